@@ -20,7 +20,8 @@ HEADER_TEXTS_MAX = 100
 
 
 class NotCamus(ValueError):
-    """A file is not an offset file of LinkedIn's Camus or is damaged; the message names it and the reason."""
+    """A directory has no offset files of LinkedIn's Camus, or a file is not one or is damaged. The message names the
+    path and the reason."""
 
 
 def next_offsets(history: Path) -> dict[str, dict[int, int]]:
@@ -30,7 +31,7 @@ def next_offsets(history: Path) -> dict[str, dict[int, int]]:
         history: a copy of Camus' history directory, with a subdirectory per run, or of the directory of one run.
 
     Raises:
-        NotCamus: there are no offset files, or one is damaged.
+        NotCamus: there are no offset files, or one is damaged or is no offset file of Camus.
         OSError: a directory or file cannot be read.
     """
     found: dict[str, dict[int, int]] = {}

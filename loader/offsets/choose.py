@@ -1,7 +1,7 @@
 """Builds the commit for next offsets set by an operator. Pure.
 
 For a partition with loaded offsets, the next offset can only increase, and the skipped offsets become a recorded gap: a
-lower next offset would load rows twice. A partition without loaded offsets may start anywhere.
+lower next offset would load rows twice. A partition without loaded offsets may start at any offset of its log.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ NOT_BACK = (
 
 @dataclass(frozen=True, slots=True)
 class LogBounds:
-    """The offsets `[start, end)` that a partition's log on the brokers holds, with the epoch of its leader.
+    """The offsets `[start, end)` of a partition's log that can be read now, with the epoch of its leader. `end` is the
+    last stable offset.
 
     `shared_end` is the offset up to which the log is the same as at the last load; None if that was not checked or is
     unknown.
@@ -51,8 +52,8 @@ class Choice:
     others get a start offset.
 
     `gaps` are the skips, `starts` the start offsets, and `left` are sentences about partitions that stay unchanged.
-    `leader_epoch` is the epoch of the leader of the partition that skips offsets, from the check that its log has not
-    diverged; -1 if that is unknown or nothing is skipped.
+    `leader_epoch` belongs to the partition that skips offsets: the present leader's epoch if its log was checked for
+    divergence, otherwise the epoch at the last load. It is -1 if that is unknown or nothing is skipped.
     """
 
     gaps: tuple[Moved, ...] = ()
@@ -77,7 +78,8 @@ def skip(
         bounds: the offsets on the brokers; None if they were not fetched.
 
     Raises:
-        OffsetsRefused: `offset` is not the next offset, nothing was loaded, the log has diverged, or `reason` is blank.
+        OffsetsRefused: `offset` is not the next offset, nothing was loaded, `to` is not after `offset` or is after the
+            end of the log, the log has diverged, or `reason` is blank.
     """
     if not reason.strip():
         raise OffsetsRefused(
@@ -113,14 +115,16 @@ def set_next(
     state: LoaderState, topic: str, partition: int, offset: int, reason: str, bounds: LogBounds | None
 ) -> Choice:
     """Returns the change with which a partition continues at this offset, or begins there if nothing was loaded.
+    Nothing changes if that is so already.
 
     Args:
         state: state of the commit log.
-        reason: why offsets are skipped; stored in the commit.
+        reason: why the offset is set; stored in the commit. Must not be blank if offsets are skipped.
         bounds: the offsets on the brokers; None if they were not fetched.
 
     Raises:
-        OffsetsRefused: the offset is before the next offset, or after the end of the log.
+        OffsetsRefused: the offset is before the next offset, or after the end of the log. If offsets are skipped, also
+            if the log has diverged or `reason` is blank.
     """
     known = state.topics.get(topic)
     found = known.partitions.get(partition) if known else None

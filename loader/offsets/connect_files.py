@@ -45,7 +45,8 @@ def names_below(directory: Path) -> Iterator[str]:
 
 
 def names_in_listing(lines: Iterable[str]) -> Iterator[str]:
-    """Returns the file names in a listing as printed by `hdfs dfs -ls -R` and `aws s3 ls --recursive`."""
+    """Returns the names in a listing as printed by `hdfs dfs -ls -R` or `aws s3 ls --recursive`, without their paths:
+    those of files and also of directories."""
     for line in lines:
         words = line.split()
         if words:

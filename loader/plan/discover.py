@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from headrace.kafka_wire.cluster import ClusterMetadata, EpochEndLookup, EpochQuery, OffsetLookup, TopicMetadata
 
 NEVER_LOADED = re.compile(r"__.*|_schemas")
-"""Names of topics that are never loaded: internal topics of Kafka, and the topic in which a Confluent registry stores
-its schemas."""
+"""Names of topics that are never loaded: those that begin with `__`, as Kafka's internal topics do, and the topic in
+which a Confluent registry stores its schemas."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionOffsets:
-    """The offsets `[start, end)` of a partition that can be read now. `end` is the last stable offset, so no
-    transaction in this range is open.
+    """The offsets `[start, end)` of a partition that can be read now. `end` is the last stable offset (or `start`, if
+    that is greater), so no transaction in this range is open.
 
     Offsets from `end` to `high_watermark` belong to an open transaction or come after its start, and cannot be read
     yet. `high_watermark` is requested before `end`. `shared_end` is the offset up to which the partition's log still
@@ -48,8 +48,8 @@ class PartitionOffsets:
 
 @dataclass(frozen=True, slots=True)
 class DiscoveredTopic:
-    """A topic on the brokers. `topic_id` is "" if the broker reports none. `errors` has, by partition, the reason why
-    its offsets could not be fetched."""
+    """A topic on the brokers. `topic_id` is "" if the broker reports none. `errors` has the partitions that are missing
+    in `partitions`, each with the reason why its offsets or leader epochs could not be fetched."""
 
     topic: str
     topic_id: str

@@ -31,7 +31,7 @@ class SuspectPartition:
 
     `known` is the partition's state after the last load, `leader_epoch` the present leader's epoch. If `has_topic_id`,
     the topic id has not changed, so the topic was not re-created. If `is_of_new_topic`, the topic was re-created, as
-    another of its partitions shows; then no loaded offset is in the log.
+    one of its partitions shows; then no loaded offset is in the log.
     """
 
     known: PartitionState
@@ -58,13 +58,13 @@ def is_suspect(known: PartitionState, leader_epoch: int, start: int, end: int) -
     """Whether a partition's log may have diverged from the log that was loaded, so that its leader epochs must be
     compared.
 
-    A log is only truncated under a new leader epoch, so a partition without an election is not suspect. Neither is a
-    partition of which all loaded offsets have been deleted, because nothing is left to compare.
+    It may have if the leader epoch has changed or is unknown, or if the log ends before the next offset. A partition of
+    which all loaded offsets have been deleted is not suspect, because nothing is left to compare.
 
     Args:
         known: the partition's state after the last load.
         leader_epoch: the epoch of the present leader, -1 if unknown.
-        start, end: the offsets `[start, end)` that the log holds now.
+        start, end: the offsets `[start, end)` that can be read now.
     """
     is_changed = leader_epoch < 0 or leader_epoch != known.leader_epoch or end < known.next_offset
     return is_changed and start < known.next_offset
@@ -72,7 +72,8 @@ def is_suspect(known: PartitionState, leader_epoch: int, start: int, end: int) -
 
 def shared_ends(source: EpochSource, doubts: Mapping[TopicPartition, SuspectPartition]) -> SharedEnds:
     """Determines, for each suspect partition, the offset up to which its log still has the batches that the loader has
-    read. Sends one request per broker, and further ones only for diverged partitions.
+    read. Sends one request per broker, and further ones for partitions whose first response does not decide it.
+    Partitions of a re-created topic need no request: their offset is 0.
 
     Args:
         source: requests the end offsets of leader epochs from the brokers.
@@ -108,9 +109,9 @@ class _Search:
     epoch, the next step requests an older one.
 
     `epoch` is the epoch of the next request. `older` has the epochs of later requests, newest first, each with the
-    offset at which it ended when it was read. The shared end is at most `up_to`. `is_read` is True if the loader read
-    batches of `epoch`. It is False only if `epoch` is the leader's epoch at the last commit, and the loader read no
-    batch of it.
+    offset at which it ended when it was read. The log has none of the batches that were read at `up_to` or later.
+    `is_read` is True if the loader read batches of `epoch`. It is False only if `epoch` is the leader's epoch at the
+    last commit, and the loader read no batch of it.
     """
 
     epoch: int

@@ -51,8 +51,8 @@ class TopicWork:
 
     @property
     def known_ids(self) -> frozenset[int]:
-        """The schema ids that need no lookup by id in this run: ids of the subject's versions, and ids found in
-        messages of earlier runs."""
+        """The schema ids that this run need not add to the topic's `foreign_ids`: ids of the subject's versions, and
+        registered ids found in messages of earlier runs."""
         return self.schemas.load_schema.writer_ids | (self.known.foreign_ids if self.known else frozenset())
 
     @property
@@ -83,10 +83,11 @@ class LoadPlan:
     """The plan of one run.
 
     `commit_number` is the newest commit at planning. `units` are the inputs of the tasks; `imbalance` is the weight of
-    the heaviest task divided by the mean. `waiting` are topics that cannot be loaded yet although nothing is wrong,
-    with the reason. `problems` are sentences by topic that need action, `notes` are sentences that need none.
-    `registry_outage` is the reason why the registry is unavailable, or "". `discovered` are the topics on the brokers,
-    fetched after the time `asked_ms`.
+    the heaviest task divided by the mean. `waiting` are topics that cannot be loaded yet, because no schema is
+    registered, or because none is cached and the registry is unavailable; with the reason. `problems` are sentences by
+    topic that need action, `notes` are sentences that need none. `registry_outage` is the reason why the registry is
+    unavailable, or "". `discovered` are the topics on the brokers that are to be loaded, fetched after the time
+    `asked_ms`; those that the brokers cannot serve are not among them.
     """
 
     run_id: str
@@ -117,12 +118,13 @@ def make_plan(
     task_settings: TaskSettings,
     only: Collection[str] = (),
 ) -> LoadPlan:
-    """Plans a run that loads, for every discovered topic, the offsets after those in the commit log.
+    """Plans a run that loads the offsets after those in the commit log, of all discovered topics that can be loaded
+    now.
 
     Args:
         state: state of the commit log.
-        discovery: the topics to load with their offsets. Fetch it before this call, because the schemas must be
-            newer than the offsets.
+        discovery: the topics to load with their offsets. Fetch it before this call, because the schemas must be newer
+            than the offsets.
         schemas: fetches the topics' schemas.
         asked_ms: a time before the offsets were fetched.
         task_settings: the settings that every task receives.
@@ -207,8 +209,8 @@ def _topic_work(
 
 
 def _kept_notes(topic_work: Iterable[TopicWork], settings: PlanSettings) -> Iterator[str]:
-    """Yields notes about existing tables whose layout differs from the settings, which apply to new tables only. There
-    is one sentence per setting and value; it names at most `TOPICS_NAMED_MAX` topics."""
+    """Yields notes about existing tables whose layout differs from the settings. There is one sentence per setting and
+    value; it names at most `TOPICS_NAMED_MAX` topics."""
     kept: dict[str, list[str]] = defaultdict(list)
     for work in topic_work:
         wanted, has = settings.policy_of(work.topic), work.policy

@@ -1,4 +1,4 @@
-"""Distributes ranges over a fixed number of tasks. Pure.
+"""Distributes ranges over a limited number of tasks. Pure.
 
 The weight of a range is its estimated bytes plus a constant. Large ranges are split, small ones are packed by LPT
 (longest processing time first: Graham 1969, at most 4/3 of the optimum). Ranges of one topic are given to few tasks, as
@@ -40,8 +40,8 @@ def pack(ranges: Sequence[OffsetRange], *, tasks: int, file_bytes_target: int) -
     split. Every offset is read by exactly one task.
 
     Args:
-        file_bytes_target: the size of a full file. Pieces of a split range are not made smaller than this, and ranges
-            of one topic stay together up to this size if the weights allow it.
+        file_bytes_target: the size of a full file. A range up to this size is not split, and ranges of one topic stay
+            together up to this size if the weights allow it.
     """
     total = sum(weight(offsets) for offsets in ranges)
     tasks = max(1, min(tasks, -(-total // TASK_BYTES_MIN)))
@@ -67,8 +67,8 @@ def pack(ranges: Sequence[OffsetRange], *, tasks: int, file_bytes_target: int) -
 
 
 def split(offsets: OffsetRange, bytes_max: int) -> list[OffsetRange]:
-    """Splits a range into pieces with about the same number of offsets. A piece has at most `bytes_max` estimated
-    bytes, or one offset."""
+    """Splits a range into pieces with about the same number of offsets. A piece has about `bytes_max` estimated bytes
+    at most, or one offset."""
     length = offsets.end - offsets.start
     parts = max(1, min(length, -(-offsets.bytes_estimate // max(1, bytes_max))))
     cuts = [offsets.start + length * part // parts for part in range(parts + 1)]

@@ -1,7 +1,7 @@
 """Chooses the offsets that this run reads, from the next offsets in the commit log and the offsets on the brokers.
 Pure.
 
-Size limits apply here and not later: every planned offset is read.
+Size limits apply here and not later: a task does not end a range early because of its size.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ TRIED_AGAIN = "check that its brokers are up; the next load continues"
 HELD_BACK_MAX = 1_000_000
 """Number of unreadable offsets after the start of an open transaction, above which the report has a note. A busy
 partition gets this many offsets in some minutes, and transactions usually end within one minute. If the partition has
-nothing else to read, a single such offset causes the note: the transaction has then been open since the last run."""
+nothing else to read, a single such offset causes the note: the transaction then holds back everything that came since
+the last run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +28,9 @@ class PlannedRange:
     """The offsets `[start, end)` of a partition that this run reads.
 
     `previous` is the offset from which reading was to continue, None to read from the log start offset. `start` differs
-    from it if offsets were deleted or if the log has diverged. `diverged_at` is the offset at which the log diverged
-    from the log that was loaded, None if it did not; `incarnation` counts such divergences of the partition.
+    from it if offsets were deleted, if the log has diverged or was truncated, or if it ends before a start offset that
+    was set. `diverged_at` is the offset from which the log was truncated or differs from the log that was loaded, None
+    if neither happened; `incarnation` counts these cases for the partition.
     """
 
     partition: int
@@ -48,12 +50,13 @@ class PlannedRange:
 
 @dataclass(frozen=True, slots=True)
 class TopicRanges:
-    """The ranges of one topic. `problems` are sentences about partitions that are not read, because their offsets could
-    not be fetched, or because offsets are lost and `on_data_loss` is `fail`.
+    """The ranges of one topic. `problems` are sentences about partitions that are not read: their offsets could not be
+    fetched, or `on_data_loss` is `fail` and offsets are lost or the topic was re-created.
 
-    `topic_id` is the id to commit. `starts_again` means that the topic was re-created, so its log is read from the
-    start. `continues` means that the topic is the same although `topic_id` differs from the committed one: the brokers
-    have begun or ceased to report topic ids.
+    `topic_id` is the id to commit. `starts_again` means that the topic was re-created and its log is read from the
+    start, which needs `on_data_loss` to be `skip`. `continues` means that the topic counts as the same although
+    `topic_id` differs from the committed one: the brokers have begun to report topic ids, or they report none and the
+    log of a partition has diverged (`topic_id` is "" then).
     """
 
     topic_id: str
@@ -78,8 +81,9 @@ def topic_ranges(
         found: the topic on the brokers.
         known: the topic's state after the last load, None if it has no commit.
         starts: start offsets, by partition, for partitions without loaded offsets; the default is the log start offset.
-        on_data_loss: `fail` leaves a partition unread if offsets vanished or were replaced, and reports it; `skip`
-            continues with the offsets that exist.
+            Ignored if the topic was re-created.
+        on_data_loss: `fail` leaves a partition unread if offsets vanished or were replaced, and the whole topic if it
+            was re-created, and reports it; `skip` continues with the offsets that exist.
         range_bytes_max: limit of one range, estimated.
     """
     topic_id = found.topic_id or (known.topic_id if known else "")
@@ -115,8 +119,9 @@ def topic_ranges(
 
 @dataclass(frozen=True, slots=True)
 class _Lost:
-    """Data loss in a partition: its log lacks offsets that are to be loaded next, or that were loaded. `what` describes
-    the loss, `remedy` the effect that `on_data_loss=skip` would have, and `done` the effect that it had."""
+    """Data loss in a partition: its log lacks offsets that are to be loaded next, or loaded messages that it should
+    still have. `what` describes the loss, `remedy` the effect that `on_data_loss=skip` would have, and `done` the
+    effect that it had."""
 
     what: str
     remedy: str
@@ -126,7 +131,7 @@ class _Lost:
 def _planned(
     offsets: PartitionOffsets, known: PartitionState | None, chosen: int | None, range_bytes_max: int
 ) -> tuple[PlannedRange, _Lost | None]:
-    """Returns the range of one partition that this run reads, and the loss of offsets before its start, if any.
+    """Returns the range of one partition that this run reads, and the loss of offsets, None if there is none.
 
     Args:
         offsets: the partition's offsets on the brokers.

@@ -1,7 +1,7 @@
-"""The registry requests of a run. Each request is sent once, and requests that are known in advance are sent
+"""The registry requests of a run. Each request is sent at most once, and requests that are known in advance are sent
 concurrently.
 
-After the first request without a response, the run sends no more.
+After the first request with an inconclusive error (`INCONCLUSIVE_ERRORS`), such as no response, the run sends no more.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class RegistryRequest(Protocol[T_co]):
 
 class IdentityRequest(NamedTuple):
     """Requests the identity of the registry, an id that shows whether it is the registry of the last run. The response
-    is "" if the registry has no identity."""
+    is "" if the registry has no identity or denies access to it."""
 
     def ask(self, registry: Registry) -> str:
         return registry.identity()
@@ -92,7 +92,7 @@ class RegistryResponses:
 
     def prefetch(self, questions: Iterable[RegistryRequest[Any]]) -> None:
         """Sends those of the requests `questions` that have not been sent yet, several concurrently, and stores the
-        responses, which `answer` returns."""
+        responses, which `answer` returns. Leaves a single request to `answer`."""
         waiting = [one for one in dict.fromkeys(questions) if _key(one) not in self._answers]
         if len(waiting) > 1:
             with ThreadPoolExecutor(min(AT_ONCE, len(waiting))) as pool:

@@ -28,7 +28,7 @@ REGISTRY_PATH = "schemas/registry.json"
 @dataclass(frozen=True, slots=True)
 class ComparedSchemas:
     """The content of `registry.json`: the identity of a registry ("" if it has none), and the ids of the cached schema
-    texts that are equal to that registry's."""
+    texts that were compared with it: that registry has an equal schema, or none with this id."""
 
     identity: str = ""
     compared: frozenset[int] = frozenset()
@@ -50,8 +50,8 @@ class SchemaCache:
 
     def use(self, identity: str) -> None:
         """Sets the identity of the registry of this run, an id that shows whether it is the registry of earlier runs.
-        If so, the cached texts that were compared with it then need not be compared again. Before this call, no cached
-        text counts as compared."""
+        If so, the cached texts that were compared with it then need not be compared again. Without this call, no
+        comparison of an earlier run counts."""
         self._saved = self._read()
         self._identity = identity
         self._compared = set(self._saved.compared) if self._saved.identity == identity else set()
@@ -81,18 +81,19 @@ class SchemaCache:
         self._compared.add(schema_id)
 
     def missed(self, schema_id: int) -> None:
-        """Marks a cached id as compared although the registry does not have it, so that later runs do not request it.
+        """Marks a cached id as compared although the registry does not have it, so that later runs need not compare it.
         The cached text remains valid."""
         self._compared.add(schema_id)
 
     def replaced(self, schema_id: int) -> SchemaReplaced:
-        """Returns the error for an id with a changed schema. Marks all ids as not compared, so that the next run
-        compares all."""
+        """Returns the error for an id with a changed schema. Marks all ids as not compared, so that they are compared
+        again later in this run, or in the next one."""
         self._compared.clear()
         return SchemaReplaced(schema_id, self._storage.describe(_path(schema_id)))
 
     def save(self) -> None:
-        """Writes to `registry.json` the ids of cached schemas that were compared with the registry."""
+        """Writes to `registry.json` the ids of cached schemas that were compared with the registry. Does nothing in a
+        dry run or if the registry's identity is unknown. A failure is logged."""
         now = ComparedSchemas(self._identity or "", frozenset(self._compared))
         if not self._keeps or self._identity is None or now == self._saved:
             return

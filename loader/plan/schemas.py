@@ -2,7 +2,8 @@
 
 Every schema is cached (`schema_cache`), so a registry outage stops only topics with schemas that were never fetched. A
 message may have a schema id that belongs to no version of the topic's subject. Such an id is looked up after a range
-has stopped before it (`loader.read.units`), and stored in the topic's state, so that no range stops before it again.
+has stopped before it (`loader.read.units`). If the registry has it, it is stored in the topic's state, so that no range
+stops before it again.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ class TopicSchemas:
     """The schemas of one topic. `load_schema` includes the subject's new versions; `is_changed` means that there were
     new ones.
 
-    `writer_schemas` are self-contained texts by id; `absent_ids` were requested and do not exist. `routes` are the
-    routes of the subject's versions, by id.
+    `writer_schemas` are self-contained texts by id; `absent_ids` were requested and are not cached, and the registry
+    has no usable schema for them. `routes` are the routes of the subject's versions, by id.
     """
 
     load_schema: LoadSchema
@@ -64,10 +65,10 @@ class TopicSchemas:
 
 @dataclass(frozen=True, slots=True)
 class FetchedIds:
-    """The result of `WriterSchemas.ask`, which looks up schema ids in the registry. `registered` ids have a schema.
-    The registry has no schema for `absent` ids, or a text that is no Avro schema. `refused` are ids whose schema the
-    loader may not read or that now have another schema than before, with the reason. There was no response for other
-    ids."""
+    """The result of `WriterSchemas.ask`, which looks up schema ids in the registry. `registered` ids have a schema in
+    the registry or in the cache. `absent` ids are not cached, and the registry has no usable schema for them. `refused`
+    are ids whose schema the loader may not read or that now have another schema than before, with the reason. There was
+    no conclusive response for other ids."""
 
     registered: frozenset[int]
     absent: frozenset[int]
@@ -76,7 +77,8 @@ class FetchedIds:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The result for a topic that cannot be loaded yet, with the reason; no action is needed."""
+    """The result for a topic that cannot be loaded yet, with the reason: its subject has no version, or no schema is
+    cached and the registry is unavailable. A later run may load it."""
 
     reason: str
 
@@ -90,7 +92,7 @@ class SchemaProblem:
 
 class WriterSchemas:
     """Provides the schemas of all topics for one run, from the registry and the cache. After the first registry request
-    without a response, no more are sent.
+    with an inconclusive error, such as no response, no more are sent.
 
     Args:
         subject_of: returns the subject of a topic's values.
@@ -231,8 +233,8 @@ class WriterSchemas:
         return FetchedIds(frozenset(registered), frozenset(absent), refused)
 
     def _load_schema(self, subject: str, topic: TopicState | None) -> LoadSchema | None:
-        """Returns the topic's load schema with the subject's new versions folded in, None if the subject does not
-        exist.
+        """Returns the topic's load schema with the subject's new versions folded in, as far as they could be fetched.
+        Returns None if the topic has no load schema yet and no version could be fetched.
 
         Args:
             topic: the topic's state, None if it has no commit.
@@ -271,7 +273,7 @@ class WriterSchemas:
 
     def _is_registered_anew(self, subject: str, versions: Sequence[int], topic: TopicState) -> bool:
         """Whether the subject seems to have been permanently deleted and registered again: the schema of its newest
-        version is not in the topic's load schema. Known version numbers then belong to other schemas.
+        version is not in the topic's load schema. Known version numbers may then belong to other schemas.
 
         Always False, without a request, for a topic whose messages have only ids of known versions.
 
@@ -296,7 +298,7 @@ class WriterSchemas:
 
         Raises:
             SchemaReplaced: the registry has another schema under the id than the cache.
-            AccessDenied: the registry denies access.
+            AccessDenied: the schema is not cached, and the registry denies access to it.
         """
         cached_text = self._cache.text(schema_id)
         if cached_text is not None and (self._responses.outage or (trusts and self._cache.is_verified(schema_id))):
@@ -305,14 +307,14 @@ class WriterSchemas:
         return cached_text if text is None else text
 
     def _fetched_text(self, schema_id: int, absent: set[int]) -> str | None:
-        """Requests the schema of an id from the registry and returns its text; None if there is no response, or the
-        registry has no usable schema with the id.
+        """Requests the schema of an id from the registry and returns its text; None if there is no conclusive response,
+        if the registry has no usable schema with the id, or if it denies access and the schema is cached.
 
         Args:
             absent: a set to which the id is added if the registry has no usable schema with it.
 
         Raises:
-            SchemaReplaced: the cache has another text for the id.
+            SchemaReplaced: the cache has another schema for the id.
             AccessDenied: the schema is not cached, and the registry denies access to it.
         """
         is_cached = self._cache.text(schema_id) is not None

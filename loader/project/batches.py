@@ -108,9 +108,10 @@ class RecordColumns:
 
 @dataclass(frozen=True, slots=True)
 class RowRun:
-    """Consecutive rows of one time partition, joined in `data`. `period` is the number of the time partition, counted
-    from 1970 in multiples of its length. `offsets` are the offsets of the rows' messages, `ends` the end positions of
-    the rows in `data`. Valid until the next call of `RowsOfBatches.take`."""
+    """Rows of one time partition in offset order, joined in `data`; messages between them may belong to other time
+    partitions. `period` is the number of the time partition, counted from 1970 in multiples of its length. `offsets`
+    are the offsets of the rows' messages, `ends` the end positions of the rows in `data`. Valid until the next call of
+    `RowsOfBatches.take` with the same `Room`."""
 
     period: int
     offsets: Sequence[int]
@@ -186,7 +187,8 @@ class Room:
 
 
 class RowsOfBatches:
-    """Converts the records of one range. The program for a schema id is added at its first message.
+    """Converts the records of one range. The program for a schema id is added at its first message with the id before
+    the body.
 
     Args:
         room: buffers that no other range is using.
@@ -226,7 +228,8 @@ class RowsOfBatches:
 
     @property
     def schema_ids(self) -> Sequence[int]:
-        """The schema ids for which the core has a program. `Taken.sources` contains positions in this sequence."""
+        """The schema ids for which the core has a program, ascending. `CoreWindowCount.program` is a position in this
+        sequence, and the numbers in `Taken.sources` are in its order."""
         return self._ids
 
     def add(self, schema_id: int, program: Program, time_unit: int) -> None:
@@ -273,7 +276,8 @@ class RowsOfBatches:
 
 def project(core: Library, program: Program, body: bytes, row_bytes_max: int) -> tuple[bytes, int | None] | None:
     """Converts one body in the core. Returns the row, and the number in the body's time field (None if the body has
-    none). If the core does not accept the body, returns a single None; Python must then report the reason.
+    none). If the core does not accept the body or the row is too large, returns a single None; Python must then convert
+    the body or report the reason.
 
     Args:
         program: the conversion, as operations of the core.

@@ -1,8 +1,8 @@
 """The loop over the messages of one range.
 
-Records arrive in lists from the reader. Each body is converted to a row by the projection of its writer schema, and the
-row is passed to `add` before the next message, so that reading may stop after any message. Messages are counted twice
-for the audit: in the tier `broker` as read from the log, and in the tier `loader` when their row is made.
+Records arrive in lists from the reader. Each body is converted to a row by the projection of its writer schema. When a
+message stops the reading, the rows of all messages before it have been passed on. Messages are counted twice for the
+audit: in the tier `broker` as read from the log, and in the tier `loader` when their row is made.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Clamp:
     """Limits how far a message's time may be after its arrival. Beyond `future_ms_max`, the time of the arrival decides
     the time partition instead.
 
-    The arrival is the record's timestamp, or `now_ms`, the start of the run, if the record's timestamp is in the future
-    too (a producer's wrong clock). The audit still counts the message in the window of the message's time.
+    The arrival is the record's timestamp, or `now_ms`, the start of the run, if the record has no timestamp or one in
+    the future too (a producer's wrong clock). The audit still counts the message in the window of the message's time.
     """
 
     future_ms_max: int
@@ -257,8 +257,8 @@ class RangeMessages:
 
     def _open_window(self, time_ms: int, writer: WriterProjection, source: str, value: int) -> list[int]:
         """Returns the counters for a message time in a window that has no counters yet: new ones, or the counters of a
-        special window if the time is implausible. They are six numbers: messages, bytes and fingerprint of the log,
-        then of the table.
+        special window if the time is implausible. They are nine numbers: messages, bytes and fingerprint of the
+        messages read, then written, then quarantined.
 
         Args:
             writer: the conversion of the message.
@@ -276,8 +276,9 @@ class RangeMessages:
         return self._windows.setdefault(start_ms, [0] * 9)
 
     def _find_writer(self, offset: int, value: bytes, headers: bytes) -> tuple[WriterProjection, bytes]:
-        """Returns the projection for a message, and its body. Called for messages with a schema id in a header, and for
-        the first message with each prefix (the first bytes, with the schema id).
+        """Returns the projection for a message, and its body. Called for messages that may have a schema id in a
+        header, for those without a valid id, and for the first message with each prefix (the first bytes, with the
+        schema id).
 
         Args:
             offset: the message's offset, for the error.

@@ -30,7 +30,7 @@ def likely_unit(value: int) -> str:
 
 class OddTimeNotes:
     """Collects the implausible times of one range. `note` is called for the first message of each window, and for each
-    message in a special window."""
+    message in a special window, but not for messages without any time."""
 
     def __init__(self) -> None:
         self._notes: dict[tuple[TimeOddity, str, str], list[int]] = {}

@@ -87,8 +87,8 @@ from headrace.loader.load_schema import (
 
 
 class Unconvertible(Exception):
-    """Raised if no value of the writer schema can be loaded, because the load schema has no column for a part of it.
-    The message names the part."""
+    """Raised if no value of the writer schema can be loaded: the load schema has no column for a part of it or requires
+    a column that it lacks, or its types nest too deep or need too many columns. The message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Messages that could not be loaded, stored completely so that they can be replayed.
+"""Messages that could not be loaded, stored completely so that they can be replayed, and corrupt batches.
 
 They are written to container files separate from the topic's data, in the time partition of the record timestamp,
 because a message that cannot be decoded has no other time. `code` groups reasons for counting, `reason` is a sentence.

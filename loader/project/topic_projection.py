@@ -67,12 +67,12 @@ class WriterProjection:
 
     @property
     def core_unit(self) -> int:
-        """The core's number for the unit of the time field."""
+        """The core's number for the unit of the time field, 0 if there is no time field."""
         return 0 if self.time_source is RECORD_TIME else TIME_UNITS[self.time_unit]
 
     @classmethod
     def never(cls, bad: BadMessage) -> WriterProjection:
-        """Returns the `WriterProjection` for a schema id whose messages cannot be converted, for the reason `bad`."""
+        """Returns the `WriterProjection` for a message or schema id that cannot be converted, for the reason `bad`."""
         return cls(bad.schema_id, None, bad, CapturedLong())
 
 

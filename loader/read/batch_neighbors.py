@@ -79,8 +79,9 @@ class BatchNeighbors:
             position: the next expected offset.
 
         Raises:
-            MisplacedBatch: the batch ends before the expected offset, overlaps the batch before it, or is beyond the
-                end of the log.
+            MisplacedBatch: the batch ends before the expected offset and does not lead to it, overlaps the batch before
+                or after it, is beyond the readable end of the log, or another batch is in the gap before it.
+            KafkaError: raised by the fetch that checks the gap before the batch.
         """
         first = frame.base_offset
         if first > position > self._asked and not frame.is_followed:
@@ -142,7 +143,8 @@ class BatchNeighbors:
             end: the end offset of the range.
 
         Raises:
-            CorruptBatch: the offset after the batch is unknown; the message is that of `error`.
+            CorruptBatch: the offset after the batch is unknown or not after `position`; the message is that of `error`.
+            KafkaError: raised by a fetch that looks for the next batch.
         """
         next_offset = self._next_offset(frame) if error.next_offset is None else error.next_offset
         if next_offset is None or next_offset <= position:

@@ -1,9 +1,9 @@
 """Reads one range of a partition: raw record batches in, records out in offset order, with every offset accounted for.
 
 Offsets outside of `[start, end)` are dropped, because fetches return whole batches. Every offset of the range is one
-of: a data record, a transaction marker (control), a record of an aborted transaction, a gap left by compaction or
-deletion, or part of a skipped corrupt batch. Offsets are processed in order, so after an error in the middle everything
-before `tally.position` is complete.
+of: a data record, a transaction marker (control), a record of an aborted transaction, a gap (usually left by
+compaction), or part of a skipped corrupt batch. Offsets are processed in order, so after an error in the middle
+everything before `tally.position` is complete.
 """
 
 from __future__ import annotations
@@ -158,9 +158,11 @@ class ReadOptions:
         patience_s: maximum time without progress, not counting throttled responses.
         skip_corrupt: called with each corrupt batch before its offsets are skipped; None to raise `CorruptBatch`.
         record_parser: parses the records of a batch; None for the parser of `kafka_wire`.
-        prefetch: called with the likely offset of the next fetch, while the last response is processed.
-        fetch_following: called when the last response of the range has arrived, usually before it is processed, so that
-            the caller can send the first fetch of another range.
+        prefetch: called with the likely offset of the next fetch before a response is processed, unless the broker
+            throttled it.
+        fetch_following: called before a response is processed that seems to be the last one of the range, so that the
+            caller can send the first fetch of another range. Not called if `prefetch` is None or the broker throttled
+            the response.
     """
 
     batch_bytes_max: int
@@ -187,8 +189,9 @@ def read_range(
 
     Raises:
         MisplacedBatch: a batch is not at the offset that it states.
-        CorruptBatch: a batch is corrupt, and `options.skip_corrupt` is None or the next offset is unknown.
-            `tally.position` is not beyond the start of the batch.
+        CorruptBatch: a batch is corrupt, and `options.skip_corrupt` is None, the next offset is unknown, or
+            `CORRUPT_BATCHES_MAX` batches of the range were skipped already. Also if a response has no complete batch.
+            No offset of the batch counts as read.
         KafkaUnavailable: the broker returned no records for `options.patience_s`, for example because the last stable
             offset is below the end of the range; or the broker throttles indefinitely.
         KafkaError: raised by `fetch`, for example `OffsetOutOfRange` if retention deleted offsets that are to be read.
@@ -255,8 +258,8 @@ class _RangeReader:
             self._options.prefetch(following)
 
     def _take_batches(self, piece: FetchSlice, neighbors: BatchNeighbors) -> None:
-        """Passes on the records of the fetch response `piece`, up to the end of the range or to the first batch that
-        must be fetched again. `neighbors` checks the offsets of the batches."""
+        """Passes on the records of the fetch response `piece`, up to the end of the range, to a corrupt batch, or to a
+        batch that must be fetched again. `neighbors` checks the offsets of the batches."""
         tally, options, where = self._tally, self._options, self._where(piece)
         transactions = TransactionFilter(piece.aborted)
         for frame in split_batches(piece.records, where):

@@ -33,12 +33,12 @@ ABSENT_IDS_MAX = 10_000  # looked up per run: a topic of random bytes must not d
 class Reading:
     """The result of `read_units`, which runs the units of a plan (a unit is the input of one task).
 
-    A range stops before a schema id that the plan does not know. If the registry has the schema, a further unit reads
-    the rest of the range, and the range of the first unit is shortened to the part that it read. `units` are the units
-    of the plan so shortened, and the further units; `results` are their results. `registered_ids` are, by topic, the
-    ids that the plan did not know and the registry has. `problems` are sentences by topic, `notes` are sentences that
-    name their topic. Units run in rounds, the plan's units in the first; `read_ms` is
-    the time of each round's slowest task, summed over the rounds.
+    A range stops before a schema id that the plan does not know. If the registry does not have the schema, a further
+    unit reads the rest of the range, and the range of the first unit is shortened to the part that it read. `units` are
+    the units of the plan so shortened, and the further units; `results` are their results. `registered_ids` are, by
+    topic, the ids that the plan did not know and the registry or the cache has. `problems` are sentences by topic,
+    `notes` are sentences that name their topic. Units run in rounds, the plan's units in the first; `read_ms` is the
+    time of each round's slowest task, summed over the rounds.
     """
 
     units: tuple[WorkUnit, ...]

@@ -1,11 +1,11 @@
 """Recreates files by reading their offsets again from the brokers, with the topic's present schema and policy: files
 that were damaged or deleted, or that were written with a policy or projection that has been corrected since.
 
-Exactly once: the commit that adds the new files removes all old files that share an offset with the range read again,
-and of two concurrent rewrites of a topic only one is committed. Files are replaced only if exactly as many messages
-were read as they hold. A period is processed in pieces, each in a separate commit: if the command is killed between
-them, nothing is lost or duplicated, and a second run repeats everything. The audit is unchanged, because the first load
-of the messages counted them.
+Exactly once: the commit that adds the new files removes all old files of the present log that share an offset with the
+range read again, and of two concurrent rewrites of a topic only one is committed. Files are replaced only if exactly as
+many messages were read as they hold. A period is processed in pieces, each in a separate commit: if the command is
+killed between them, nothing is lost or duplicated, and a second run repeats everything. The audit is unchanged, because
+the first load of the messages counted them.
 """
 
 from __future__ import annotations
@@ -59,8 +59,9 @@ from headrace.loader.work_unit import FileKind, RangeResult, TaskSettings, UnitR
 logger = logging.getLogger(__name__)
 
 PIECE_BYTES_MAX = 4 * 1024**3
-"""Maximum size of the files that one commit replaces. A few tasks read their offsets again in some minutes, which is
-the work lost if the command is killed."""
+"""Maximum size of the files that one commit replaces, except for a single component (files that must be replaced
+together) that is larger. A few tasks read their offsets again in some minutes, which is the work lost if the command is
+killed."""
 
 REST = "run this command again for the rest"
 
@@ -68,7 +69,7 @@ REST = "run this command again for the rest"
 @dataclass(frozen=True, slots=True)
 class BackfillPorts:
     """The interfaces that a backfill uses. `run_units` runs work units as parallel tasks. `tell` is called with a line
-    of progress after each piece (the files that one commit replaces)."""
+    of progress after each commit."""
 
     rewrites: RewritePorts
     cluster: Cluster
@@ -80,7 +81,7 @@ class BackfillPorts:
 @dataclass(frozen=True, slots=True)
 class BackfillSettings:
     """Settings of a backfill. `plan` and `task` are as for a load. `piece_bytes_max` is the maximum size of the files
-    that one commit replaces, in bytes."""
+    that one commit replaces, in bytes; a single component may be larger."""
 
     plan: PlanSettings
     task: TaskSettings
@@ -93,10 +94,11 @@ def backfill(
     """Recreates the files of a topic in the time partitions of a period, and all files that share offsets with them.
     Returns a report of the replaced files.
 
-    To find the files that share offsets, it reads the index of the topic's files: every day once, and a day again if
-    files on it may share offsets with files found later. Memory is needed for the entries of the replaced files, and
-    for one offset range per day and partition. A year of loads every ten minutes, 105,000 files of ten partitions, took
-    10 s and little memory. The topic's commits are read from the newest back to the oldest that wrote one of the files.
+    To find the files that share offsets, it reads the index of the topic's files: the days of the period, then every
+    day, and a day again if files on it may share offsets with files found later. Memory is needed for the entries of
+    the replaced files, and for one offset range per day and partition. A year of loads every ten minutes, 105,000 files
+    of ten partitions, took 10 s and little memory. The topic's commits are read from the newest back to the oldest that
+    wrote one of the files, or a file from which one was copied.
 
     Args:
         topic: a topic with a commit.
@@ -188,8 +190,8 @@ class _Backfill:
         Returns them as components (files that are replaced together).
 
         Leaves out files with messages that the brokers may no longer have, because the topic was re-created or a
-        partition's log diverged. If requested files are left out, adds sentences to the problems that the backfill
-        reports.
+        partition's log diverged, or because no commit states their origin. If requested files are left out, adds
+        sentences to the problems that the backfill reports.
 
         Args:
             state: the state of the commit log; its newest commit is the first one searched.
@@ -272,8 +274,8 @@ class _Backfill:
         backfill still holds.
 
         Raises:
-            _Stopped: another command rewrote the topic's files, or a load recorded that the log of a partition was
-                replaced, or folded in a version of the schema.
+            _Stopped: another command rewrote the topic's files, or a load recorded another topic id or that the log of
+                a partition was replaced, or folded in a version of the schema.
         """
         state = self._rewrites.log.read_state()
         known = state.topics[self._topic]
@@ -297,7 +299,7 @@ class _Backfill:
             known: the topic's state in it.
 
         Raises:
-            _Stopped: not everything could be read.
+            _Stopped: not everything could be read, the log changed meanwhile, or the schemas cannot be used now.
         """
         while True:
             discovered = self._discovered(state)
@@ -356,7 +358,7 @@ class _Backfill:
         Checks that every offset was read, and that the partitions had the same log and leader throughout.
 
         Raises:
-            _Stopped: an offset was not read, or the log or leader changed.
+            _Stopped: an offset was not read, a file could not be written, or the log or leader changed.
         """
         sentences = failures(reading.results) + list(reading.problems.get(self._topic, ()))
         if sentences:

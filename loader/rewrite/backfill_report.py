@@ -30,8 +30,8 @@ class BackfillPeriod:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsRead:
-    """Offsets of a partition that were read: `offsets` is their number, `first` and `last` are the lowest and the
-    highest. Offsets between these may not have been read."""
+    """Offsets of a partition that were read, or in a dry run would be read: `offsets` is their number, `first` and
+    `last` are the lowest and the highest. Offsets between these may not have been read."""
 
     partition: int
     first: int
@@ -44,10 +44,10 @@ class BackfillReport:
     """The result of a backfill: the files that it replaced, or in a dry run the files that it would replace.
 
     `time_partitions` are the time partitions of the old files, and `offsets` the offsets of their messages.
-    `files_asked` is the number of old files in the requested period; the remaining ones share offsets with them.
-    `commits` are the commit numbers. `files_made` is the number of new files; they hold `rows` rows and `quarantined`
-    quarantined messages. The old files held `quarantined_before` quarantined messages. `problems` and `notes` are
-    sentences; notes need no action.
+    `files_asked` is the number of old files in the requested period, including those that cannot be replaced; other
+    replaced files share offsets with them. `commits` are the commit numbers. `files_made` is the number of new files;
+    they hold `rows` rows and `quarantined` quarantined messages. The old files held `quarantined_before` quarantined
+    messages. `problems` and `notes` are sentences; notes need no action.
     """
 
     files_asked: int = 0

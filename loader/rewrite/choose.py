@@ -37,8 +37,8 @@ def end_of_time_partition_ms(time_partition: str) -> int:
 
 
 def merges(files: Sequence[IndexedFile], bytes_target: int) -> list[tuple[IndexedFile, ...]]:
-    """Returns groups of small files of a time partition, oldest first; each group is to be merged into one file.
-    Returns no group if merging would save little.
+    """Returns groups of small files of a time partition, oldest first; each group is to be merged into one file, or
+    into one per schema. A group has at least `FILES_MIN` files.
 
     Args:
         files: all files of the time partition, oldest first.

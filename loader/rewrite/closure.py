@@ -3,7 +3,8 @@
 A file holds some messages of an offset range; the others of the range are in files of other time partitions or of the
 quarantine. Reading the range again returns all of them, so every file that shares an offset with it must be replaced.
 These files have further offsets, and files that share those must be replaced too, until no file is added. Files of
-different loads share no offset unless a merge combined them, so the result is usually the files of one load.
+different loads share no offset unless a merge combined them or the log was truncated and grew again, so the result is
+usually the files of one load.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Interval:
 @dataclass(frozen=True, slots=True)
 class Component:
     """Files that are replaced together or not at all, and the offset ranges of their messages. No other live file has
-    messages in these ranges."""
+    messages of the topic's present log in these ranges."""
 
     files: tuple[LiveFile, ...]
     intervals: tuple[Interval, ...]

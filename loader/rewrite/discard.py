@@ -44,7 +44,8 @@ def discard(
     ports: RewritePorts, topic: str, shape: FileShape, codes: Collection[str], reason: str, *, is_dry: bool
 ) -> DiscardReport:
     """Removes quarantined messages of a topic permanently, with a commit. Returns a report with the numbers of removed
-    and of remaining messages.
+    and of remaining messages. Leaves a file unchanged if messages with a code that this release does not know would
+    remain in it.
 
     Args:
         topic: a topic with a commit.

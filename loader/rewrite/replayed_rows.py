@@ -144,8 +144,8 @@ class Replaying:
         return Replayed(source, Counter(), Counter(row.code for row in quarantined_rows(self.files, source)))
 
     def write(self, source: QuarantineSource, into: TaskFiles, new_rows: Callable[[int], RangeRows]) -> Replayed:
-        """Retries the messages of a quarantine file. Writes each to a new file, as a row or as quarantined message, and
-        returns how many became rows and how many remain.
+        """Retries the messages of a quarantine file. Writes each message of the file to a new file, as a row or as
+        quarantined message, and returns how many became rows and how many remain.
 
         Args:
             into: the new files.
@@ -192,8 +192,8 @@ class Replaying:
 
 @contextmanager
 def _adding(into: TaskFiles, new_rows: Callable[[int], RangeRows]) -> Iterator[Add]:
-    """Yields a function that receives the rows of any partition, one per call (see `Add`). At the end passes these rows
-    to the files `into`.
+    """Yields a function that receives the rows of any partition, one per call (see `Add`). Passes these rows to the
+    files `into`, at the latest at the end.
 
     Args:
         new_rows: creates the buffer for the rows of a partition, given its number.

@@ -161,7 +161,7 @@ def differing(piece: Sequence[Component], results: Iterable[RangeResult]) -> dic
     component). Returns the differences by the component's index in `piece`; empty if all numbers are equal.
 
     A surplus in one interval does not hide a deficit in another. Within one interval it may: if rows were removed with
-    `headrace expire` or `accept-missing`, and the brokers have lost as many other messages since.
+    `headrace expire`, `accept-missing` or `quarantine discard`, and the brokers have lost as many other messages since.
 
     Args:
         piece: the components that were read again, to be replaced by one commit.

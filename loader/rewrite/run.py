@@ -47,8 +47,8 @@ class RewritePorts:
 
 @dataclass(frozen=True, slots=True)
 class TimePartitionRow:
-    """The change of one time partition: `files` files with `rows` rows and `bytes` bytes are removed, and `made` new
-    files are added."""
+    """A change of one time partition: `files` files with `rows` rows and `bytes` bytes are removed. `made` is 1 for
+    files that `compact` merges, also if one file per schema remains; otherwise 0."""
 
     topic: str
     kind: FileKind
@@ -61,8 +61,9 @@ class TimePartitionRow:
 
 @dataclass(frozen=True, slots=True)
 class RewriteReport:
-    """The result of a rewriting command. `commit_number` is its newest commit, 0 for none; `problems` are sentences by
-    topic; `notes` need no action."""
+    """The result of a rewriting command. `time_partitions` are the chosen changes; some may not have been committed, as
+    `problems` states. `commit_number` is its newest commit, 0 for none; `problems` are sentences by topic; `notes` need
+    no action."""
 
     time_partitions: tuple[TimePartitionRow, ...] = ()
     commit_number: int = 0

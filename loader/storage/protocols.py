@@ -129,7 +129,7 @@ class Staging(Protocol):
         ...
 
     def is_older(self, run_id: str, now_ms: int, age_ms: int) -> bool:
-        """Whether a run has files in staging, and none of them was modified within `age_ms` before `now_ms`."""
+        """Whether a run has a staging directory, and nothing in it was modified within `age_ms` before `now_ms`."""
         ...
 
     def drop(self, run_id: str) -> None:
@@ -234,11 +234,11 @@ class WarehouseFiles(Protocol):
 
 
 class BlockSink(Protocol):
-    """Writes the files of one attempt of a task, block by block. Attempts never share a path."""
+    """Writes the files of one attempt of a task, or of the driver, block by block. Attempts never share a path."""
 
     @property
     def directory(self) -> str:
-        """The directory of this task attempt, below the run's staging directory."""
+        """The directory of this task attempt, or of the driver, below the run's staging directory."""
         ...
 
     def append(self, file: str, data: bytes) -> None:
@@ -250,10 +250,11 @@ class BlockSink(Protocol):
         ...
 
     def finish(self, files: Sequence[str]) -> None:
-        """Fsyncs the files with these names. Nothing may be appended afterwards.
+        """Makes the files with these names durable, unless Spark writes them (`RowSink`). Nothing may be appended
+        afterwards.
 
         Raises:
-            OSError: the fsync failed.
+            OSError: a file could not be made durable.
         """
         ...
 

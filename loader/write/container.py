@@ -63,7 +63,7 @@ class ContainerFormat:
 Rows = bytes | bytearray
 
 Parts = tuple[bytes | bytearray | memoryview, ...]
-"""Pieces of a block's data. They must be joined before the next block is compressed, which overwrites them."""
+"""Pieces of a block's data. They must be joined before the next block is compressed, which may overwrite them."""
 
 
 class _Room(threading.local):

@@ -1,7 +1,8 @@
-"""Buffers the rows of one range until it is complete, so that a range that fails leaves no rows in files.
+"""Buffers the rows of one range until its read has ended, so that the rows of an unusable range never reach a file.
 
 Memory is bounded regardless of the number of time partitions: rows beyond `RANGE_BYTES_MAX` become blocks in one
-temporary file (spill file), the largest time partitions first. The blocks are later copied unchanged to the final file.
+temporary file (spill file), beginning with the time partitions that have the most buffered rows. The blocks are later
+copied unchanged to the final file.
 """
 
 from __future__ import annotations
@@ -82,8 +83,8 @@ class RangeRows:
         self._take(kind, self._open_rows(kind, time_partition), offset, offset, 1, row)
 
     def add_run(self, kind: FileKind, time_partition: str, run: RowRun) -> None:
-        """Adds consecutive rows of one time partition, which the C core joined in `run`; `kind` states whether they
-        belong to the table or to the quarantine."""
+        """Adds rows of one time partition, which the C core joined in `run`, in offset order; `kind` states whether
+        they belong to the table or to the quarantine."""
         rows = self._open_rows(kind, time_partition)
         taken = at = 0
         while taken < len(run.ends):
@@ -156,7 +157,7 @@ class RangeRows:
 
     def _relieve(self) -> None:
         """Spills until at most half of the memory limit is used: first finished blocks, then also the buffered rows.
-        The largest time partitions come first."""
+        Time partitions with the most bytes of buffered rows come first."""
         by_size = sorted(self._time_partitions.items(), key=lambda item: len(item[1].data), reverse=True)
         for is_last_resort in (False, True):
             for (kind, _), rows in by_size:

@@ -1,9 +1,10 @@
-"""Writes rows to container files: one file per (kind, topic, time partition) and task, and more if it would grow too
-large.
+"""Writes rows to container files: one file per (kind, topic, time partition), and another one whenever a file has
+reached the target size.
 
-Receives rows and blocks of complete ranges (`range_rows`). Rows wait in memory until they fill a block. If they exceed
-`TASK_BYTES_MAX` over all files, they are written in smaller blocks, the largest files first. This module chooses the
-file of a row, and a sink writes finished blocks. The files are fsynced before they are returned.
+Receives rows and blocks of ranges whose read has ended (`range_rows`). Rows wait in memory until they fill a block. If
+they exceed `TASK_BYTES_MAX` over all files, they are written in smaller blocks, beginning with the files that have the
+most waiting rows. This module chooses the file of a row, and a sink writes finished blocks. The sink makes the files
+durable before they are returned, except where Spark writes them (`file_rows`).
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class _OpenFile:
 
 
 class TaskFiles:
-    """The container files of one attempt of one task.
+    """Container files of one attempt of one task, or of the driver.
 
     Args:
         sink: writes the blocks, in a directory of this attempt.
@@ -110,7 +111,8 @@ class TaskFiles:
         self._append(self._file(key), data, [piece])
 
     def finish(self) -> tuple[StagedFile, ...]:
-        """Writes the remaining rows, fsyncs the files and returns them, in the order of their creation.
+        """Writes the remaining rows, finishes the files (`BlockSink.finish`) and returns them, in the order of their
+        creation.
 
         Raises:
             OSError: the disk is full or fails.

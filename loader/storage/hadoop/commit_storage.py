@@ -34,7 +34,8 @@ class HadoopCommitStorage:
 
         Raises:
             UnwritableWarehouse: the directory cannot be created or written.
-            NoPutIfAbsent: the file system has no put-if-absent, or a second put of the same name succeeded in the test.
+            NoPutIfAbsent: the file system has no put-if-absent, or the test failed: of two puts of a new name, only the
+                first may succeed.
         """
         probe = f"{self.root}/{TEMPORARY_DIRECTORY}/probe-{secrets.token_hex(8)}"
         try:

@@ -60,8 +60,8 @@ class RemoteFileSystem(Protocol):
         ...
 
     def copy(self, source: str, target: str, scratch: str) -> None:
-        """Creates the file `target` with the content of the file `source`, complete from the moment it exists. Does
-        nothing if the target exists.
+        """Creates the file `target` with the content of the file `source`, complete from the moment it exists. If the
+        target exists, it stays or is replaced by the copy.
 
         Args:
             scratch: a directory for temporary files.

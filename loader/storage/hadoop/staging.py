@@ -1,7 +1,7 @@
 """The files of running loads in `staging/<run id>/` on HDFS or S3, on the file system of the warehouse.
 
-Tasks do not write here: they return rows, which Spark writes (`loader.job`). Only Spark knows the paths of the files
-that its committer accepted; each is in a separate directory `file=<name>`.
+Tasks do not write here: they return rows, which Spark writes (`loader.job`). Only Spark knows the paths of these files
+that its committer accepted; each is in a separate directory `file=<name>`. The driver writes files with `HadoopSink`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ CALLS_AT_ONCE = 16  # each call mostly waits for round trips
 
 
 def at_once(call: Callable[[T], object], items: Iterable[T]) -> None:
-    """Calls `call` with each item, concurrently, and waits for all calls. Raises the exception of the first failed
-    call."""
+    """Calls `call` with each item, concurrently, and waits for the calls. Raises the exception of the first item whose
+    call failed; calls that have not begun by then are omitted."""
     items = list(items)
     if len(items) == 1:  # the usual case; a thread costs a connection to the JVM
         call(items[0])

@@ -36,7 +36,8 @@ class LocalCommitStorage:
 
         Raises:
             UnwritableWarehouse: the directory cannot be created or written.
-            NoHardLinks: the file system has no hard links, or a second link of the same name succeeds.
+            NoHardLinks: the file system has no hard links, or the test failed: of two links with a new name, only the
+                first may succeed.
         """
         probe = f"{TEMPORARY_DIRECTORY}/probe-{secrets.token_hex(8)}"
         try:

@@ -1,4 +1,4 @@
-"""Durable file operations. Each documents the state after a power failure.
+"""File operations, including those that make changes durable.
 
 A file's content is durable after an fsync of the file, and a name after an fsync of the directory that contains it. A
 new file in a new directory therefore needs three fsyncs: of the file, of its directory, and of the parent directory.
@@ -23,7 +23,8 @@ def fsync(path: Path) -> None:
 
 def fsync_directories_above(directory: Path) -> None:
     """Fsyncs the name of a directory and of all directories above it, up to the root of the file system, because any of
-    them may be new."""
+    them may be new. Stops at the first directory of another file system, and omits names in directories that this user
+    must not list."""
     device = directory.stat().st_dev
     for above in directory.resolve().parents:
         if above.stat().st_dev != device:

@@ -1,7 +1,7 @@
-"""A lease between loads on one machine: a second load ends at once instead of doing the same work.
+"""A lease between loads of one commit log on one machine: a second load ends at once instead of doing the same work.
 
-The lease is an exclusive `flock` on `lease.json`, which ends with its process. Correctness does not depend on it:
-without it, two concurrent loads would do the same work, and the commit log would reject the second.
+The lease is an exclusive `flock` on a file, which ends with its process. Correctness does not depend on it: without it,
+two concurrent loads would do the same work, and the commit log would reject the second.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class LeaseHolder:
 
 
 class Lease:
-    """The right of one load per machine to run, held from `acquire` to `release` or the end of the process."""
+    """The right of one load per commit log and machine to run, held from `acquire` to `release` or the end of the
+    process."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

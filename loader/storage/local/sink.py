@@ -17,8 +17,8 @@ FSYNC_THREADS = 16  # concurrent fsyncs, which a journaling file system commits 
 
 
 class LocalSink:
-    """A `BlockSink` for one attempt of a task. Writes to a separate directory in `staging/<run id>`, with at most
-    `OPEN_FILES_MAX` open files.
+    """A `BlockSink` for one attempt of a task, or for the driver. Writes to a separate directory below `location`, with
+    at most `OPEN_FILES_MAX` of its files open.
 
     Raises:
         OSError: the directory cannot be created.
