@@ -29,8 +29,8 @@ class OffsetCommitter(Protocol):
 
 class GroupOffsetsApplier:
     """Commits the loaded offsets for the loader's consumer group: for each partition that the commits loaded, the next
-    offset as of the newest commit. Applying older commits again therefore does not lower an offset; it is lower only if
-    the partition's log was truncated or the topic re-created."""
+    offset as of the newest commit. Applying older commits again therefore does not lower an offset. An offset is
+    lowered if the partition's log was truncated or the topic re-created."""
 
     name = "group_offsets"
     is_advisory = True

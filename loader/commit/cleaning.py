@@ -39,7 +39,7 @@ def clean(log: CommitLog, staging: Staging, *, run_id: str, build: str, now_ms: 
         The ids of the runs whose staging was deleted.
 
     Raises:
-        CorruptCommit: a commit of another run cannot be read.
+        CommitLogError: the commits cannot be read.
         StorageError: the storage reports that the file of the commit exists, but it cannot be read.
         OSError: the storage failed, and it is unknown whether the commit was written.
     """
@@ -68,7 +68,7 @@ def _voiding(run_ids: frozenset[str], run_id: str, build: str, now_ms: int, plan
 
 def published_runs(log: CommitLog, staging: Staging) -> frozenset[str]:
     """Returns the ids of the committed runs without a staging directory: their files are all published. The next commit
-    lists these ids, and the loader's state then drops them.
+    of a load lists these ids, and the loader's state then drops them.
 
     Reads the state from the commit log first, then lists staging. In the opposite order, a run that stages and commits
     in between would look published.

@@ -5,8 +5,9 @@ of the load schema, the counts per audit window, and gaps (offsets that were ski
 it stays small.
 
 A run writes its commit with the number after the newest commit, by put-if-absent. If another run has taken that number,
-`loader.commit.conflict` compares the two: without a conflict the run tries the next number, with a conflict its work is
-discarded. Nothing is reserved in advance, so a retry, a second driver and a driver that resumes late are handled alike.
+`loader.commit.conflict` compares the two: topics with a conflict are discarded, and the run tries the next number with
+the others. Nothing is reserved in advance, so a retry, a second driver and a driver that resumes late are handled
+alike.
 """
 
 from __future__ import annotations
@@ -74,16 +75,17 @@ class TimePartitionRewrite:
 class CommittedRange:
     """The result of reading the offsets `[start, end)` of one topic partition.
 
-    `previous` is the partition's next offset when the run was planned, None for a new partition. It differs from
-    `start` if retention deleted offsets before they were read, if offsets were skipped (`[previous, start)` is then
-    among `gaps`), or if a start offset after the log start was chosen for a new partition. `skipped` are the offsets
-    that were deliberately not read, within the range or before it.
+    `previous` is the offset at which the partition was to continue when the run was planned: its next offset, or for a
+    partition that was never loaded the start offset that an operator set, else None. It differs from `start` if offsets
+    were deleted before they were read or were skipped (`[previous, start)` is then among `gaps`), if the log diverged,
+    or if the start offset that was set is after the end of the log. `skipped` are the offsets that were deliberately
+    not read, within the range or before it.
 
     A log diverges if it is cut back and then gets other messages at the same offsets. In that case `diverged_at` is the
     first offset that differs from the log that was read before, and `start` is the same offset, or a later one if the
-    offsets `[diverged_at, start)` were deleted (they are then among `gaps`). `replaced` are the offsets with rows from
-    the former log. `incarnation` counts the divergences, including this one. Each offset is committed once per
-    incarnation. `epochs` are the leader epochs of the batches that were read.
+    offsets `[diverged_at, start)` were deleted (they are then among `gaps`). `replaced` are the offsets that were
+    committed from the former log. `incarnation` counts the divergences, including this one. Each offset of a topic id
+    is committed at most once per incarnation. `epochs` are the leader epochs of the batches that were read.
     """
 
     partition: int
@@ -109,8 +111,9 @@ class CommittedRange:
 
 
 class WindowCount(NamedTuple):
-    """The messages of one ten-minute window of event time. `fingerprint` is the sum of the messages' hashes modulo
-    2**64. Stored as a JSON list without names, to save space: a load of old messages may touch all windows of a year.
+    """The messages of one ten-minute window of event time, or of a special window. `fingerprint` is the sum of the
+    messages' hashes modulo 2**64. Stored as a JSON list without names, to save space: a load of old messages may touch
+    all windows of a year.
     """
 
     window_start_ms: int
@@ -121,7 +124,7 @@ class WindowCount(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CountSeries:
-    """The message counts of one topic partition in one tier of the audit, ordered by window.
+    """The message counts of one topic partition with one tier and outcome of the audit, ordered by window.
 
     `tier` is `broker` for messages in the log, `loader` for messages that were loaded. `outcome` is `written` or
     `quarantined` for the tier `loader`, "" for the tier `broker`. `hash` is the name of the hash function of the
@@ -161,8 +164,9 @@ class TopicCommit:
     (None and 0 for a new topic). `load_schema` is set if it changes; a new topic always has it. `table`, `directory`
     and `partition_by` are chosen by the topic's first commit and repeated by later ones. `kafka_column` is the variant
     of the `kafka` column in its files. `foreign_ids` are registered schema ids that the plan did not know.
-    `previous_commit_number` is the topic's previous commit and `previous_quarantine_commit_number` its previous commit
-    with quarantine files, 0 for none: readers follow these links and read no other topic's commits.
+    `previous_commit_number` is the topic's previous commit, 0 for none: readers follow these links and read no other
+    topic's commits. `previous_quarantine_commit_number` is its previous commit that added or removed quarantine files,
+    0 for none.
 
     `continues` means that the next offsets remain valid although the topic id changed: it is the same topic, whose id
     the brokers did not report before or no longer report.
@@ -220,9 +224,9 @@ class Commit:
     runs that can no longer commit. `published` are ids of committed runs whose staging directory was deleted; the state
     no longer lists them. `previous` is the checksum of the preceding commit, "" for commit 1: commits form a chain,
     which reveals a commit from another log. `retired` are the numbers of earlier rewrite commits; the files that these
-    replaced have been deleted. `reason` is the operator's reason (kind offsets), and `starts` are start offsets of
-    partitions that were never loaded. `planned_after` is the newest commit when the run was planned; None for a commit
-    without a plan.
+    replaced have been deleted. `reason` is the operator's reason (`headrace offsets`, `headrace quarantine discard`),
+    and `starts` are start offsets of partitions that were never loaded. `planned_after` is the newest commit when the
+    run was planned; None for a commit without a plan.
     """
 
     commit_number: int

@@ -82,6 +82,7 @@ class CommitFiles:
 
         Raises:
             StorageError: the storage reports that the file exists, but it cannot be read.
+            CorruptCommit: the archive that has the number is truncated.
             OSError: the storage failed, and it is unknown whether the content was written.
         """
         path = commit_path(commit_number)
@@ -111,7 +112,9 @@ class CommitFiles:
         )
 
     def pack(self, head: int) -> int:
-        """Archives the commits that are older than the newest `LOOSE_COMMITS_MIN`, and deletes their single files.
+        """Archives the commits that are older than the newest `LOOSE_COMMITS_MIN`, in whole groups of
+        `ARCHIVE_COMMITS`, and deletes their single files. A group that is too large or has a damaged commit stays as it
+        is.
 
         Any number of processes may pack concurrently, and may be killed at any point.
 
@@ -148,7 +151,11 @@ class CommitFiles:
         return removed
 
     def _archived(self, commit_number: int) -> bytes | None:
-        """Returns the content of a commit in its archive, None if there is no archive."""
+        """Returns the content of a commit in its archive, None if there is no archive.
+
+        Raises:
+            CorruptCommit: the archive is truncated.
+        """
         end = _pack_end(commit_number)
         if self._newest_archive[0] != end:
             content = self._storage.read(archive_path(commit_number))

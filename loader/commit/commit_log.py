@@ -1,4 +1,5 @@
-"""The log of commits in `<warehouse>/_headrace/`. Everything else can be rebuilt from it.
+"""The log of commits in `<warehouse>/_headrace/`, or in the directory `loader.state`. Checkpoints, cursors, indexes and
+tables can be rebuilt from it.
 
     format.json                format number, and the lowest formats that a release must know to read and to write
     log/000000107.json         one commit, written by put-if-absent and never changed
@@ -14,7 +15,8 @@
     lease.json                 lets a second load wait; not needed for correctness
     tmp/                       files before their rename
 
-A hint may be lost or old: it saves time, and is rebuilt from the commits.
+A hint may be lost or old: it saves time, and is restored from the commits or by the next loads. Staging is in the
+warehouse even if `loader.state` is set.
 
 Invariants: commit numbers have no holes, because a commit is only written with the number after one that was read; a
 commit file is complete; its content never changes. The newest commit is therefore found by probing names, and no
@@ -106,9 +108,10 @@ class CommitLog:
 
         Raises:
             UnwritableWarehouse: the directory of the log cannot be created or written.
-            NoHardLinks: the warehouse is on a local file system without hard links.
+            NoPutIfAbsent: the storage has no put-if-absent, such as a local file system without hard links.
             CorruptCommit: `format.json` cannot be read.
             UnsupportedFormat: only a newer release can write the log.
+            OSError: the storage failed.
         """
         self.storage.prepare()
         if self.storage.read(FORMAT_PATH) is None:
@@ -254,8 +257,8 @@ class CommitLog:
             raise LogReplaced(self.commits.path(commit_number))
 
     def sha256(self, commit_number: int) -> str:
-        """Returns the checksum that is written in a commit, "" if there is no such commit. Reads only the end of the
-        file. A checkpoint, cursor or index file that holds the same checksum was derived from this log."""
+        """Returns the checksum that is written at the end of a commit, "" if there is no such commit. Does not verify
+        the commit. A checkpoint, cursor or index file that holds the same checksum was derived from this log."""
         return self._state.sha256 if commit_number == self._state.commit_number else self._said_sha256(commit_number)
 
     def _said_sha256(self, commit_number: int) -> str:
@@ -267,7 +270,8 @@ class CommitLog:
         out. Returns the commit as written, or the conflict that rejected all of it.
 
         Raises:
-            CorruptCommit: a commit of another run cannot be read.
+            CorruptCommit, UnsupportedFormat: a commit cannot be read.
+            LogReplaced: the log is another one than the log that was read before.
             StorageError: the storage reports that the file exists, but it cannot be read.
             OSError: the storage failed, and it is unknown whether the commit was written. The next run finds out.
         """

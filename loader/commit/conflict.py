@@ -14,7 +14,7 @@ from headrace.loader.commit.state import PLAN_COMMITS_MAX, LoaderState
 
 
 class ConflictRule(StrEnum):
-    """Reasons why a commit is rejected."""
+    """Reasons why a commit, or one topic of it, is rejected."""
 
     WORK_VOIDED = "the run was voided"
     PLAN_TOO_OLD = "the plan is too old"
@@ -59,8 +59,8 @@ def run_conflict(state: LoaderState, commit: Commit) -> Conflict | None:
 
 
 def topic_conflicts(state: LoaderState, commit: Commit) -> dict[str, Conflict]:
-    """Returns the topics of `commit` that must not be in the next commit after `state`, each with the first reason. All
-    other topics can be committed."""
+    """Returns the topics of `commit` that must not be in the next commit after `state`, each with one reason. All other
+    topics can be committed."""
     found = {}
     owner_of_table = {known.table: topic for topic, known in state.topics.items()}
     for topic, wanted in commit.topics.items():

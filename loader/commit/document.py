@@ -1,11 +1,12 @@
-"""The file format of commits, checkpoints and cursors. Such a file is called a document: a body, its format, and a
-checksum.
+"""The file format of commits, checkpoints, cursors and index files. Such a file is called a document: a body, its
+format, and a checksum.
 
     {"body": …, "format": 1, "needs": ["…"], "sha256": "…"}
 
 A later release may add fields to a body. An older release ignores unknown fields. But if it would misread the rest
 without a field, the writer lists that field in `needs`, and the older release refuses the document. A missing field has
-its default. The checksum is the SHA-256 of the canonical document without the checksum.
+its default; one without a default is an error. The checksum is the SHA-256 of the canonical document without the
+checksum.
 """
 
 from __future__ import annotations

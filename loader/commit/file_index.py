@@ -88,7 +88,8 @@ class FileIndex:
     """Index of the live files of all topics (files that no rewrite has removed), as of the newest state that the commit
     log has read. Also maintains the index files, which have the index of one day of a topic each.
 
-    Reads each index file once; only `bring_up` writes. A damaged index file is rebuilt in memory from the commits.
+    Caches the index files that it has read, except for `day_once`; only `bring_up` writes. A damaged index file is
+    rebuilt in memory from the commits.
     """
 
     def __init__(self, log: CommitLog) -> None:
@@ -155,8 +156,8 @@ class FileIndex:
         )
 
     def bring_up(self, topic: str, commits: Sequence[Commit] = ()) -> None:
-        """Updates the index files of a topic to the newest commit. Rebuilds all of them if a file that must change is
-        missing or damaged.
+        """Updates the index files of a topic to the newest commit. Rebuilds all of them if `days.json` or a file that
+        must change is unusable: missing, damaged, stale or of another log.
 
         Args:
             commits: the topic's newest commits, oldest first, if the caller has already read them.

@@ -1,4 +1,5 @@
-"""Adds problems and notes to the report of a topic that is committed anyway: bad messages and implausible times. Pure.
+"""Adds problems and notes to the report of a topic that is committed anyway: bad messages, skipped offsets, implausible
+times and slow conversions. Pure.
 
 Findings do not hold a topic back; only `revalidate` rejects a topic with too many bad messages. A share of bad messages
 over the limit is a problem in every run, even if the run read few messages, so that a long series of small runs with
@@ -18,8 +19,8 @@ from headrace.loader.project.topic_projection import FUTURE_TIME, RECORD_TIME
 from headrace.loader.work_unit import OddTimes, SkippedOffsets, TimeOddity
 
 SLOW_MIN = 10_000
-"""Messages that the C core leaves to Python ("slow") are reported from this number on. The first message of each schema
-in a range is always slow."""
+"""Messages that the C core leaves to Python ("slow") are reported from this number on, if their share is above
+`quarantine_ratio_max`. The first message of each schema in a range is always slow."""
 UNIT_NAMES = {"seconds": "seconds", "millis": "milliseconds", "micros": "microseconds", "nanos": "nanoseconds"}
 
 
@@ -27,8 +28,8 @@ def with_findings(
     reconciled: Mapping[str, ReconciledTopic], policies: Mapping[str, TopicPolicy]
 ) -> dict[str, ReconciledTopic]:
     """Returns the topics of `reconciled` with further problems and notes about the messages read: bad messages, skipped
-    offsets, implausible times. A problem needs an action by the operator, a note does not. A share of bad messages
-    above `quarantine_ratio_max` of the topic's policy is a problem.
+    offsets, implausible times, slow conversions. A problem needs an action by the operator, a note does not. A share of
+    bad messages above `quarantine_ratio_max` of the topic's policy is a problem.
 
     Args:
         reconciled: by topic, the part of the tasks' results that can be committed.

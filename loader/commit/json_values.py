@@ -54,7 +54,7 @@ def from_json(value: Any, wanted: type[T], where: str = "") -> T:
 
     Raises:
         ValueError: the value does not have this type; the message begins with the JSON pointer of the part that does
-            not fit.
+            not fit, except for a mapping key that is no integer.
     """
     try:
         return typing.cast(T, _reader(typing.cast(Any, wanted))(value))

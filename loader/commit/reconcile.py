@@ -1,8 +1,9 @@
 """Determines which part of the tasks' results can be committed. Pure.
 
-A commit must contain the offsets of a partition without holes, so only the ranges before the first incomplete range of
-a partition can be committed. A file contains rows of several partitions: if one of its ranges cannot be committed, the
-file is discarded, and so are all ranges in it. This is repeated until nothing changes.
+A commit must contain the offsets of a partition without holes, so only the ranges of a partition up to the first
+incomplete one can be committed, and of that one the part that was read. A file contains rows of several partitions: if
+one of its ranges cannot be committed, the file is discarded, and so are all ranges in it. This is repeated until
+nothing changes.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ SPACE_NEEDED = "its messages were not loaded; free space there or repair the dis
 class ReconciledTopic:
     """The part of a topic's work that can be committed.
 
-    `problems` need an action by the operator, `notes` do not. `time_sources` are the numbers of messages by the source
-    of their event time (a field, or the record's timestamp). `by_reference` counts the messages that the C core left to
+    `problems` need an action by the operator, `notes` do not. `time_sources` are the numbers of rows by the source of
+    their event time (a field, or the record's timestamp). `by_reference` counts the messages that the C core left to
     Python.
     """
 
@@ -224,7 +225,7 @@ def _whole(
     pieces: Sequence[_Piece], files: Sequence[_TaskFile], wrong: Sequence[_Piece]
 ) -> tuple[list[_Piece], list[_TaskFile]]:
     """Returns the pieces and files that can be committed: as many as possible, such that the pieces of each partition
-    are contiguous, and no file has rows of a piece that is left out.
+    are contiguous from the first, and no file has rows of a piece that is left out.
 
     Args:
         pieces: the offset ranges that tasks read, with their results.
@@ -327,8 +328,8 @@ def _committed_files(files: Sequence[_TaskFile]) -> tuple[CommittedFile, ...]:
 
 
 def _series(pieces: Sequence[_Piece]) -> tuple[tuple[CountSeries, ...], Mapping[int, int]]:
-    """Returns the message counts by tier, partition and window. Also returns, by window, the number of messages that
-    were moved from it to the window "scattered".
+    """Returns the message counts by tier, outcome, partition and window. Also returns, by window, the number of
+    messages that were moved from it to the window "scattered".
 
     The audit limits the windows of a commit: beyond the limit, those with the fewest messages are merged into
     "scattered". The tasks apply the same limit, but a commit merges the windows of up to a thousand ranges.
@@ -361,12 +362,13 @@ def _odd_times(
     pieces: Sequence[_Piece], scattered: Mapping[int, int], time_sources: Mapping[str, int]
 ) -> tuple[OddTimes, ...]:
     """Adds up the implausible event times that the tasks reported, by kind, time source and unit. Adds the messages
-    that `_series` moved to the window "scattered", under the time source that most messages have.
+    that `_series` moved to the window "scattered", under the time field that most rows have, or the record's timestamp
+    if none has a time field.
 
     Args:
         pieces: the offset ranges to commit, with their results.
         scattered: by window, the number of messages that were moved.
-        time_sources: by time source, the number of messages.
+        time_sources: by time source, the number of rows.
     """
     notes = [one for piece in pieces for one in piece.result.odd_times]
     if scattered:

@@ -1,8 +1,8 @@
 """Checks, between reading and committing, whether the results may still be committed.
 
 `fetch_changes` finds topics and partitions that changed on the brokers during the read. If only the leader of a
-partition changed, `reconcile` discards what was read from that partition. `revalidate` then drops topics that must not
-be committed at all.
+partition changed, `reconcile` discards what was read from that partition. `revalidate` then discards all ranges and
+files of the topics whose messages must not be committed.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ def revalidate(
     changes: Changes,
     staging: Staging,
 ) -> dict[str, ReconciledTopic]:
-    """Returns the reconciled topics, after checking which of them may be committed. A topic that must not be committed
-    has no ranges and files in the result, and the reason is added to its problems.
+    """Returns the reconciled topics, after checking which messages may be committed. A topic whose messages must not be
+    committed has no ranges and files in the result, and the reason is added to its problems.
 
     Args:
         plan: has the limit for bad messages of each topic.
         reconciled: by topic, the part of the tasks' results that can be committed.
         changes: the topics that were re-created during the read are not committed.
-        staging: contains the tasks' files, which are checked and fsynced there.
+        staging: contains the tasks' files, which are checked and made durable there.
     """
     checked = {}
     for topic, one in reconciled.items():

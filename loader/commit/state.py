@@ -56,11 +56,11 @@ class FileTotals:
 @dataclass(frozen=True, slots=True)
 class TopicState:
     """State of a topic. `commit_number` is the newest commit of this topic, `quarantine_commit_number` its newest
-    commit with quarantine files, 0 for none.
+    commit that added or removed quarantine files, 0 for none.
 
     `foreign_ids` are registered schema ids in the topic's messages that need not be versions of its subject; every plan
     reads these schemas by id. `kafka_column` is the widest variant of the `kafka` column in any of the topic's files,
-    and the variant in its table. `generation` counts the rewrites of its time partitions.
+    and the variant in its table. `generation` counts the commits that rewrote its time partitions.
     """
 
     topic_id: str
