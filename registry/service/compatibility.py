@@ -36,7 +36,7 @@ CHECK_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class CompatibilityVerdict:
-    """The result of a check, with one message per incompatibility. `is_final` is False if the check stopped at its time
+    """The result of a check, with one message per incompatibility. `is_final` is False if the check reached its time
     limit: a later check may have another verdict."""
 
     is_compatible: bool
@@ -49,7 +49,7 @@ class Comparison:
     """The inputs of one compatibility check of a schema for a subject. Another process with the same database can
     repeat the check from them, because they are plain values.
 
-    `config` is the subject's effective configuration. `content` and `text` are those of the schema to check, and
+    `config` is the subject's effective configuration. `content` and `text` belong to the schema to check, and
     `targets` identify the schemas that its references name. `versions` are the subject's versions to compare it with:
     each version number, and a hash of its schema and of all schemas that this refers to (`SchemaParser.closure_key`).
     """
@@ -109,8 +109,9 @@ class Compatibility:
         candidate: Candidate,
         budget: ComparisonBudget | None = None,
     ) -> CompatibilityVerdict:
-        """Checks a schema as a registration does: against the latest version, or at a transitive level against all
-        versions.
+        """Checks a schema as a registration does: against the latest live version, or at a transitive level against all
+        live versions. A compatibility group limits the check to versions of the schema's group. Level NONE checks
+        reserved field names only.
 
         Args:
             repository: contains the subject.
@@ -149,7 +150,8 @@ class Compatibility:
         return self._compare(repository, settings, candidate, history, ComparisonBudget(defer))
 
     def run_comparison(self, comparison: Comparison) -> ComparisonResult | None:
-        """Runs a deferred comparison; returns None if a version to compare with no longer exists."""
+        """Runs a deferred comparison. Returns None if the versions to compare with or their schemas have changed
+        meanwhile, or if an error occurred; the registration then meets the change or the error itself."""
         try:
             return self._database.read(lambda repository: self._run_comparison(repository, comparison))
         except RegistryError:
@@ -191,7 +193,7 @@ class Compatibility:
             verbose: returns a malformed schema as an incompatible verdict instead of raising an error.
 
         Raises:
-            InvalidSchema: the schema is malformed, and `verbose` is not set.
+            InvalidSchema: the schema is malformed and `verbose` is not set, or an earlier version cannot be parsed.
         """
         return self._database.read(
             lambda repository: self._checked(repository, subject, None, request, normalize, verbose)
@@ -200,17 +202,18 @@ class Compatibility:
     def check_version(
         self, subject: str, version: int, request: SchemaRequest, *, normalize: bool, verbose: bool
     ) -> CompatibilityVerdict:
-        """Checks a request's schema against one version of a subject only, even at a transitive level.
+        """Checks a request's schema against one version of a subject only, even at a transitive level. At level NONE,
+        and for a version of another compatibility group, checks reserved field names only.
 
         Args:
             subject: the subject; an alias is resolved.
-            version: the version number. `LATEST` is the newest version; if there is none, the schema is compatible.
+            version: the version number. `LATEST` is the newest version; without one, the schema is compatible.
             request: the schema.
             normalize: normalizes the schema's text first.
             verbose: returns a malformed schema as an incompatible verdict instead of raising an error.
 
         Raises:
-            InvalidSchema: the schema is malformed, and `verbose` is not set.
+            InvalidSchema: the schema is malformed and `verbose` is not set, or the version cannot be parsed.
             VersionNotFound: the version does not exist or is deleted.
         """
         return self._database.read(
@@ -317,7 +320,7 @@ def _reserved_problems(candidate: Candidate, before: StoredVersion | None) -> li
 
     Args:
         candidate: the schema to check.
-        before: the newest version that it is compared with; None without one.
+        before: the newest version of the subject, or the one version that was requested; None without one.
     """
     reserved = reserved_fields(candidate.content.metadata)
     removed = [] if before is None else [name for name in reserved_fields(_metadata(before)) if name not in reserved]

@@ -55,8 +55,8 @@ class ConfigChanged:
 
 @dataclass(frozen=True, slots=True)
 class ConfigRemoved:
-    """The result of removing the configuration of a scope. `entry` is the removed configuration; if none was set,
-    `was_set` is False and `entry` is the effective configuration."""
+    """The result of removing the configuration of a scope. `entry` is the removed configuration. If none was set, which
+    is possible for the default context only, `was_set` is False and `entry` has just the default level."""
 
     entry: ConfigEntry
     was_set: bool
@@ -70,8 +70,9 @@ INHERITED_KEYS: Final = (
     "compatibility_policy",
     "compatibility_group",
 )
-"""Keys that an entry inherits from the enclosing scopes if it does not set them. All other keys come from the innermost
-scope that has an entry: if that entry has no level, the default level applies, as in the Confluent Schema Registry."""
+"""Keys that an entry inherits from the enclosing scopes if it does not set them. Aliases come from the scope's own
+entry only. All other keys come from the innermost scope that has an entry: if that entry has no level, the default
+level applies, as in the Confluent Schema Registry."""
 
 
 def effective_config(entries: Sequence[ConfigEntry | None], default_level: str) -> ConfigEntry:
@@ -116,17 +117,19 @@ class Configuration:
         return SubjectSettings(target, config, mode_of(repository, target))
 
     def config(self, repository: Repository, scope: str | None) -> ConfigEntry:
-        """The effective configuration of a scope: its own entry merged with those of its enclosing scopes and the
+        """The effective configuration of a scope: its own entry merged with the entries of its enclosing scopes and the
         default level."""
         scopes = scopes_of(scope)
         entries = repository.configs(scopes)
         return effective_config([entries.get(scope) for scope in scopes], self._default_level.value)
 
     def read_scope(self, scope: str | None, *, in_effect: bool) -> ConfigEntry:
-        """The configuration that is set on the scope itself, or with `in_effect` the effective one.
+        """The configuration that is set on the scope itself, or with `in_effect` the effective one. For the default
+        context a missing level is the default level.
 
         Raises:
-            SubjectLevelNotConfigured: nothing is set on the scope itself; never raised for the default context.
+            SubjectLevelNotConfigured: nothing is set on the scope itself, and `in_effect` is False; never raised for
+                the default context.
         """
 
         def read(repository: Repository) -> ConfigEntry:

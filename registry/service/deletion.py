@@ -113,7 +113,8 @@ class Deletion:
         return versions
 
     def delete_context(self, context: str) -> bool:
-        """Unlists an empty context and removes its configuration and mode; its ids are not reused.
+        """Unlists an empty context and removes its configuration and mode; its ids are not reused. The default context
+        is not changed.
 
         Returns:
             Whether there was anything to delete.

@@ -1,7 +1,8 @@
 """Reads subjects, versions, and schemas by id and guid, and finds the version with a given schema.
 
-A subject in a path may be an alias. A subject without a context that does not exist in the default context is searched
-in the other contexts, because clients know the id of a message and its topic but not the context of its producer.
+A subject in a path may be an alias. If the default context has no result for a subject without a context, `version`,
+`find_version`, `referencing_ids`, `schema` and `versions_using` also search the other contexts: a consumer has the id
+and the topic of a message, but not the context of its producer.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FoundSchema:
-    """A schema that was found by its id. `newest_version` is the newest version of the requested subject with this
-    schema; None if the subject has none."""
+    """A schema that was found by its id or guid. `newest_version` is the newest version of the requested subject with
+    this schema, a live one if there is any; None if the subject has none or no subject was requested. `schema_id_max`
+    is the highest id of the schema's context; None unless it was requested."""
 
     schema: StoredSchema
     newest_version: StoredVersion | None = None
@@ -45,7 +47,8 @@ class FoundSchema:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ListedVersion:
-    """A version with the sorted aliases of its subject."""
+    """A version with the sorted aliases of its subject that match the filter of the list; none unless aliases were
+    requested."""
 
     stored: StoredVersion
     aliases: tuple[str, ...] = ()
@@ -197,7 +200,8 @@ class Lookup:
         return True
 
     def find_version(self, subject: str, request: SchemaRequest, *, normalize: bool, deleted: bool) -> StoredVersion:
-        """The version of a subject that has the request's schema.
+        """The version of a subject that has the request's schema; of several, the one with equal text first, then the
+        newest.
 
         Args:
             subject: the subject; an alias is resolved.
@@ -206,7 +210,7 @@ class Lookup:
             deleted: searches soft-deleted versions too.
 
         Raises:
-            InvalidSchema: the request's schema is malformed.
+            InvalidSchema: the request's schema is malformed, or one of its references cannot be used.
             SubjectNotFound: the subject has no visible version.
             SchemaNotFound: no version equals the schema, or the request has no schema.
         """
@@ -289,7 +293,8 @@ class Lookup:
             with_id_max: whether to return the highest id of the context.
 
         Raises:
-            SchemaNotFound: no schema has the id.
+            SchemaNotFound: no schema has the id; for a subject in another context than the default one also if no
+                version of the subject uses the schema.
         """
 
         def read(repository: Repository) -> FoundSchema:
@@ -310,7 +315,7 @@ class Lookup:
 
     def ids_of_guid(self, guid: str) -> list[tuple[str, int]]:
         """The contexts that have the schema with this guid, each with the schema's id there; sorted (context, id)
-        pairs.
+        pairs. A context appears several times if the schema has several ids there.
 
         Raises:
             SchemaNotFound: no schema has the guid.
@@ -320,7 +325,8 @@ class Lookup:
 
     def versions_using(self, schema_id: int, *, subject: str | None, deleted: bool) -> list[SubjectVersion]:
         """The versions that use a schema; without `deleted` only live ones, so the list may be empty. The id belongs to
-        the context of `subject`, or to the default context if `subject` is None.
+        the context of `subject`, or to the default context if `subject` is None. The schema is searched like in
+        `schema`.
 
         Raises:
             SchemaNotFound: no schema has the id.
@@ -345,7 +351,7 @@ class Lookup:
         yield from (name for name in names if name in stored)
 
     def _readable(self, repository: Repository, schemas: list[StoredSchema]) -> list[StoredSchema]:
-        """Returns those of the schemas that the client may read. This class returns all; `RestrictedLookup` overrides
+        """Returns the schemas that the client may read. This class returns all; `RestrictedLookup` overrides
         the method.
 
         Raises:
@@ -370,7 +376,7 @@ class Lookup:
         self, repository: Repository, schema_id: int, subject: str | None
     ) -> tuple[StoredSchema | None, StoredVersion | None]:
         """Returns a schema by id in the context of a subject (None if it is not found), and its newest version under
-        that subject (None without one).
+        that subject (a live one if there is any, None without one).
 
         With a qualified subject (`:.eu:orders`) the schema is found only if a version of the subject uses it. With a
         context alone (`:.eu:`) every schema of that context is found. For an unqualified subject the search continues
@@ -437,7 +443,8 @@ class RestrictedLookup(Lookup):
     """A lookup for a client that may not read all subjects; hides subjects for which `may_read` returns False.
 
     Access to a subject in the path is checked earlier. This class filters other subjects in responses: lists, schemas
-    by id or guid, and subjects of the same name in other contexts. Names of contexts are visible to all.
+    by id or guid, and subjects of the same name in other contexts. Names of contexts are visible to all. Methods that
+    read a schema by id or guid raise `AccessDenied` if the client may read none of the subjects that use it.
     """
 
     def __init__(self, unrestricted: Lookup, may_read: MayRead) -> None:

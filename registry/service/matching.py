@@ -23,7 +23,8 @@ def find_matching_version(
     version: int | None = None,
     deleted: bool = False,
 ) -> StoredVersion | None:
-    """The version of a subject with exactly the candidate's content, else the newest one that differs only in spelling.
+    """The version of a subject with exactly the candidate's content, else the newest version with another spelling of
+    the schema and with the candidate's metadata and rules. None without such a version.
 
     Args:
         repository: contains the schemas.
@@ -104,7 +105,7 @@ def _has_equivalent_content(requested: SchemaContent, stored: StoredVersion) -> 
 def _matches_references(requested: tuple[SchemaReference, ...], stored: tuple[SchemaReference, ...]) -> bool:
     """Whether a requested and a stored schema may be equal, as far as their lists of references show.
 
-    They may be equal if the lists are equal. A request without references may also equal a stored schema that is split
-    into several by references; the reverse is not allowed.
+    They may be equal if the lists have the same references in any order. A request without references may also equal a
+    stored schema that is split into several by references; the reverse is not allowed.
     """
     return not requested or sorted(requested) == sorted(stored)

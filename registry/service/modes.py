@@ -34,7 +34,8 @@ FORWARD_GLOBAL_ONLY: Final = "Forward mode only supported on global level"
 
 @dataclass(frozen=True, slots=True)
 class ModeRemoved:
-    """The removed mode of a scope, or its effective mode if it had none. `was_set` is True if any mode was removed."""
+    """The removed mode of a scope. If the scope had none, `mode` is None after a recursive removal; otherwise the scope
+    is the default context, and `mode` is READWRITE. `was_set` is True if any mode was removed."""
 
     mode: Mode | None
     was_set: bool
@@ -52,7 +53,8 @@ class Modes:
         effective mode.
 
         Raises:
-            SubjectModeNotConfigured: the scope has no mode. Without a mode, the default context is READWRITE.
+            SubjectModeNotConfigured: the scope has no mode, and `in_effect` is False. Without a mode, the default
+                context is READWRITE.
         """
 
         def read(repository: Repository) -> Mode:
@@ -70,17 +72,17 @@ class Modes:
         """Sets the mode of a scope. Returns whether anything changed.
 
         Setting IMPORT without `force` permanently deletes the soft-deleted versions of the scope, so that the import
-        can use their ids and version numbers.
+        can use their ids and version numbers; not if the effective mode is already IMPORT.
 
         Args:
-            scope: a subject, a context, or None for the default context.
+            scope: a subject, a context, all contexts, or None for the default context.
             mode: the mode; None removes the scope's own mode.
             force: sets IMPORT even if the scope has versions, and deletes none.
 
         Raises:
             InvalidMode: FORWARD is set on a scope other than all contexts.
-            OperationNotPermitted: modes cannot be changed, or IMPORT without `force` is set for a scope with live
-                versions.
+            OperationNotPermitted: modes cannot be changed, the registry is a replica, or IMPORT without `force` is set
+                for a scope with live versions.
             ReferenceExists: a version cannot be deleted for IMPORT, because a schema outside the scope refers to it.
         """
         self._require_mutable()
@@ -108,12 +110,12 @@ class Modes:
     def reset(self, scope: str | None, *, recursive: bool) -> ModeRemoved:
         """Removes the mode of a scope.
 
-        With `recursive` the modes of all subjects in the scope are removed too; then the scope itself need not have a
+        With `recursive` the modes of all scopes that it encloses are removed too; then the scope itself need not have a
         mode.
 
         Raises:
-            SubjectNotFound: the scope has no mode.
-            OperationNotPermitted: modes cannot be changed.
+            SubjectNotFound: the scope has no mode, and `recursive` is False; never raised for the default context.
+            OperationNotPermitted: modes cannot be changed, or the registry is a replica.
         """
         self._require_mutable()
 
@@ -226,5 +228,6 @@ def _purge_soft_deleted(repository: Repository, scope: str | None) -> bool:
 
 
 def _governs(scope: str | None, other: str | None) -> bool:
-    """Whether `other` inherits its mode from `scope`."""
+    """Whether `other` is another scope that `scope` encloses, so that it inherits the mode of `scope` unless it has one
+    itself."""
     return scope != other and scope in scopes_of(other)

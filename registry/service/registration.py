@@ -4,8 +4,8 @@ A registration reads the subject and decides, outside any write transaction, whi
 written if the subject is unchanged since then; otherwise the registration decides again. Parsing and compatibility
 checks therefore hold no lock of the database. Of several registrations that run concurrently under one subject, one
 succeeds. The others decide again, and then see its version. Within a process registrations of a subject are serialized
-by a lock. When several processes conflict on a subject, they are serialized by a lock of the database, and each decides
-after it has the lock.
+by a lock. After repeated conflicts with other processes, registrations of a subject are serialized by a lock of the
+database: each one decides, checks and writes in one write transaction while it has the lock.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ from headrace.registry.storage.repository import ContentExists, ExpectedRevision
 logger = logging.getLogger(__name__)
 
 REGISTRATION_ATTEMPTS_MAX = 200
-"""Attempts per registration. An attempt fails when another process has registered under the same subject or has
-registered the same schema."""
+"""Attempts per registration. An attempt fails when another transaction has changed data that it was decided on, such as
+the subject or a configuration, or has registered the same schema."""
 
 LOCK_STRIPES = 8192  # subjects hash onto these; two subjects with the same lock are rarely written concurrently
 KNOWN_CONTENTS_MAX = 20_000  # contents that are known to have an id; some 5 MB
@@ -65,8 +65,10 @@ SERIALIZED_ATTEMPTS = 20  # attempts under the database's lock after a registrat
 class _RegistrationPlan:
     """The decision to add a version, which is not written yet.
 
-    `imposed_id` is the id that an import requires. `known` is the schema if its context already has it; otherwise the
-    schema gets a new id. `revives` is True if the version makes a soft-deleted schema or subject visible again.
+    `imposed_id` is the id that an import requires. `known` is the schema if its context already has it, as far as this
+    process knows; otherwise the schema gets the imposed id or a new one. `revives` is True if the write must increase
+    the registry's revision: the version makes a soft-deleted schema or subject visible again, or an import replaces a
+    version or has references.
     """
 
     subject: str
@@ -96,7 +98,8 @@ class _RegistrationPlan:
 @dataclass(frozen=True, slots=True)
 class RegistrationResult:
     """The registered version. `is_new` is True if this registration added it. `history` is the database's history
-    number, which changes when the database returns to an earlier state; see `storage.revision`."""
+    number, which changes when the database returns to an earlier state; see `storage.revision`. It is 0 for an existing
+    version."""
 
     stored: StoredVersion
     is_new: bool
@@ -164,10 +167,12 @@ class Registration:
                 `register` again with its result.
             InvalidRuleSet: the rules are invalid.
             InvalidSchema: the schema is malformed or empty, lacks a reference, or is not the version that the request
-                expects.
+                expects; or the subject has no version number left.
             IncompatibleSchema: the subject's compatibility level forbids the schema.
-            OperationNotPermitted: the subject's mode forbids it, or another schema has the imposed id.
+            OperationNotPermitted: the subject's mode forbids it, another schema has the imposed id, or the context has
+                no id left.
             SchemaIdMismatch: the imposed version exists with another id.
+            StoreError: the database failed, or `REGISTRATION_ATTEMPTS_MAX` attempts met other changes.
         """
         if request.rule_set is not None:
             check_rule_set(request.rule_set)
@@ -517,8 +522,8 @@ def _require_mode(subject: str, request: SchemaRequest, mode: Mode) -> None:
 
 
 def refresh_lookup_keys(repository: Repository, subject: str, version: int) -> None:
-    """Recomputes the lookup keys of all schemas that refer to a version, directly or through other schemas. To be
-    called after the version (`subject`, `version`) got another schema."""
+    """Recomputes the lookup keys of all schemas that refer to a version, directly or through other schemas. Schemas
+    that cannot be parsed retain their key. To be called after the version (`subject`, `version`) got another schema."""
     # A new parser, because the service's own would cache schemas that are not committed.
     parser = SchemaParser()
     pending, visited = [(subject, version)], set[int]()

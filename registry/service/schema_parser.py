@@ -41,9 +41,9 @@ SHOWN_TEXT_MAX = 500  # characters of an invalid schema that its error repeats
 class Candidate:
     """A parsed schema of a request. `lookup_key` is the same for schemas that differ only in spelling.
 
-    `content` is the content that a registration stores: the text, normalized on request, with references, metadata and
-    rules. `text` is the request's own text. `targets` are hashes of the referenced schemas (see
-    `SchemaParser.closure_key`). `text` and `targets` together determine `schema`.
+    `content` is the content that a registration stores: the text in canonical JSON, normalized on request, with
+    references, metadata and rules. `text` is the request's own text. `targets` are hashes of the referenced schemas
+    (see `SchemaParser.closure_key`). `text` and `targets` together determine `schema`.
     """
 
     content: SchemaContent
@@ -78,7 +78,7 @@ class _ParsedSchema:
             references: the schemas that it refers to.
             key: its `closure_key`.
             revision: the registry's revision at which `references` were read.
-            known: the parsed text of `stored` from an earlier call; None if there is none.
+            known: the parsed text of `stored` from an earlier call, or None.
         """
         row_keys = frozenset([stored.row_key]).union(*(reference.row_keys for reference in references))
         if known is None:
@@ -127,10 +127,11 @@ class SchemaParser:
             request: the schema.
             normalize: normalizes the schema's text.
             strict: checks default values and namespaces.
-            deleted: allows references to soft-deleted versions.
+            deleted: allows references to soft-deleted versions, if they name a version number.
 
         Raises:
-            InvalidSchema: the text is not an Avro schema, or a referenced version does not exist.
+            InvalidSchema: the text is empty or not an Avro schema, the request has another schema type, or the
+                references cannot be used: a version does not exist, or there are too many.
         """
         if request.schema_type != SCHEMA_TYPE:
             raise InvalidSchema(f"Invalid schema type {request.schema_type}")
@@ -174,7 +175,8 @@ class SchemaParser:
         self, repository: Repository, subject: str, request: SchemaRequest, latest: StoredVersion | None
     ) -> SchemaRequest:
         """Returns the request with changed tags in its schema's text. Adds and removes the tags that the request lists;
-        if the request propagates tags, the tags of the latest version are added too.
+        if the request propagates tags, the tags of the latest version are added too. A request that lists tags and has
+        no version gets the version `LATEST`.
 
         Args:
             repository: contains the referenced schemas.
@@ -217,7 +219,8 @@ class SchemaParser:
         existed.
 
         Raises:
-            InvalidSchema: a referenced version does not exist; imports may omit it.
+            InvalidSchema: the schema cannot be parsed with its references; imports may omit a referenced version or
+                replace its schema.
         """
         return self._parsed_or_invalid(repository, stored).schema
 
@@ -227,7 +230,7 @@ class SchemaParser:
         All processes compute the same key while these schemas are unchanged.
 
         Raises:
-            InvalidSchema: a referenced version no longer exists.
+            InvalidSchema: the schema has references and cannot be parsed with them, such as after one was deleted.
         """
         if not stored.content.references:
             return _closure_key(repository.history(), stored, ())
@@ -301,7 +304,8 @@ def _closure_key(history: int, stored: StoredSchema, references: tuple[bytes, ..
 
 
 class _UnusableReference(Exception):
-    """The references of a schema cannot be used: a version is missing, they are circular, or there are too many."""
+    """The references of a schema cannot be used: a version is missing, they are circular, there are too many, or the
+    schema cannot be parsed with them."""
 
     @classmethod
     def missing(cls, reference: SchemaReference) -> _UnusableReference:

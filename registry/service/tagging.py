@@ -23,7 +23,7 @@ class Tagging:
         version number of the copy.
 
         Args:
-            subject: the subject.
+            subject: the subject; an alias is resolved.
             version: the version to copy.
             change: the tags, metadata and rules to change.
             offload: defers a slow comparison, or has the result of a deferred one; None runs every comparison here.
@@ -36,7 +36,8 @@ class Tagging:
             InvalidRuleSet: the rules are invalid.
             InvalidSchema: a record or field does not exist, or the requested number is not that of the next version.
             IncompatibleSchema: the subject's compatibility level forbids the new version.
-            OperationNotPermitted: the subject's mode forbids it.
+            OperationNotPermitted: the subject's mode forbids it, or the context has no id left.
+            StoreError: the database failed, or there were too many concurrent changes.
         """
         if change.rule_set is not None:
             check_rule_set(change.rule_set)

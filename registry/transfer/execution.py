@@ -44,9 +44,8 @@ FATAL_ERRORS: Final = (RegistryUnavailable, StoreError, AccessDenied, InvalidRes
 
 @dataclass
 class ImportResult:
-    """The result of an import. `rejected` are the versions that the target rejected; `is_finished` says that
-    configurations and modes were set.
-    """
+    """The result of an import. `rejected` are the versions that were not imported: the target rejected them or a
+    version that they refer to. `is_finished` says that configurations and modes were set."""
 
     done: list[ImportAction] = field(default_factory=list)
     rejected: list[ImportProblem] = field(default_factory=list)
@@ -68,7 +67,8 @@ def read_target(remote: RemoteRegistry, snapshot: Snapshot, steps: ProgressCallb
 def plan_importable(snapshot: Snapshot, target: TargetContent) -> tuple[Snapshot, ImportPlan, list[ImportProblem]]:
     """Plans an import without the versions that the target cannot take.
 
-    Returns the snapshot without these versions, its plan, and the problems of the omitted versions.
+    Returns the snapshot without these versions, its plan, and the problems of the omitted versions. The plan has the
+    problems that cannot be solved by omitting versions.
     """
     skipped: list[ImportProblem] = []
     while True:
@@ -85,7 +85,8 @@ def plan_importable(snapshot: Snapshot, target: TargetContent) -> tuple[Snapshot
 def execute_actions(
     remote: RemoteRegistry, actions: Sequence[ImportAction], steps: ProgressCallback, *, skip_rejected: bool
 ) -> ImportResult:
-    """Runs actions in order. Consecutive actions on versions run in parallel as far as their references permit.
+    """Runs actions in order. Consecutive actions on versions run in parallel, except actions on the same subject and on
+    subjects that refer to each other.
 
     Versions that the target rejects are skipped, together with the versions that refer to them. Unless `skip_rejected`,
     configurations and modes are then not set, so that a later import can complete the content: the target stays in

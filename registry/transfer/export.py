@@ -110,8 +110,8 @@ def read_modes(remote: RemoteRegistry, scopes: Sequence[str], steps: ProgressCal
 
 
 def sort_by_references(versions: Sequence[ExportedVersion]) -> tuple[ExportedVersion, ...]:
-    """Sorts versions so that each version comes after the versions that it refers to. Versions with circular references
-    come last and are logged."""
+    """Sorts versions so that each version comes after the versions that it refers to. Versions with circular
+    references, and versions that refer to these, come last and are logged."""
     try:
         return ordered_by_references(versions)
     except CircularReferences as error:

@@ -51,7 +51,8 @@ def read_snapshot(source: BinaryIO, name: str) -> Snapshot:
         name: the name of the file, for messages.
 
     Raises:
-        ExportFileInvalid: not an export file, truncated, or edited without removing the checksum.
+        ExportFileInvalid: not an export file of this format, truncated, invalid in a line, or edited without removing
+            the checksum.
     """
     reader = _Reader(name)
     for content in iter(lambda: source.readline(LINE_BYTES_MAX), b""):
@@ -232,7 +233,7 @@ def _put(values: dict[Any, Any], key: Any, value: Any, what: str) -> None:
 class _Fields:
     """Reads the keys of one JSON object, each at most once. `check_all_read` rejects an object with other keys.
 
-    Every method raises `ValueError` for a key that is missing or has a value of another type.
+    Every method raises `ValueError` for a key that has a value of another type, or that is missing and not optional.
     """
 
     def __init__(self, line: Mapping[str, Any]) -> None:
@@ -295,7 +296,7 @@ class _Fields:
 
 
 def parse_version_object(response: Mapping[str, Any]) -> ExportedVersion:
-    """Parses a version from a JSON object of the registry's API; keys with null values are ignored.
+    """Parses a version from a JSON object of the registry's API; unknown keys and keys with null values are ignored.
 
     Raises:
         ValueError: the object is not a version.

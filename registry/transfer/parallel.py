@@ -42,8 +42,8 @@ def predecessors(tasks: Sequence[OrderedTask]) -> list[set[int]]:
 
 
 def run_parallel(tasks: Sequence[Task], do: Callable[[Task], None], progress: Callable[[int], None]) -> None:
-    """Calls `do` with each task, with as many tasks in parallel as their order allows. `progress` receives the number
-    of finished tasks.
+    """Calls `do` with each task, with as many tasks in parallel as their order allows, at most `PARALLEL_REQUESTS_MAX`.
+    `progress` receives the number of finished tasks.
 
     An exception of `do` stops the run: running tasks are awaited and no further task is started.
     """

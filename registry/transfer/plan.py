@@ -5,11 +5,12 @@ An interrupted import is finished by planning again: content that the target alr
 The order of the actions, and its reasons:
 
 1. Remove the aliases of subjects that are written to. With an alias the API would write to another subject.
-2. Set IMPORT mode: on a whole context if it is empty, so that no other client takes its ids; otherwise on each subject
-   that is written to, so that the others stay writable. `force` is set except for an empty context, because without it
-   the target would permanently delete soft-deleted versions.
-3. Register versions after those that they refer to. Then soft-delete versions, referring versions first, because a
-   referenced version cannot be deleted. If a live version refers to a deleted one, the deleted version is deleted
+2. Set IMPORT mode: on a whole context if it is empty in the target and the file has its settings, so that no other
+   client takes its ids; otherwise on each subject in which a version is registered, so that other subjects stay
+   writable. `force` is set except for an empty context, because without it the target would permanently delete
+   soft-deleted versions.
+3. Register versions after the versions that they refer to. Then soft-delete versions, referring versions first, because
+   a referenced version cannot be deleted. If a live version refers to a deleted one, the deleted version is deleted
    before any version that refers to it is registered.
 4. Set configurations, which could interfere with the steps above.
 5. Set modes, because READONLY forbids all steps above.
@@ -72,7 +73,7 @@ class SetMode:
 
 @dataclass(frozen=True, slots=True)
 class SetConfig:
-    """Changes the configuration of a scope (a subject, a context or the registry).
+    """Changes the configuration of a scope (a subject, a context or all contexts).
 
     `changes` is the JSON text of a PUT request; "" deletes the configuration, so that the scope inherits.
     """

@@ -108,13 +108,14 @@ class RemoteRegistry:
             progress(len(found) - count)
 
     def config(self, scope: str) -> str | None:
-        """The scope's own configuration as JSON text; None if the scope has none."""
+        """The scope's own configuration as JSON text; None if the scope has none or the server has no such scope."""
         value = self._read_own("config", scope)
         with self._checking_response("/config"):
             return None if value is None else json_text(dict(value)) or "{}"
 
     def mode(self, scope: str) -> str | None:
-        """The scope's own mode; None if the scope has none."""
+        """The scope's own mode, or READONLY_OVERRIDE if an enclosing scope has this mode. None if the scope has none or
+        the server has no such scope."""
         value = self._read_own("mode", scope)
         with self._checking_response("/mode"):
             return None if value is None else str(value["mode"])

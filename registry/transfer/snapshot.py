@@ -53,7 +53,8 @@ class ExportedVersion:
 
     @property
     def targets(self) -> tuple[SubjectVersion, ...]:
-        """The referenced versions: in the version's own context, unless a reference names another."""
+        """The referenced versions: in the version's own context, unless a reference names another. References to the
+        latest version are omitted."""
         return tuple(
             SubjectVersion(self._subject_of(item), item.version) for item in self.references if item.version > 0
         )
@@ -69,7 +70,8 @@ class Snapshot:
     """The content of an export.
 
     `configs` (JSON text) and `modes` have the scopes' own settings; a scope is a subject, or a context as `:.context:`.
-    They are complete for the subjects of `versions` and for `contexts`, and have nothing about other contexts.
+    They are complete for the subjects of `versions` (except those with an empty name) and for `contexts`, and have
+    nothing about other contexts.
     """
 
     contexts: tuple[str, ...] = ()
@@ -84,7 +86,7 @@ class Snapshot:
 
     @property
     def scopes(self) -> list[str]:
-        """The scopes that the export covers with their own configuration and mode: those of `contexts`, and the
+        """The scopes that the export covers with their own configuration and mode: the scopes of `contexts`, and the
         subjects of `versions`."""
         return scopes_of(self.contexts, self.subjects)
 
@@ -156,7 +158,8 @@ def ordered_by_references(versions: Iterable[ExportedVersion]) -> tuple[Exported
     """Orders versions by context, name and number, except that referenced versions come first.
 
     Raises:
-        CircularReferences: `nodes` are the keys of versions with circular references.
+        CircularReferences: `nodes` are the keys of versions with circular references, and of versions that refer to
+            these.
     """
     by_key = {version.key: version for version in versions}
     before = {key: [item for item in version.targets if item in by_key] for key, version in by_key.items()}
