@@ -45,8 +45,8 @@ def names_below(directory: Path) -> Iterator[str]:
 
 
 def names_in_listing(lines: Iterable[str]) -> Iterator[str]:
-    """Returns the names in a listing as printed by `hdfs dfs -ls -R` or `aws s3 ls --recursive`, without their paths:
-    those of files and also of directories."""
+    """Returns the names of files and directories, without their paths, in a listing as printed by `hdfs dfs -ls -R` or
+    `aws s3 ls --recursive`."""
     for line in lines:
         words = line.split()
         if words:

@@ -86,8 +86,8 @@ class LoadPlan:
     the heaviest task divided by the mean. `waiting` are topics that cannot be loaded yet, because no schema is
     registered, or because none is cached and the registry is unavailable; with the reason. `problems` are sentences by
     topic that need action, `notes` are sentences that need none. `registry_outage` is the reason why the registry is
-    unavailable, or "". `discovered` are the topics on the brokers that are to be loaded, fetched after the time
-    `asked_ms`; those that the brokers cannot serve are not among them.
+    unavailable, or "". `discovered` are the topics to load that the brokers can serve now, fetched after the time
+    `asked_ms`.
     """
 
     run_id: str

@@ -189,7 +189,7 @@ def read_range(
 
     Raises:
         MisplacedBatch: a batch is not at the offset that it states.
-        CorruptBatch: a batch is corrupt, and `options.skip_corrupt` is None, the next offset is unknown, or
+        CorruptBatch: a corrupt batch cannot be skipped: `options.skip_corrupt` is None, the next offset is unknown, or
             `CORRUPT_BATCHES_MAX` batches of the range were skipped already. Also if a response has no complete batch.
             No offset of the batch counts as read.
         KafkaUnavailable: the broker returned no records for `options.patience_s`, for example because the last stable

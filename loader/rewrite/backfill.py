@@ -81,7 +81,7 @@ class BackfillPorts:
 @dataclass(frozen=True, slots=True)
 class BackfillSettings:
     """Settings of a backfill. `plan` and `task` are as for a load. `piece_bytes_max` is the maximum size of the files
-    that one commit replaces, in bytes; a single component may be larger."""
+    that one commit replaces, in bytes; a single component may exceed it."""
 
     plan: PlanSettings
     task: TaskSettings

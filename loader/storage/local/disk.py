@@ -1,4 +1,4 @@
-"""File operations, including those that make changes durable.
+"""File operations. Some make a change durable.
 
 A file's content is durable after an fsync of the file, and a name after an fsync of the directory that contains it. A
 new file in a new directory therefore needs three fsyncs: of the file, of its directory, and of the parent directory.
