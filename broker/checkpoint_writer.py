@@ -2,7 +2,7 @@
 start offsets, and clean offsets (ends of the compacted data).
 
 A `write…` method copies the current offsets before it returns. A single thread then writes the files, in the order of
-the calls, so the event loop never blocks on the disk. The returned future completes when the files are on disk.
+the calls, so the event loop need not wait for the disk. The returned future completes when the files are on disk.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ Checkpoints = Mapping[str, Mapping[PartitionKey, int]]
 
 
 class CheckpointWriter:
-    """Writes the broker's checkpoint files for recovery points, log start offsets and ends of the compacted data. Each
-    file has a row per partition.
+    """Writes the broker's checkpoint files for recovery points, log start offsets and ends of the compacted data. The
+    first has a row for each partition, the second for each log start offset above 0, the third for each compacted log.
 
     Args:
         writer: an executor with one thread, which keeps the writes in order.
         logs: the current logs; the mapping changes over time.
-        clean_to: returns the end offset of the compacted part of each log.
+        clean_to: returns the end offset of the compacted part of each compacted log.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class CheckpointWriter:
         return self._deletions_on_disk < self._deletions
 
     def note_deletion(self) -> None:
-        """Records that a topic was deleted: its rows stay in the checkpoint files until the next `write`."""
+        """Records that a topic was deleted: its rows may stay in the checkpoint files until the next `write`."""
         self._deletions += 1
 
     def write(self) -> Future[None]:

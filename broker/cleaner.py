@@ -1,10 +1,10 @@
 """The cleaner compacts the logs of topics with `cleanup.policy=compact`, one log at a time.
 
-The clean part of a log ends where its last compaction ended; the dirty part is everything after it. A log is due when
-its dirty part is at least `min.cleanable.dirty.ratio` of its closed segments, or older than `max.compaction.lag.ms`.
-The cleaner never compacts the active segment, data that is not fsynced, or anything after the start of the first open
-transaction. `cleaner-offset-checkpoint` stores the end of the clean part of each log; without it every log counts as
-dirty.
+The clean part of a log ends where its last compaction ended; the dirty part is everything after it. The cleaner never
+compacts the active segment, data that is not fsynced, segments younger than `min.compaction.lag.ms`, or anything after
+the start of the first open transaction. A log is due when its dirty part is at least `min.cleanable.dirty.ratio` of the
+segments that may be compacted, or older than `max.compaction.lag.ms`. `cleaner-offset-checkpoint` stores the end of the
+clean part of each log; without it every log counts as dirty.
 
 The remaining records of some segments are written to a new file. A swap then puts this file in the place of those
 segments. The swap takes several renames and fsyncs (see `log.compaction`), and may be interrupted by a full disk;
@@ -45,8 +45,8 @@ class CompactionPolicy:
 
 
 class Cleaner:
-    """Compacts logs and stores how far each one is compacted. Not thread-safe; reading and writing files runs in
-    `executor`.
+    """Compacts logs and records in `clean_to` how far each one is compacted. Not thread-safe; reading and writing of
+    records runs in `executor`.
 
     Args:
         clean_to: end offset of the compacted part of each log.
@@ -90,7 +90,7 @@ class Cleaner:
         now_ms: int,
         is_current: Callable[[], bool],
     ) -> bool:
-        """Compacts a log if it is due according to `policy`; returns whether it was compacted.
+        """Compacts a log if it is due according to `policy`; returns whether it was compacted completely.
 
         Args:
             key: topic name and partition number of the log.
@@ -99,7 +99,7 @@ class Cleaner:
             is_current: returns False once the partition was deleted, even if one of the same name was created since.
 
         Raises:
-            OSError: a file could not be read or written; the log is unchanged.
+            OSError: a file could not be read or written; segments that were already replaced remain so.
         """
         segments = self._due_segments(key, log, policy, now_ms)
         if not segments:

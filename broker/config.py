@@ -1,5 +1,5 @@
-"""The configuration of a broker. This package reads neither files nor the environment; the command line sets the
-values."""
+"""The configuration of a broker. The package `broker` reads it neither from settings files nor from the environment;
+the command line sets the values."""
 
 from __future__ import annotations
 

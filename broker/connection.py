@@ -1,8 +1,8 @@
 """Client connections: each handles its requests one at a time and responds in request order.
 
 Produce requests that wait for the disk are an exception. Up to PRODUCE_IN_FLIGHT_MAX of them are in the log at once, so
-that a producer's pipelined requests share one fdatasync; their responses still go out in order. While a connection is
-busy, or its client does not read its responses, nothing more is read from it.
+that a producer's pipelined requests share one fdatasync; their responses still go out in order. While a received
+request waits for earlier ones, or a client does not read its responses, nothing more is read from the connection.
 
 Malformed bytes close their connection with a log line; other connections are not affected.
 """
@@ -42,18 +42,21 @@ from headrace.kafka_wire.errors import MalformedMessage
 logger = logging.getLogger(__name__)
 
 PRODUCE_IN_FLIGHT_MAX = 16
-"""Produce requests of one connection that wait for the disk at once; clients send at most five."""
+"""Maximum number of Produce requests of one connection that wait for the disk at once; idempotent producers send at
+most five."""
 FRAMES_BEFORE_YIELD = 64
 """Frames of one connection handled before other connections are served."""
 IDLE_TIMEOUT_S = 600
-"""A connection without requests or responses for this long is closed: Kafka's `connections.max.idle.ms`."""
+"""A connection without requests or responses for this long is closed, unless a request is in progress: Kafka's
+`connections.max.idle.ms`."""
 UNREAD_BYTES_PER_CLIENT_MAX = 1024 * 1024
 """The next request of a client is not handled while more response bytes than this wait for the client to read them."""
 UNREAD_BYTES_TOTAL_MAX = 1024 * 1024 * 1024
-"""Limit of unread response bytes of all clients. Above it the connection that has not read for the longest time is
-closed."""
+"""Limit of the unread response bytes in memory of all slow clients, which have more than UNREAD_BYTES_PER_CLIENT_MAX
+unread. Above it, the connection that has not read for the longest time is closed."""
 APIS_BEFORE_LOGIN = frozenset({API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE})
-"""APIs that a client may call before it has logged in; any other one closes the connection."""
+"""APIs that a client may call before it has logged in; a request of any other one, in a served version, closes the
+connection."""
 LOGIN_TIMEOUT_S = 30
 """A connection without a completed login is closed after this time."""
 
@@ -126,7 +129,7 @@ class ClientConnections:
                 connection.abort(f"idle for {IDLE_TIMEOUT_S} s", logging.DEBUG)
 
     def track_unread(self, connection: ClientConnection) -> None:
-        """Registers a client that has many unread response bytes. While all clients together exceed
+        """Registers a client that has many unread response bytes. While the registered clients together exceed
         UNREAD_BYTES_TOTAL_MAX, closes the connection of the client that has read least recently."""
         self._update_unread(connection)
         if self._unread_bytes > UNREAD_BYTES_TOTAL_MAX:
@@ -149,15 +152,16 @@ class ClientConnections:
         self.slow_readers[connection] = unread_bytes
 
     def untrack_unread(self, connection: ClientConnection) -> None:
-        """Unregisters a client that had many unread response bytes, because it has read them or has disconnected."""
+        """Unregisters a client that had many unread response bytes, because it has read some of them or its connection
+        is closed."""
         self._unread_bytes -= self.slow_readers.pop(connection, 0)
 
 
 @dataclass(slots=True)
 class _PendingResponse:
     """A response that is not sent yet: it is being computed, or responses to earlier requests of the connection must be
-    sent first. `task` computes it; None if the response was computed at once. `pieces` are its encoded bytes, None
-    until it is computed."""
+    sent first. `task` computes it; None if the response was computed at once. `pieces` are its encoded bytes; None
+    until the task's result is encoded, and if the client expects no response."""
 
     header: RequestHeader
     task: asyncio.Future[Any] | None
@@ -232,8 +236,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._loop.call_soon(self._continue_writing)
 
     def _continue_writing(self) -> None:
-        """Continues to send responses after the client has read some, or after data of a response has been read from
-        disk."""
+        """Continues to send responses after the client has read some, after data of a response has been read from disk,
+        or after other connections were served."""
         if self._transport is None:
             return
         self.active_at_s = self._loop.time()
@@ -467,13 +471,14 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._close_after_flush(self._transport)
 
     def _close_after_flush(self, transport: asyncio.Transport) -> None:
-        """Closes the connection once all queued responses have been sent."""
+        """Closes the connection after it has sent the queued responses that the transport accepts now; the other queued
+        responses are lost."""
         self._writer.flush()
         transport.close()
 
     def _count_bytes(self, byte_count: int) -> None:
-        """Counts received or sent bytes for the client's rate limit. Above the limit, the client's requests wait,
-        except those of GROUP_MEMBER_APIS, which keep the client's membership in a group."""
+        """Counts received or sent bytes for the client's rate limit. Above the limit, the requests of this connection
+        wait, except those of GROUP_MEMBER_APIS, which keep the client's membership in a group."""
         assert self._connections.rates is not None
         wait_s = self._connections.rates.take(self.login.user or self._host, byte_count, self._loop.time())
         if wait_s > 0 and not self._is_throttled:

@@ -26,8 +26,8 @@ LOCK_FILE = ".lock"
 DELETED_DIRECTORY = "-delete"
 STRAY_DIRECTORY = "-stray"
 STRAY_NAME_CHARS_MAX = 240
-"""A stray's new name begins with at most this many characters of its old one: file systems allow 255 in all, and topic
-names have up to 249."""
+"""A stray's new name begins with its old one, of which at most this many last characters are used: file systems allow
+255 in all, and topic names have up to 249."""
 LOST_AND_FOUND = "lost+found"
 """Directory that mkfs creates at the top of a new file system; it is not reported as unknown."""
 
@@ -36,8 +36,8 @@ _DELETED = re.compile(r"[0-9a-f]{32}-[0-9]+-delete")
 
 
 def boot_id() -> str:
-    """Returns the id of the machine's current boot, which changes with every boot; "" if the system has none (only
-    Linux does)."""
+    """Returns the id of the machine's current boot, which changes with every boot; "" if it cannot be read (only Linux
+    has one)."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -45,10 +45,11 @@ def boot_id() -> str:
 
 
 def lock(directory: Path) -> int:
-    """Creates the data directory and locks it for this process. Closing the returned descriptor releases the lock.
+    """Creates the data directory if it is missing, and locks it for this process. Closing the returned descriptor
+    releases the lock.
 
     Raises:
-        DataDirectoryInUse: another broker holds the lock.
+        DataDirectoryInUse: another broker, or a block of `exclude_brokers`, holds the lock.
         StartError: the directory cannot be created or written.
     """
     try:
@@ -101,10 +102,10 @@ def partition_directories(directory: Path) -> list[Path]:
 
 
 def clean_up_strays(directory: Path, known_names: Collection[str]) -> None:
-    """Completes interrupted deletions of topics, and renames strays.
+    """Completes interrupted deletions of topics. Renames strays, and deletes those without data.
 
     A stray was being created or deleted when the broker stopped, or its topic is missing because the topics file was
-    restored from an older copy.
+    restored from an older copy. A directory of the user whose name ends like a partition's is treated as a stray too.
 
     Args:
         known_names: directory names of the partitions of all topics.
@@ -128,7 +129,7 @@ def rename_stray(entry: Path) -> None:
     """Renames the stray directory `entry` so that a new partition can take its name; deletes it if it contains no data.
 
     Raises:
-        OSError: the directory is unchanged.
+        OSError: the directory could not be renamed or completely deleted.
     """
     if not _has_data(entry):
         _remove(entry)
@@ -158,8 +159,9 @@ def _remove_directory(directory: Path) -> None:
 
 
 def _has_data(directory: Path) -> bool:
-    """Returns whether a directory contains records or a file that the broker did not write. The directory may belong to
-    the user: `backup-2024` is also the name of a partition."""
+    """Returns whether a directory contains data: a subdirectory, or a non-empty file other than the broker's indexes,
+    snapshots, leader epochs and temporary files. The directory may belong to the user: `backup-2024` is also the name
+    of a partition."""
     return any(
         path.is_dir() or path.lstat().st_size
         for path in directory.iterdir()
@@ -206,7 +208,8 @@ class FileRemover:
 
 
 def remove_directories(directories: Iterable[Path]) -> None:
-    """Deletes directories. Files that cannot be deleted now are deleted by the next start."""
+    """Deletes directories; errors are ignored. If a part of a directory cannot be deleted, the next start deletes or
+    renames the rest."""
     for directory in directories:
         if directory.is_symlink():
             with contextlib.suppress(OSError):

@@ -1,18 +1,18 @@
-"""The exceptions of the broker.
+"""Exceptions of the broker.
 
 BrokerError
 ├── StartError            the broker cannot start
-│   ├── DataDirectoryInUse    another broker uses the data directory
-│   ├── AddressUnusable       the port is in use or the host is not local
+│   ├── DataDirectoryInUse    another broker or `headrace broker verify` uses the data directory
+│   ├── AddressUnusable       the broker cannot listen on an address, for example because the port is in use
 │   ├── TlsUnusable           a certificate or key cannot be used
 │   ├── UsersUnusable         the users file cannot be read or has a mistake
 │   └── LogDamaged            fsynced data of a log is corrupt or missing
-├── DiskFailed            an fsync failed: the broker stops, since durability is no longer guaranteed
-├── ProtocolError         unreadable bytes from a client: its connection is closed
-│   └── FrameRefused          a frame length that is negative, too short or above the limit
-├── RequestRefused        a well-formed request that gets an error code
+├── DiskFailed            an fsync or the replacement of log files failed: the broker stops
+├── ProtocolError         unreadable bytes, or a request before the login: the connection is closed
+│   └── FrameRefused          a frame length outside the limits, or too much memory for incomplete frames
+├── RequestRefused        a well-formed request, or a change by the broker itself, that is refused with an error code
 ├── RefusalWithoutResponse  a refused request that expects no response: its connection is closed
-└── CorruptFile           a file in the data directory cannot be parsed
+└── CorruptFile           a file in the data directory is missing or has unusable content
 
 A frame whose bytes do not match its API key and version raises `kafka_wire.errors.MalformedMessage`, which also closes
 the connection.
@@ -28,15 +28,16 @@ REFUSAL_CHARS_MAX = 1000
 
 
 class BrokerError(Exception):
-    """Root of the exceptions that the broker raises on purpose."""
+    """Root of the exceptions in this module."""
 
 
 class StartError(BrokerError):
-    """The broker cannot start. The message is one line with the reason and the remedy."""
+    """The broker cannot start. The message is one line with the reason, and usually the remedy."""
 
 
 class DataDirectoryInUse(StartError):
-    """Another broker holds the data directory."""
+    """Another broker, or a command that excludes brokers such as `headrace broker verify`, has locked the data
+    directory."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(
@@ -46,7 +47,7 @@ class DataDirectoryInUse(StartError):
 
 
 class AddressUnusable(StartError):
-    """The broker cannot listen on its address."""
+    """The broker cannot listen on its address, or on that of its metrics page."""
 
     def __init__(self, address: str, reason: str, setting: str = "--broker-listen") -> None:
         super().__init__(f"cannot listen on {address}: {reason}; choose another {setting}")
@@ -61,7 +62,8 @@ class TlsUnusable(StartError):
 
 
 class UsersUnusable(StartError):
-    """The users file cannot be used. The message names the line and never contains a hash."""
+    """The users file cannot be used. If one line is the cause, the message names it. It never contains the verifiers of
+    a `user` line."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"broker.users {path} cannot be used: {reason}")
@@ -84,7 +86,8 @@ class LogDamaged(StartError):
 
 
 class DiskFailed(BrokerError):
-    """An fsync failed. A power failure may now lose data that was acknowledged, so the broker stops."""
+    """An fsync failed, or compaction failed while it replaced files. A power failure may now lose data that was
+    acknowledged, so the broker stops."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(
@@ -93,15 +96,18 @@ class DiskFailed(BrokerError):
 
 
 class ProtocolError(BrokerError):
-    """Bytes that a client sent cannot be interpreted; the broker closes the connection."""
+    """A client sent bytes that cannot be interpreted, or a request before its login. The broker closes the
+    connection."""
 
 
 class FrameRefused(ProtocolError):
-    """A client sent a frame length outside the accepted range."""
+    """A client sent a frame length outside the accepted range, or the incomplete frames of all clients take too much
+    memory."""
 
 
 class RequestRefused(BrokerError):
-    """A request, or one part of it, is refused. The response contains the error code `code`."""
+    """A request, one part of it, or a change by the broker itself is refused. `code` is the error code for a
+    response."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         # A message may contain a long name from the client; a protocol string has a two-byte length.
@@ -111,8 +117,8 @@ class RequestRefused(BrokerError):
 
 
 class RefusalWithoutResponse(BrokerError):
-    """A request with acks 0, which expects no response, was refused. `response` is the response that the same request
-    with other acks would get."""
+    """A partition of a Produce request with acks 0, which expects no response, was refused. `response` is the response
+    that the same request with other acks would get."""
 
     def __init__(self, reason: str, response: object) -> None:
         super().__init__(f"{reason}, and the request expects no response")
@@ -120,7 +126,8 @@ class RefusalWithoutResponse(BrokerError):
 
 
 class CorruptFile(BrokerError):
-    """A file in the data directory cannot be parsed. The message names the file and the remedy."""
+    """A file in the data directory is missing, or its content cannot be used. The message names the file and the
+    remedy."""
 
     def __init__(
         self, path: Path, reason: str, remedy: str = "restore the file from a copy of the data directory"

@@ -2,9 +2,10 @@
 responses contain only changes.
 
 A consumer starts a session with a fetch of epoch 0, which names all its partitions. Each further request has the
-session's next epoch and names only partitions that are added, removed or read from another offset. Responses omit
-partitions without records, errors or changed offsets; with thousands of idle partitions that is nearly all of them.
-Permissions are checked at every fetch, as without a session.
+session's next epoch and names only partitions that are added, removed or read from another offset. Responses to these
+omit partitions without records, errors or changed offsets; with thousands of idle partitions that is nearly all of
+them. Permissions are checked whenever a partition is read, but not for partitions that are omitted because nothing has
+changed.
 
 The number of sessions and their total number of partitions are bounded. At the limit, old sessions are evicted until
 the new one fits: first the least recently used session, if it is idle for more than EVICTION_AGE_S; else the smallest
@@ -48,9 +49,9 @@ Logs = Mapping[tuple[str, int], PartitionLog]
 class _SessionPartition:
     """One partition of a fetch session, as the client requested it last.
 
-    `end` and `start` are the high watermark and log start offset in the last response, -1 if the response had an error
-    for the partition. `is_reported` becomes False when the client requests the partition with new values, and True when
-    a response has covered them.
+    `end` and `start` are the high watermark and log start offset when the partition was last read; -1 if there was an
+    error, and before the first read. `is_reported` becomes False when a request names the partition, and True when a
+    response has covered it.
     """
 
     requested: FetchPartition
@@ -135,11 +136,11 @@ class FetchSession:
         )
 
     def filter_response(self, topics: Sequence[FetchedTopic], *, is_full: bool) -> tuple[FetchedTopic, ...]:
-        """Returns the partitions in `topics`, the results of a fetch, that have changed since the session's last
-        response, and records them as reported.
+        """Returns the partitions in `topics`, the results of a fetch, that have records, an error or other offsets than
+        at the session's last response, and records all of them as reported.
 
         Args:
-            is_full: include unchanged partitions too.
+            is_full: include the other partitions too.
         """
         reported = []
         for topic in topics:
@@ -179,8 +180,9 @@ class FetchSessions:
 
     def resolve(self, request: FetchRequest, *, is_by_id: bool, now_s: float) -> FetchSession | None:
         """Returns the session to which a request belongs, with the request's changes applied. A request of epoch 0
-        starts a session. Returns None if the request is outside of a session: its epoch is -1, or the limits allow no
-        new session.
+        starts a session. Returns None if the request is outside of a session: its epoch is -1, it names no partitions
+        to start a session with, or the limits allow no new session. A session that the request leaves without
+        partitions ends with this request.
 
         Args:
             is_by_id: whether the request names topics by id. All requests of a session must name topics in the same

@@ -18,8 +18,9 @@ USABLE_MIN = 32
 
 
 def descriptor_limits() -> tuple[int, int]:
-    """Raises the process's soft limit of open files as far as possible. Returns how many log files and how many
-    connections may be open."""
+    """Raises the process's soft limit of open files to the hard limit, or to twice the sum of FILES_MAX and
+    CONNECTIONS_MAX if there is no hard limit. The limit stays unchanged if the system refuses this. Returns how many
+    log files and how many connections may be open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     target = hard if hard != resource.RLIM_INFINITY else 2 * (FILES_MAX + CONNECTIONS_MAX)
     with contextlib.suppress(ValueError, OSError):

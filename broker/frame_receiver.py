@@ -12,11 +12,11 @@ from headrace.broker.protocol.framing import read_frame_length
 INITIAL_BUFFER_BYTES = 16 * 1024
 """Size of a new connection's buffer. Small, because thousands of connections may send little."""
 BUFFER_BYTES = 256 * 1024
-"""Size of the buffer of a connection for which INITIAL_BUFFER_BYTES were too few. It grows beyond that for a larger
-frame, and returns to this size once the frame has been handled."""
+"""Largest size of a connection's own buffer, which doubles from INITIAL_BUFFER_BYTES when it is too small. For a larger
+frame the connection uses a larger buffer, until it has handled all received bytes."""
 EXTRA_BYTES_MAX = 1024 * 1024 * 1024
-"""Limit of the buffers of all connections, counting the bytes beyond BUFFER_BYTES of each. A connection that needs more
-for an incomplete request is then closed."""
+"""Limit of the buffers of all connections, counting the bytes beyond BUFFER_BYTES of each. Above it, a connection is
+closed if it uses such a buffer and its request is still incomplete."""
 POOLED_BUFFER_BYTES_MAX = 2 * 1024 * 1024
 POOLED_BUFFERS_MAX = 8
 """Maximum number of large buffers that are pooled for reuse. librdkafka's requests may be a megabyte, and allocating
@@ -84,7 +84,8 @@ class FrameReceiver:
             is_authenticated: whether the client has logged in; until then, the limit of the frame size is lower.
 
         Raises:
-            FrameRefused: the frame exceeds the limit, or incomplete requests of all connections take too much memory.
+            FrameRefused: the length of the frame is outside the limits, or incomplete requests of all connections take
+                too much memory.
         """
         if self._end - self._start < _LENGTH_BYTES:
             return None

@@ -33,7 +33,8 @@ bug would stop retention everywhere and the disk would fill."""
 
 
 class LogMaintenance:
-    """Applies retention and compaction to all logs. Not thread-safe; disk access runs in `executor`.
+    """Applies retention and compaction to the logs of all topics that are not internal. Not thread-safe; slow disk
+    access runs in `executor`.
 
     Args:
         logs: the current logs; the mapping changes over time.
@@ -62,7 +63,8 @@ class LogMaintenance:
         """Applies retention, removes expired state of producers and groups, and writes the checkpoints.
 
         Raises:
-            OSError: a segment could not be closed, or files could not be deleted; all other logs were still processed.
+            OSError: a segment could not be closed, files could not be deleted, or the checkpoints could not be written;
+                all other logs were still processed.
             RequestRefused: the groups' log cannot be written.
         """
         full: OSError | None = None
@@ -91,6 +93,8 @@ class LogMaintenance:
 
     async def drop_below_log_start(self, key: PartitionKey) -> None:
         """Deletes the segments of a log that lie completely below its log start offset, which frees disk space at once.
+        Deletes the segments beyond the topic's `retention.bytes`, too. Does nothing while a compaction swap of the log
+        is pending.
 
         Args:
             key: topic name and partition number of the log.
@@ -167,7 +171,8 @@ class LogMaintenance:
         """Compacts the logs that are due.
 
         Raises:
-            OSError: a log could not be compacted; all other logs were still processed.
+            OSError: a log could not be compacted, but all other logs were still processed; or the checkpoints could not
+                be written.
         """
         failure: OSError | None = None
         is_changed = False

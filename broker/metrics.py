@@ -37,7 +37,8 @@ class BrokerMetricsPage:
         self._node, self._connections, self._counts = node, connections, counts
 
     def render(self, accept: str) -> tuple[bytes, str]:
-        """Returns the metrics page and its content type, in a format that the `Accept` header allows."""
+        """Returns the metrics page and its content type, in a format that the `Accept` header allows, or else in
+        Prometheus's text format."""
         self._counts.retain_topics({topic.name for topic in self._node.topics})
         registry = CollectorRegistry(auto_describe=False)
         ProcessCollector(registry=registry)
@@ -172,7 +173,7 @@ _ERROR_NAMES = {int(code): code.name for code in ErrorCode}
 
 
 class MetricsListener:
-    """HTTP server for GET /metrics; one request per connection."""
+    """HTTP server for GET and HEAD /metrics; one request per connection."""
 
     def __init__(self, page: BrokerMetricsPage) -> None:
         self._page = page
@@ -184,7 +185,7 @@ class MetricsListener:
         0.
 
         Raises:
-            AddressUnusable: the address is in use or not an address of this machine.
+            AddressUnusable: the address cannot be listened on, for example because it is in use.
         """
         try:
             self._server = await asyncio.start_server(self._serve, host, port, limit=HEAD_BYTES_MAX)

@@ -63,13 +63,14 @@ CAUSE_WAIT = "the broker waited for the disk or a processor"
 
 
 class BrokerNode:
-    """All state of the broker that outlives a connection.
+    """The state of the broker that outlives a connection, except for users, rate limits and request counters.
 
     Args:
         files_max: maximum number of open log files.
         now_ms: wall clock, in milliseconds.
         monotonic_ms: clock for the deadlines of consumer groups.
-        on_disk_failure: called when an fsync has failed; it must stop the broker.
+        on_disk_failure: called when an fsync, or the replacement of files by compaction, has failed; it must stop the
+            broker.
     """
 
     def __init__(
@@ -176,7 +177,8 @@ class BrokerNode:
         """Opens the logs of all topics; returns the number of bytes that were truncated from them.
 
         Args:
-            is_clean: whether the last broker on this directory shut down cleanly; if so, no log needs a scan.
+            is_clean: whether the last broker on this directory shut down cleanly; if so, a log is scanned only if its
+                files do not match each other.
         """
         recovery_points = read_checkpoint(self.config.data_dir / RECOVERY_POINTS)
         log_starts = read_checkpoint(self.config.data_dir / LOG_STARTS)
@@ -190,7 +192,8 @@ class BrokerNode:
         return truncated_bytes
 
     def _open_coordinators(self, is_clean: bool) -> None:
-        """Loads the groups and transactions from the logs of their internal topics.
+        """Loads the groups and transactions from the logs of their internal topics. Creates the topic of the groups if
+        it does not exist.
 
         Args:
             is_clean: whether the last broker on this directory shut down cleanly.
@@ -235,7 +238,7 @@ class BrokerNode:
         `__transaction_state`. Creates the topic if it does not exist.
 
         Raises:
-            RequestRefused: the disk rejected the write.
+            RequestRefused: the topic could not be created.
         """
         if TRANSACTIONS_PARTITION not in self.logs:
             refusals = await self.changes.create_topics([Topic(TRANSACTIONS_TOPIC, uuid.uuid4(), 1)])
@@ -254,8 +257,8 @@ class BrokerNode:
         )
 
     def start(self) -> None:
-        """Starts the broker's background tasks: housekeeping, compaction, fsyncs, timeouts of groups and transactions.
-        Requires a running event loop."""
+        """Starts the broker's background tasks: housekeeping, compaction, fsyncs, timeouts of groups and transactions,
+        and the detection of pauses. Requires a running event loop."""
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(
@@ -272,8 +275,8 @@ class BrokerNode:
         self._tasks.append(loop.create_task(repeat(self._closing, self.config.flush_interval_ms, flush)))
 
     async def close(self) -> None:
-        """Ends the background tasks, fsyncs and closes the logs, and writes the marker of a clean shutdown unless the
-        disk is full.
+        """Ends the background tasks, fsyncs and closes the logs, and writes the marker of a clean shutdown. Without the
+        marker, which is missing if a file could not be written, the next start scans the logs.
 
         Raises:
             OSError: an fsync failed.
@@ -376,8 +379,8 @@ def _has_records(log: PartitionLog) -> bool:
 
 
 async def repeat(closing: asyncio.Event, interval_ms: int, work: Callable[[], object]) -> None:
-    """Calls `work`, which may be a coroutine function, once per interval until `closing` is set. Logs its errors and
-    continues."""
+    """Calls `work`, which may be a coroutine function, until `closing` is set: each time `interval_ms` after the
+    previous call has ended. Logs its errors and continues."""
     name = getattr(work, "__name__", repr(work))
     while not closing.is_set():
         try:
@@ -402,7 +405,7 @@ class PauseDetector:
     """Detects pauses of the event loop, in which no client is served: the process was stopped, waited for a slow disk
     or a processor, or was busy with one long task.
 
-    Call `check` every CHECK_INTERVAL_MS. `total_s` is the sum of all pauses.
+    Call `check` every CHECK_INTERVAL_MS. `total_s` is the sum of all pauses of at least PAUSE_MIN_S.
 
     Args:
         now_s: a monotonic clock.
@@ -417,7 +420,7 @@ class PauseDetector:
         self._seen: tuple[float, float] | None = None
 
     def check(self) -> None:
-        """Logs a pause of the event loop if the last call was longer ago than CHECK_INTERVAL_MS, by at least
+        """Logs and counts a pause of the event loop if the last call was longer ago than CHECK_INTERVAL_MS, by at least
         PAUSE_MIN_S."""
         now, worked = self._now_s(), self._worked_s()
         before, self._seen = self._seen, (now, worked)

@@ -21,11 +21,11 @@ logger = logging.getLogger(__name__)
 
 FILE_NAME = "producer-ids"
 BLOCK_SIZE = 1000
-"""Ids claimed per write: a crash wastes at most this many of 2**63."""
+"""Ids claimed per write: a stop of the broker wastes at most this many of 2**63."""
 LOST_FILE_GAP = 1_000_000
-"""After the file was lost, the next id is this far above the largest id in the logs. The logs do not contain all
-assigned ids: a producer is removed from them if it was silent for a day or its topics were deleted, and it may return.
-It is unlikely that its id exceeds the largest one in the logs by this much."""
+"""After the file was lost or found to be behind the logs, this many ids above the largest one in the logs are skipped.
+The logs do not contain all assigned ids: a producer is removed from them if it was silent for a day or its topics were
+deleted, and it may return. It is unlikely that its id exceeds the largest one in the logs by this much."""
 INVENTED_ID_MIN = 1 << 62
 """Ids from here on are never assigned. One in a log was invented by a client; if assignment continued above it, too few
 ids would be left."""
@@ -35,8 +35,8 @@ REMEDY = "restore the file from a copy, or delete it: the next ids then follow t
 
 
 class ProducerIds:
-    """Assigns producer ids. The producer id file contains the number below which all ids are claimed; a thread of
-    `executor` writes it. Not thread-safe."""
+    """Assigns producer ids. The producer id file contains the number below which all ids are claimed; after the start,
+    a thread of `executor` writes it. Not thread-safe."""
 
     def __init__(self, directory: Path, executor: Executor) -> None:
         self._path, self._executor = directory / FILE_NAME, executor
@@ -45,12 +45,13 @@ class ProducerIds:
         self._next = self._claimed = self._persisted or 0
 
     def skip_past(self, known: Iterable[int], *, is_in_use: bool) -> None:
-        """Moves the next producer id past all ids that are in use, if the producer id file is missing or behind them;
-        logs it.
+        """Moves the next producer id past the ids in `known`, if the producer id file is missing or behind them; logs
+        it unless the data directory is new. Ids from INVENTED_ID_MIN on are ignored.
 
         Args:
             known: producer ids found in the data directory.
-            is_in_use: whether the directory contains records; only then a missing file means that it was lost.
+            is_in_use: whether the directory contains records. If it is False and `known` is empty, a missing file does
+                not mean that it was lost.
 
         Raises:
             OSError: the file could not be written.
@@ -74,7 +75,8 @@ class ProducerIds:
         self._next = self._claimed = self._persisted = begin
 
     async def allocate(self) -> int:
-        """Returns a producer id that was never assigned in this data directory.
+        """Returns a producer id that was not assigned before in this data directory. After a loss of the producer id
+        file this is only very likely (see LOST_FILE_GAP).
 
         Raises:
             OSError: the next block could not be claimed.
@@ -97,8 +99,8 @@ class ProducerIds:
 
 
 def first_id(persisted: int | None, largest: int, *, is_in_use: bool) -> int:
-    """Returns the first producer id to assign: the id in the producer id file, or LOST_FILE_GAP above `largest` if that
-    file is missing or behind the logs; 0 in a new data directory.
+    """Returns the first producer id to assign: the id in the producer id file; or `largest` + 1 + LOST_FILE_GAP if that
+    file is missing or behind the logs; or 0 in a new data directory.
 
     Args:
         persisted: the id in the file; None if the file is missing.

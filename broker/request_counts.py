@@ -18,10 +18,10 @@ BUCKETS_S: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 
 """Upper bounds of the histogram buckets, in seconds; one more bucket counts all longer durations."""
 TOPICS_MAX = 200
 OTHER = "(other)"
-"""Label under which topics beyond TOPICS_MAX are counted; not a valid topic name."""
+"""Label under which deleted topics, and topics beyond TOPICS_MAX, are counted; not a valid topic name."""
 
 _NESTED = ("responses", "results", "topics", "groups", "coordinators", "partitions", "members")
-"""Names of the fields in responses that are lists and whose elements may contain error codes."""
+"""Names of the fields in responses that are lists, and in whose elements error codes are looked for."""
 
 
 class Histogram:
@@ -63,7 +63,7 @@ class RequestCounts:
 
     def count_response(self, api_key: int, response: Any, seconds: float) -> None:
         """Counts a response to a request of this API: its duration `seconds`, its error codes and, for Fetch, its
-        record bytes. `response` is None if the client expects no response."""
+        record bytes. `response` is None if the client expects no response and the request was not refused."""
         self.seconds[api_key].add(seconds)
         if response is None:
             return

@@ -66,7 +66,8 @@ class ResponseWriter:
             self.flush()
 
     def gathering(self) -> _Gathering:
-        """Context manager: responses written inside it are sent at its end, short ones together with one call."""
+        """Context manager: short responses written inside it are sent together at its end, with one call. More than
+        GATHERED_BYTES_MAX, and data in files, are not held back."""
         return self._gathering
 
     @property
@@ -130,8 +131,9 @@ class ResponseWriter:
         return data
 
     def _sendfile(self, piece: FileSlice, socket_fd: int, bytes_max: int) -> None:
-        """Sends up to `bytes_max` bytes of `piece`, a range of a file, by sendfile, as many as the socket accepts.
-        Afterwards `piece` contains only the bytes that remain."""
+        """Sends up to `bytes_max` bytes of `piece`, a range of a file, by sendfile, as many as the socket accepts. If
+        the socket is full, passes WAKEUP_BYTES more to the transport. Afterwards `piece` contains only the bytes that
+        remain."""
         byte_count, sent = min(len(piece), bytes_max), 0
         try:
             sent = piece.send(socket_fd, byte_count)
@@ -156,8 +158,8 @@ class ResponseWriter:
 
 
 class _Gathering:
-    """Context manager that collects the responses written to a `ResponseWriter`, so that short ones are sent together
-    at its end. Not reentrant."""
+    """Context manager that collects short responses written to a `ResponseWriter`, so that they are sent together at
+    its end. Not reentrant."""
 
     def __init__(self, writer: ResponseWriter) -> None:
         self._writer = writer

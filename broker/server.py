@@ -33,7 +33,7 @@ USERS_CHECK_INTERVAL_S = 1
 TLS_HANDSHAKE_TIMEOUT_S = 10
 """Maximum duration of a TLS handshake; then the connection is closed."""
 WILDCARD_ADDRESSES = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, not bound
-"""Addresses that a server can listen on but no client can connect to."""
+"""Addresses that a server can listen on but to which no remote client can connect."""
 
 
 def load_tls_context(config: BrokerConfig) -> ssl.SSLContext | None:
@@ -65,7 +65,8 @@ def load_tls_context(config: BrokerConfig) -> ssl.SSLContext | None:
 
 
 class BrokerServer:
-    """A broker that listens on a port. `wait` serves until `stop` is called."""
+    """A broker that listens on a port. `start` begins to serve clients; `wait` returns after `stop` is called or the
+    disk fails."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self.config = config
@@ -87,9 +88,12 @@ class BrokerServer:
         Raises:
             TlsUnusable: a certificate or key cannot be used.
             UsersUnusable: the users file cannot be read, or has an error.
-            AddressUnusable: the address is in use or not an address of this machine; no file was touched.
-            StartError: the data directory cannot be used.
+            AddressUnusable: the broker or its metrics page cannot listen on its address, for example because it is in
+                use.
+            StartError: the data directory cannot be used, or a log in it is damaged.
             CorruptFile: a file in the data directory is corrupt.
+            RequestRefused: the internal topic of the groups could not be created.
+            OSError: another file in the data directory cannot be read or written.
         """
         loop = asyncio.get_running_loop()
         tls = load_tls_context(self.config)
@@ -179,7 +183,7 @@ class BrokerServer:
         self.connections.close_users(self.connections.users.file.reload_if_changed())
 
     async def wait(self) -> None:
-        """Serves clients until `stop` is called, then closes all connections and files.
+        """Serves clients until `stop` is called or the disk fails, then closes all connections and files.
 
         Raises:
             DiskFailed: the disk failed while the broker ran or when it closed.

@@ -1,7 +1,7 @@
 """Creates, extends, configures and deletes topics.
 
 Changes run one after another. Each change is fsynced before clients can see it, and they see all of it at once. One
-thread writes the topics file, so that only the client that requested the change waits for the disk.
+thread writes the topics file, so that requests that change no topic do not wait for these writes.
 """
 
 from __future__ import annotations
@@ -124,7 +124,8 @@ class TopicChanges:
     async def create_topics(self, topics: Sequence[Topic]) -> dict[str, RequestRefused]:
         """Creates topics with one write of the topics file; returns, by topic name, why a topic could not be created.
 
-        If there would be too many partitions, or the disk is full, none of the topics is created.
+        A topic that is refused by itself does not affect the others. If these would be too many partitions together, or
+        a write fails, none of the topics is created.
         """
         return await self._uninterrupted(self._create_topics(topics))
 
@@ -146,7 +147,7 @@ class TopicChanges:
         """Creates the named topics that do not exist; returns, by topic name, why a topic could not be created.
 
         Topics beyond AUTO_CREATED_TOPICS_MAX are not created, and clients retry. Neither are internal topics: the
-        broker creates them when it needs them.
+        broker creates them when it needs them. The result contains neither of these.
         """
         return await self._uninterrupted(self._ensure_topics(tuple(names)))
 
@@ -180,7 +181,7 @@ class TopicChanges:
 
         Raises:
             RequestRefused: the topic does not exist or has at least `count` partitions, all topics together would have
-                too many, or the disk is full; the topic is unchanged.
+                too many, or the disk rejects a write; the topic is unchanged.
         """
         await self._uninterrupted(self._add_partitions(name, count))
 
@@ -267,7 +268,8 @@ class TopicChanges:
         """Deletes a topic.
 
         Raises:
-            RequestRefused: the topic is internal, it does not exist, or the deletion cannot be stored.
+            RequestRefused: the topic is internal, it does not exist or was created again since, or the deletion cannot
+                be stored.
         """
         if topic.name in INTERNAL_TOPICS:
             raise RequestRefused(ErrorCode.INVALID_REQUEST, f"{topic.name} is an internal topic and cannot be deleted")
@@ -302,7 +304,8 @@ class TopicChanges:
             )
 
     async def _remove_logs(self, topic: Topic, logs: Sequence[PartitionLog]) -> None:
-        """Closes `logs`, the logs of a topic that is no longer in the topics file, and deletes their directories."""
+        """Closes `logs`, the logs of a topic that is no longer in the topics file, and renames their directories, which
+        a thread then deletes. A directory that cannot be renamed is deleted before this returns."""
         for index, log in enumerate(logs):
             self._flusher.discard(log)
             self._cleaner.forget((topic.name, index))

@@ -42,8 +42,8 @@ class ConfigSource(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopicConfigKey:
-    """One configuration key of topics. A number must lie in [minimum, maximum]. A string must be one of `choices`,
-    which lists only values that this broker supports."""
+    """One configuration key of topics. With `choices`, which lists only values that this broker supports, a value must
+    be one of them. Otherwise it must be a number in [minimum, maximum]."""
 
     name: str
     type: ConfigType
@@ -224,13 +224,13 @@ def has_delete_policy(configs: Mapping[str, str]) -> bool:
 
 def effective_int(configs: Mapping[str, str], name: str, broker: BrokerConfig) -> int:
     """Returns the number that applies to a topic for the configuration key `name`: the topic's own value in `configs`,
-    or the default from the broker's configuration if the topic has none."""
+    or the key's default if the topic has none. Some defaults come from the broker's configuration, `broker`."""
     return int(configs.get(name) or BY_NAME[name].default(broker))
 
 
 def log_limits(configs: Mapping[str, str], broker: BrokerConfig) -> LogLimits:
     """Returns the limits for the logs of a topic: size and age of the active segment, and whether consumers read only
-    fsynced batches. `configs` is the topic's configuration; `broker` gives the defaults."""
+    fsynced batches. `configs` is the topic's configuration; `broker` gives defaults and the fsync mode."""
     return LogLimits(
         effective_int(configs, "segment.bytes", broker),
         effective_int(configs, "segment.ms", broker),

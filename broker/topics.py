@@ -32,7 +32,7 @@ EPOCH_CLOCK_MAX = 1 << 30
 into 32 bits. The limit is reached in 2054; before that, such a clock is wrong.
 
 A leader epoch is the number of seconds since 2020, or the previous epoch plus one if that is larger. Restoring a data
-directory from a copy takes more than a second, so no epoch is ever used twice.
+directory from a copy takes more than a second, so no epoch is used twice as long as the clock is right.
 """
 EPOCH_ON_FILE_MAX = (1 << 31) - 2
 """Highest epoch accepted in the topics file: the next one, which the start needs, still fits into 32 bits."""
@@ -42,7 +42,8 @@ characters."""
 PARTITIONS_MAX = 10_000
 """Maximum number of partitions of one topic: on a single node a larger number is a typing mistake."""
 NO_TOPIC_ID = uuid.UUID(int=0)
-"""The nil UUID, which is no topic's id and stands for "no id" in requests. kafka-python decodes it as None."""
+"""The nil UUID, which is no topic's id and stands for "no id" in requests and responses. kafka-python decodes it as
+None."""
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
@@ -112,8 +113,8 @@ class TopicStore:
         """Loads the topics of a data directory; returns an empty store with the new cluster id if the directory is new.
 
         Raises:
-            CorruptFile: the topics file is corrupt; or it is missing, but there are partitions, which an empty store
-                would abandon.
+            CorruptFile: the topics file is corrupt or has the format of another version; or it is missing, but there
+                are partitions, which an empty store would abandon.
         """
         path = directory / FILE_NAME
         try:
@@ -130,8 +131,9 @@ class TopicStore:
         return cls(path, *_parse(path, document))
 
     def begin_leader_epoch(self, now_ms: int) -> None:
-        """Starts a leader epoch that no batch has yet, neither in this data directory nor, if this is a restored copy,
-        in the original. The epoch is derived from the wall clock `now_ms`, and is larger than the previous one.
+        """Starts a leader epoch that no batch in this data directory has yet. The epoch is derived from the wall clock
+        `now_ms`, and is larger than the previous one. If the clock is right and this is a restored copy, no batch in
+        the original has this epoch either.
 
         Raises:
             OSError: the topics file could not be written.
@@ -240,14 +242,16 @@ def _parse(path: Path, document: Any) -> tuple[str, list[Topic], int]:
 
 
 def _topic(path: Path, row: Mapping[str, Any]) -> Topic:
-    """Parses `row`, a topic of the topics file, and applies the checks of a CreateTopics request.
+    """Parses `row`, a topic of the topics file, and applies the checks of a CreateTopics request to its name, its
+    partition count and its configuration.
 
     Args:
         path: the topics file, for the error message.
 
     Raises:
-        CorruptFile: a name or partition count that no request could have created. The partitions' directories would lie
-            outside of the data directory, or be mistaken for strays.
+        CorruptFile: a value that no request could have created. With such a name or count, the partitions' directories
+            would lie outside of the data directory, or be mistaken for strays.
+        KeyError, TypeError, ValueError: a field is missing or has another type.
     """
     topic = Topic(
         str(row["name"]),
@@ -272,8 +276,8 @@ def _configs(path: Path, topic: str, configs: Mapping[str, Any]) -> dict[str, st
         configs: values by configuration key, as read from the file.
 
     Raises:
-        CorruptFile: an entry that no request could have set. Otherwise it would fail later, in maintenance of all
-            topics.
+        CorruptFile: an entry that no request could have set. Otherwise it would fail later, at the start or in
+            maintenance.
     """
     try:
         return {str(key): check_config(str(key), str(value)) for key, value in configs.items()}
