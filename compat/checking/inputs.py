@@ -44,7 +44,7 @@ class SchemaFile:
 
     `path` is the path to open, which is also shown to users. `key` is the path below the directory that the command
     line names, with forward slashes; a baseline directory has the earlier version under the same key. For a pattern,
-    that directory is the part before the first directory with a wildcard. If the command line names the file itself,
+    that directory is the part before the first element with a wildcard. If the command line names the file itself,
     `key` is the file's name. For standard input, `path` is a name that the user gives it, or `stdin.avsc`.
     """
 

@@ -1,7 +1,8 @@
-"""The `headrace` command: one module per subcommand, imported when that subcommand runs.
+"""The `headrace` command: one module per subcommand, imported when the command line names that subcommand.
 
-A subcommand module has `configure(parser)` and `run(args) -> exit code`. It imports other packages inside functions, so
-that `headrace compat check` starts without Flask or Spark installed.
+A subcommand module has `configure(parser)`. It also has `run(args) -> exit code`, unless each verb sets its own
+function. Libraries of the extras are imported only by subcommands that need them, so that `headrace compat check`
+starts without Flask or Spark installed.
 """
 
 from __future__ import annotations
@@ -131,8 +132,8 @@ LIBRARIES = frozenset(
         "zstandard",
     ]
 )
-"""The libraries that the extras install. If the import of one of them fails, the error message names the extra to
-install. A failed import of any other module is a bug of Headrace."""
+"""The libraries that the extras install. If the import of one of them fails in a subcommand of `EXTRAS`, the error
+message names the extra to install. Any other failed import is a bug of Headrace."""
 
 
 LIBRARY_LOG_LEVELS = {"py4j": logging.WARNING, "alembic": logging.WARNING, "kafka": logging.CRITICAL}
@@ -143,7 +144,7 @@ its event loop pauses for more than 0.1 s, which is frequent on a busy machine."
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line `argv`, by default that of the process, and returns its exit code: 0 success, 1 findings, 2
-    failure."""
+    failure, 130 after Ctrl-C, or a further code of the subcommand. Usage errors and `--help` raise SystemExit."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if sys.stdout is None:  # the shell closed it with `>&-`
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (open until the process ends)

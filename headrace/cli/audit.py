@@ -162,7 +162,7 @@ def run(args: argparse.Namespace) -> int:
 
 def accept_findings(args: argparse.Namespace) -> int:
     """Runs the verb `accept`: accepts the findings of a topic with `--reason`, or withdraws earlier acceptances with
-    `--withdraw`. Prints the windows that changed. Returns the exit code."""
+    `--withdraw`. Prints the windows that changed, or with `--dry-run` would change. Returns the exit code."""
     from headrace.audit.errors import AuditError
     from headrace.audit.store import DATABASE_NAME, AuditStore
 
@@ -238,8 +238,8 @@ def _ingest_counts(store: AuditStore, settings: Settings) -> tuple[IngestResult,
     on this machine that ended before they published their counts.
 
     Returns:
-        The number of messages read from the audit topic, and the reason why the topic could not be read ("" if it was
-        read).
+        The numbers of messages read from the audit topic (all 0 if it could not be read), and the reason why it could
+        not be read ("" if it was read).
     """
     from headrace.audit.errors import IngestFailed
     from headrace.audit.ingest import IngestResult, ingest

@@ -86,7 +86,8 @@ def print_user(args: argparse.Namespace) -> int:
 
 
 def check_access(settings: BrokerSettings) -> None:
-    """Checks that anonymous clients from a network can use the broker only if a setting permits it.
+    """Checks that anonymous clients from a network can use the broker only if a setting permits it. Logs a warning if
+    passwords would be sent unencrypted over a network.
 
     Raises:
         CommandError: they could use it, and no setting permits it.

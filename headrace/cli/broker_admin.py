@@ -360,7 +360,7 @@ def _group_json(group: GroupDescription, rows: Iterable[LagRow]) -> dict[str, An
 
 
 def _total(numbers: Iterable[int | None]) -> int | None:
-    """Returns the sum of the known numbers, or None if all are unknown."""
+    """Returns the sum of the known numbers, or None if none is known."""
     known = [number for number in numbers if number is not None]
     return sum(known) if known else None
 

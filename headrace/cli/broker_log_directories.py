@@ -152,8 +152,8 @@ def run_dump(args: argparse.Namespace) -> int:
 
 
 def _existing_partitions(directory: Path, topic: str) -> str:
-    """Returns the last part of an error message: a list of the topic's partitions in a log directory, or "" if there
-    are none."""
+    """Returns the last part of an error message: a list of the topic's first ten partitions in a log directory, or ""
+    if there are none."""
     name = re.compile(rf"{re.escape(topic)}-(\d+)")
     numbers = sorted(int(match[1]) for entry in directory.iterdir() if (match := name.fullmatch(entry.name)))
     return f"; existing partitions: {', '.join(map(str, numbers[:10]))}" if numbers else ""

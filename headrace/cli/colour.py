@@ -33,7 +33,7 @@ WORD_STYLES: Mapping[str, str] = {
     "ok": "good",
     "complete": "good",
 }
-"""Styles of words at the start of a report line, and of words that fill a table cell."""
+"""Styles of words at the start of a report line, and of words that fill a table cell after the first column."""
 
 _FIRST_WORDS = re.compile(rf"( *)({'|'.join(sorted(WORD_STYLES, key=len, reverse=True))})(?=[: ])")
 _CELL = re.compile(rf"(?<=  )({'|'.join(WORD_STYLES)})(?=  |$)")
@@ -59,8 +59,8 @@ def print_report_line(line: str, stream: TextIO | None = None, *, flush: bool = 
 
 
 def styled_table(lines: Sequence[str]) -> list[str]:
-    """Returns the lines of a table with colours: the column names, and the cells that are in `WORD_STYLES`. The first
-    line has the column names, the second the rule below them."""
+    """Returns the lines of a table with colours: the column names, and the cells after the first column that are in
+    `WORD_STYLES`. The first line has the column names, the second the rule below them."""
     header, rule, *rows = lines
     return [
         styled(header, "head"),

@@ -35,7 +35,7 @@ class CommandError(Exception):
 
 
 def os_error_message(error: OSError) -> str:
-    """Returns one line with the file of an error, if it has one, the problem and the remedy."""
+    """Returns one line with the file of an error, if it has one, the problem, and the remedy if one is known."""
     reason = error.strerror or str(error)
     is_full = error.errno in DISK_FULL
     if error.filename:
@@ -81,8 +81,8 @@ class CommandParser(argparse.ArgumentParser):
         self.exit(EXIT_FAILED, f"{self.prog}: {message}; see: {self.prog} --help\n")
 
     def _reject_unknown_options(self, words: Sequence[str]) -> None:
-        """Ends the command if the words contain an unknown option. argparse alone would take the value of this option
-        for a verb, and its error would name that value instead of the option.
+        """Ends the command if the words before a verb contain an unknown long option. argparse alone would take the
+        value of this option for a verb, and its error would name that value instead of the option.
 
         Args:
             words: the words of the command line for this parser.
@@ -197,10 +197,11 @@ def settings_from(args: argparse.Namespace, environment: Mapping[str, str] = os.
 
 
 def origins_from(args: argparse.Namespace) -> Mapping[str, str]:
-    """Returns the sources of the settings that differ from their defaults (file, environment or flag), by dotted key.
+    """Returns the sources of the settings that are set explicitly (the path of the file, the environment or the command
+    line), by dotted key.
 
     Raises:
-        SettingsError: a setting is invalid, see `load_settings`.
+        SettingsError: a source cannot be used, see `setting_origins`.
     """
     return setting_origins(**_sources(args))
 

@@ -231,8 +231,8 @@ def _with_note_on_older_files(result: CompatCheckResult) -> CompatCheckResult:
 
 
 def _write_baseline(path: str, result: CompatCheckResult) -> int:
-    """Writes the findings of a check to a file, so that later checks with `--baseline` do not report them again.
-    Returns the exit code: 0 if all schemas could be checked, even if they are incompatible."""
+    """Writes the findings of a check to a file, so that later checks with `--baseline` do not fail because of them.
+    Returns the exit code of the check, but 0 in place of 1 (incompatible)."""
     text = render_baseline(result.checked)
     try:
         Path(path).write_text(text, encoding="utf-8", errors="backslashreplace")

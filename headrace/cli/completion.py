@@ -74,7 +74,7 @@ class CompletionPoint:
     """The words that may follow a command or verb.
 
     Attributes:
-        words: verbs and options.
+        words: verbs, options, and the values of arguments that permit only fixed values.
         choices: the values of each option that permits only fixed values, by option.
     """
 

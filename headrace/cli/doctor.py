@@ -1,6 +1,7 @@
 """`headrace doctor`: checks this machine and the configured services.
 
-The checks change nothing: a file created to test a file system is removed again.
+The checks change no data: a file created to test a file system is removed again. They may create caches, such as the
+wrapper of a bundled Java, and Spark's log.
 """
 
 from __future__ import annotations
@@ -118,7 +119,9 @@ def _run_checks(settings: Settings) -> Iterator[CheckResult]:
 
 
 def _versions() -> CheckResult:
-    """Checks the installed versions of Python and the libraries against the bounds that this distribution requires."""
+    """Checks the installed versions of Python and the libraries against the bounds that this distribution requires;
+    PySpark against `SPARK_VERSIONS`. Libraries of extras that are not completely installed are not checked. Without an
+    installed distribution, only reports the versions."""
     python = platform.python_version()
     try:
         installed = importlib.metadata.distribution("headrace")
@@ -229,8 +232,8 @@ def _port(key: str, listen: Address) -> CheckResult:
 
 
 def _services(settings: Settings, live: LiveAddresses | None) -> Iterator[CheckResult]:
-    """Checks the services that the settings name or a running `headrace up` provides. If there are none, yields
-    nothing: `headrace up` would start them.
+    """Checks the services that the settings name or a running `headrace up` provides. If there is no registry, checks
+    its database instead, if there is one. A service that `headrace up` would start is not checked.
 
     Args:
         live: the addresses of the running `headrace up`; None if none runs.

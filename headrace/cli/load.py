@@ -170,6 +170,9 @@ def run_once(args: argparse.Namespace, settings: Settings, session: LoadSession 
 
     Args:
         session: the Spark session to use, shared with other loads; None if this load opens its own.
+
+    Raises:
+        CommandError: the registry was unavailable; the report was printed.
     """
     from headrace.loader.run_log import RunLine, append_line, line_of
     from headrace.pipeline.load import now_ms, run_log_path
@@ -332,8 +335,9 @@ def print_report(report: RunReport) -> None:
 
 
 def _print_reasons(word: str, reasons: Iterable[tuple[str, str]]) -> None:
-    """Prints why topics wait or have problems, one line per reason. A line names all topics or partitions with the same
-    reason, such as all topics if the metastore is unavailable.
+    """Prints why topics wait or have problems, one line per reason, at most `REASONS_SHOWN_MAX`. A line covers all
+    topics or partitions with the same reason, such as all topics if the metastore is unavailable, and names the first
+    topics.
 
     Args:
         word: the first word of each line, such as PROBLEM.

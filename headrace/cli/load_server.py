@@ -10,10 +10,11 @@ process runs a load only on request:
 All other output, including the report, goes to standard error. Each load takes the lease, opens the commit log,
 connects to brokers, registry and metastore, and reads the settings, as `headrace load` does; only the JVM is reused.
 
-The process ends in these cases, and its parent then starts another one: after a failed load, with the load's exit code;
-and with `EXIT_RESTART` when the settings have changed since the start, when the JVM has ended, or when no load has
-needed Spark for `loader.spark_idle_timeout`. SIGTERM during a load ends the process at once, as it ends `headrace
-load`.
+The process ends with exit code 0 at the end of its input. It also ends in these cases, and its parent then starts
+another one: after a failed load, with the load's exit code; and with `EXIT_RESTART` when the settings have changed
+since the start, when the JVM has ended, when Spark must not stay open after a load (see `may_outlive_load`), when no
+load has needed Spark for `loader.spark_idle_timeout`, or at SIGTERM between loads. SIGTERM during a load ends the
+process at once, as it ends `headrace load`.
 """
 
 from __future__ import annotations

@@ -308,7 +308,7 @@ def _read(settings: Settings) -> tuple[CommitLog, LoaderState]:
 def _discover(
     settings: Settings, include: Iterable[str], exclude: Iterable[str], state: LoaderState
 ) -> tuple[Discovery | None, str]:
-    """Returns the first and last offsets on the brokers of each partition of the selected topics, and ""; if the
+    """Returns the log start and log end offsets on the brokers of each partition of the selected topics, and ""; if the
     brokers are not available, None and the reason.
 
     Args:

@@ -293,8 +293,8 @@ def _print_message(row: QuarantinedRow, bytes_max: int) -> None:
 
 
 def _format_bytes(data: bytes | None, bytes_max: int, *, with_length: bool = True) -> str:
-    """Formats `data` for a terminal: as text without control characters if it is UTF-8, otherwise in hexadecimal;
-    "none" for None.
+    """Formats `data` for a terminal: as text with control characters escaped if it is UTF-8 without a zero byte,
+    otherwise in hexadecimal; "none" for None.
 
     Args:
         bytes_max: number of bytes to show; an ellipsis replaces the rest.
@@ -319,7 +319,7 @@ def _printable(text: str) -> str:
 
 def _complete_json(topic: str, row: QuarantinedRow) -> dict[str, Any]:
     """Returns a quarantined message of the topic as JSON, with its whole key, value and headers in base64; `quarantine
-    list` shows only their first bytes."""
+    list` shows only the first bytes of the value."""
     return {
         **_json(topic, row),
         "key": _base64(row.key),

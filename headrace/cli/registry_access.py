@@ -53,11 +53,12 @@ def print_user(args: argparse.Namespace) -> int:
 
 
 def check_access(settings: RegistrySettings) -> None:
-    """Checks the settings of users, addresses and log files.
+    """Checks the settings of users, addresses, log files and the rate limit. Logs a warning if passwords would be sent
+    unencrypted over a network.
 
     Raises:
         CommandError: anonymous clients from a network could change schemas and the setting that permits it is not set,
-            or a file cannot be used.
+            a file cannot be used, or another setting is invalid or missing.
     """
     from headrace.registry.errors import TokenKeysUnusable, UsersFileUnusable
     from headrace.registry.operation.log_file import LogFile
@@ -121,7 +122,7 @@ def mtls_listener(settings: RegistrySettings, tls: ServerCertificate | None) -> 
         tls: the server's certificate and key.
 
     Raises:
-        CommandError: a required setting is missing, or a file cannot be used.
+        CommandError: a required setting is missing, the address is invalid or has port 0, or a file cannot be used.
     """
     from headrace.registry.api.mtls import MtlsListener
     from headrace.settings import Address

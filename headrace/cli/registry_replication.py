@@ -92,7 +92,7 @@ def _run_rounds(replica: Replica, url: str, pause_s: float, ending: threading.Ev
         ending: set by a signal that stops the process.
 
     Raises:
-        RegistryError: the first round failed, or a later round failed with an error that a retry cannot fix.
+        RegistryError: a round failed before any round had succeeded, or later with an error that a retry cannot fix.
     """
     from headrace.registry.errors import InvalidResponse, RegistryError, ReplicationStopped
     from headrace.registry.replication.replica import RoundResult

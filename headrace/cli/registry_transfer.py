@@ -53,7 +53,7 @@ ACTION_WORDS: Final = {
     "SetConfig": "configurations",
     "SetMode": "modes",
 }
-"""Past participles by type of import action, for the summary."""
+"""Words for the types of import actions, for the summary."""
 
 
 def add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -334,7 +334,8 @@ def _read(file: str) -> Snapshot:
 
 @contextlib.contextmanager
 def _replaced_file(file: str) -> Iterator[BinaryIO]:
-    """Yields a temporary file to write, which replaces `file` only when it is complete."""
+    """Yields a temporary file to write, which replaces `file` only when it is complete; standard output if `file` is
+    `-`."""
     if file == STANDARD_STREAM:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -383,7 +384,7 @@ class TransferProgress:
 
     def show(self, step: str, done: int, total: int) -> None:
         """Shows that `done` of `total` items of a step, such as the registration of schemas, are finished. `total` is 0
-        if it is unknown."""
+        if it is unknown. Does nothing if the last update is less than `BAR_PAUSE_S` or `LOG_PAUSE_S` ago."""
         now = time.monotonic()
         if now - self._shown_at < (BAR_PAUSE_S if self._draws else LOG_PAUSE_S):
             return

@@ -1,7 +1,7 @@
 """`headrace schema`: validates, registers, downloads and locks schema files.
 
-Has the exit codes of `headrace compat`: 0 success; 1 incompatible, or different from the lock; 2 failure of a
-file or the command line; 3 a file is not a schema; 4 the registry is not available or denies access.
+Has the exit codes of `headrace compat`: 0 success; 1 incompatible, not registered, or different from the lock; 2
+failure of a file or the command line; 3 a file is not a schema; 4 the registry is not available or denies access.
 """
 
 from __future__ import annotations
@@ -177,11 +177,11 @@ def _sources(args: argparse.Namespace, settings: Settings) -> Sources:
 
 
 def _refused(result: CompatCheckResult) -> int:
-    """Prints the errors of schemas that cannot be checked, in the format of `compat check`. Returns the exit code of
-    the worst error.
+    """Prints the errors or incompatibilities of schemas that prevent a command, in the format of `compat check`.
+    Returns the exit code of the check.
 
     Args:
-        result: a check that compared nothing, because of these errors.
+        result: the result of a check, which is not compatible.
     """
     print_result(result, "text", quiet=True)
     return result.exit_code

@@ -129,12 +129,13 @@ def _run_and_print(runner: _QueryRunner, statement: str, form: str) -> None:
 
 
 class _QueryRunner:
-    """Runs queries. A running `headrace up` runs the queries in its SQL server, unless the settings of this command
-    name another metastore. Otherwise they run in a Spark session of this process, which the first query starts.
+    """Runs queries. A running `headrace up` that serves SQL runs the queries, unless the settings of this command name
+    another metastore. Otherwise they run in a Spark session of this process, which the first such query starts.
 
     Args:
         with_values: whether results also have their rows as JSON values.
-        wait_s: how long to wait for a metastore that another process has open, from --wait; None does not wait.
+        wait_s: how long to wait for a metastore that cannot be used, such as one that another process has open, from
+            --wait; None does not wait.
     """
 
     def __init__(self, settings: Settings, with_values: bool, wait_s: float | None = None) -> None:
@@ -177,14 +178,15 @@ class _QueryRunner:
             return None
 
     def _session_after_wait(self, show: Callable[[str], None]) -> SparkSession:
-        """Opens a Spark session. If another process has the metastore open, waits for it as long as --wait permits.
+        """Opens a Spark session. If the metastore cannot be used, such as because another process has it open, tries
+        again as long as --wait permits.
 
         Args:
             show: shows the current step to the user.
 
         Raises:
-            CommandError: the metastore is still in use after the wait.
-            MetastoreUnavailable: the metastore cannot be used for another reason.
+            CommandError: the metastore cannot be used, also after the wait.
+            SessionFailed: Spark did not start.
         """
         from headrace.hive_ddl.errors import MetastoreUnavailable
 
@@ -294,7 +296,7 @@ def _history(path: Path | None) -> Iterator[None]:
     library, the prompt works without line editing.
 
     Args:
-        path: the history file; None disables the history.
+        path: the history file; None disables the history and line editing.
     """
     if path is None:
         yield

@@ -33,7 +33,8 @@ STEPS: Mapping[str, str] = {
     "complete_until": "updating the completeness of tables",
     "clean": "cleaning up",
 }
-"""Texts shown for the phases that the loader logs as `phase_started`, by name of the phase."""
+"""Texts shown for the phases that the loader logs as `phase_started`, and for steps that commands show themselves, by
+name. A step without a text is shown by its name."""
 
 _PHASE = re.compile(r"phase_started phase=(\S+)")
 _CLEAR_LINE = "\r\x1b[K"
@@ -82,7 +83,8 @@ def print_line(line: str, out: TextIO) -> None:
 @contextlib.contextmanager
 def steps_shown(out: TextIO | None = None) -> Iterator[Callable[[str], None]]:
     """On a terminal, shows the current step of the command in one line instead of the log lines, while the context is
-    open. Clears the line at the end. If `out` is not a terminal, the log lines remain.
+    open. Clears the line at the end. The log lines remain if `out` is not a terminal, with TERM=dumb, and with
+    HEADRACE_LOG_LEVEL.
 
     Args:
         out: the stream of the line; None means standard error.
