@@ -35,7 +35,8 @@ meanwhile."""
 
 
 class _Thread:
-    """A thread that alone uses one `Producer` or `Consumer`, and runs one call at a time."""
+    """A thread that runs the calls of one `Producer` or `Consumer`, one at a time. Another thread polls the producer
+    for acknowledgements."""
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(1, "headrace-aio")
@@ -45,7 +46,7 @@ class _Thread:
 
     async def open(self, make: Callable[[], Client]) -> Client:
         """Creates the client in the thread by calling `make`, and returns it. If this fails or is cancelled, closes the
-        client and ends the thread."""
+        client if it was created, and ends the thread."""
         create_client: list[Client] = []
 
         def run() -> Client:
@@ -109,7 +110,7 @@ class AsyncProducer:
             options: further arguments of `Producer.send`, such as `headers`, but not `on_delivery`.
 
         Raises:
-            ProducerError: one of its subclasses.
+            ProducerError: the message was not sent or not acknowledged.
         """
         producer, loop = self._client(), asyncio.get_running_loop()
         metadata: asyncio.Future[RecordMetadata] = loop.create_future()
@@ -128,8 +129,8 @@ class AsyncProducer:
             self._waiters -= 1
 
     async def flush(self, timeout_s: float = 150.0) -> None:
-        """Waits until every message sent before is acknowledged. Raises FlushFailed if messages failed, or are not
-        acknowledged after `timeout_s`; see `Producer.flush`."""
+        """Waits until every message sent before is acknowledged. Raises FlushFailed if messages failed since the last
+        flush, or are not acknowledged after `timeout_s`; see `Producer.flush`."""
         await self._thread.call(self._client().flush, timeout_s)
 
     def _client(self) -> Producer:
@@ -199,7 +200,7 @@ class AsyncConsumer:
 
     async def __anext__(self) -> Message:
         """Returns the next message, see `Consumer.__next__`. If the task that waits for it is cancelled, the next call
-        returns the message."""
+        returns the message, unless `seek` has moved its partition since."""
         async with self._lock:
             waiting_since = time.monotonic()
             while True:
@@ -230,7 +231,8 @@ class AsyncConsumer:
                 self._request = None
 
     async def pause(self, topic_partitions: Iterable[TopicAndPartition] | None = None) -> None:
-        """Stops returning messages of these partitions until `resume`; None pauses all. See `Consumer.pause`."""
+        """Stops returning messages of these partitions until `resume`; None pauses all that the consumer reads now. A
+        message that was fetched for a cancelled task is still returned. See `Consumer.pause`."""
         await self._thread.call(self._client().pause, topic_partitions)
 
     async def resume(self, topic_partitions: Iterable[TopicAndPartition] | None = None) -> None:

@@ -1,6 +1,6 @@
 """Tracks the partitions that a consumer reads, and handles rebalances of its group.
 
-The Kafka client calls the methods while messages are fetched, in the thread of the consumer.
+The Kafka client calls `on_assigned`, `on_revoked` and `on_lost` while messages are fetched or the consumer closes.
 """
 
 from __future__ import annotations

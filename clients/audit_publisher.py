@@ -1,7 +1,8 @@
 """Publishes audit rows to the audit topic in a separate thread, so that a failing audit does not stop the application.
 
-Only that thread contacts the registry, which may respond after minutes or never. Meanwhile the rows of a producer are
-in its spool, a file with the counts that are not published yet; `spool_directories` returns its location.
+For the audit, only that thread contacts the registry, which may respond after minutes or never. Meanwhile the rows of a
+producer are in its spool, a file with the counts that are not published yet; the first directory of `spool_directories`
+contains it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from headrace.settings import Settings, user_state_directory
 logger = logging.getLogger(__name__)
 
 WAITING_ROWS_MAX: Final = 100_000
-"""Maximum number of queued rows while registry or broker are not reachable. Older rows are dropped with a warning."""
+"""Maximum number of rows that wait to be sent, for example while the registry is not reachable.
+`AuditPublisher.add_rows` drops the oldest ones above it, with a warning."""
 
 RETRY_S: Final = 5.0
 POLL_S: Final = 0.05
@@ -38,8 +40,9 @@ BLOCKED_JOIN_S: Final = 0.5
 def spool_directories(settings: Settings) -> tuple[Path, ...]:
     """Returns the directories that may contain spools of producers with these settings, the one in use first.
 
-    The spool is in the data directory if `data_dir` is set or exists. Otherwise it is in the user's state directory, so
-    that nothing is created in the working directory of an application.
+    The spool is in the data directory if `data_dir` differs from its default or exists, or if there is no state
+    directory of the user. Otherwise it is in the user's state directory, so that nothing is created in the working
+    directory of an application.
     """
     in_data = settings.data_dir / SPOOL_DIRECTORY
     state = user_state_directory()
@@ -58,7 +61,7 @@ class AuditPublisher:
         topic: the audit topic.
         subject: subject under which the schema of the rows is registered.
         on_published: called with the id of each acknowledged row.
-        rows: returns further rows to publish; called every `RETRY_S`.
+        rows: returns further rows to publish; called every `RETRY_S`, and after `add_rows`.
     """
 
     def __init__(
@@ -113,7 +116,7 @@ class AuditPublisher:
     def wait(self, timeout_s: float) -> bool:
         """Waits until all queued audit rows are published, and returns whether they are. Returns False after
         `timeout_s` (at most `WAIT_S_MAX`), or when an attempt to publish fails. Returns False almost at once if the
-        last attempt failed or the last wait timed out."""
+        last attempt failed or the last wait timed out. In the publishing thread it does not wait."""
         if threading.current_thread() is self._thread:
             return not self.unpublished
         deadline = time.monotonic() + (0.0 if self._is_blocked else min(timeout_s, WAIT_S_MAX))

@@ -26,7 +26,9 @@ class BlockingCalls:
         """Runs `function` in a thread, and returns its result.
 
         Raises:
-            TimeoutError: the function, or an earlier one that had also timed out, did not return within `timeout_s`.
+            TimeoutError: the function did not return within `timeout_s`. Or an earlier function, after a call that
+                timed out or was interrupted, has still not returned within that time. Each of the two waits may take
+                `timeout_s`.
             BaseException: the function raised it.
         """
         abandoned = self._call

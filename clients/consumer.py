@@ -3,9 +3,9 @@
     for message in Consumer(settings, topics=["orders"], until_end=True):
         print(message.partition, message.offset, message.value)
 
-Without a group it reads all partitions of its topics (or the given ones) from the beginning, and commits nothing. With
-a group, the brokers assign the partitions to the members, and reading continues at the committed offsets. The
-application calls `commit()`, or passes `auto_commit=True` for at-least-once processing: finished messages are then
+Without a group it reads all partitions of its topics (or the given ones), by default from the beginning, and commits
+nothing. With a group, the brokers assign the partitions to the members, and reading continues at the committed offsets.
+The application calls `commit()`, or passes `auto_commit=True` for at-least-once processing: finished messages are then
 committed periodically, before a rebalance, and at the end.
 
 The current message is the one that was returned last. It is finished when the application requests the next one, or
@@ -71,8 +71,8 @@ CLOSE_TIMEOUT_S: Final = 10.0
 
 
 class Message(NamedTuple):
-    """A message. `key` and `headers` are bytes as stored in the record. `value` is decoded with the schema `schema_id`;
-    both are None for a tombstone. `timestamp_ms` is the record timestamp."""
+    """A message. `key` and the values of `headers` are bytes as stored in the record. `value` is decoded with the
+    schema `schema_id`; both are None for a tombstone. `timestamp_ms` is the record timestamp."""
 
     topic: str
     partition: int
@@ -101,11 +101,12 @@ class Consumer:
         group: the consumer group, or None to read without one.
         partitions: without a group, the partitions to read of each topic; None is all.
         auto_commit: with a group, whether finished messages are committed periodically and by `close`.
-        from_end: start a partition without a committed offset at its end instead of its beginning. With `auto_commit`,
-            the offset of that end is committed at once. Otherwise, if the partition moves to another member before the
-            first commit, that member starts at the end that the partition has then.
+        from_end: start a partition at its end instead of its beginning if it has no committed offset, or the record at
+            that offset was deleted. With `auto_commit`, the offset of that end is committed at once. Otherwise, if the
+            partition moves to another member before the first commit, that member starts at the end that the partition
+            has then.
         start_at_ms: start a partition without a committed offset at the first record with this timestamp or a later
-            one.
+            one, or at its end without such a record.
         until_end: stop at the ends that the partitions had at the start; only without a group.
         idle_timeout_s: stop after this time without a message; None waits for ever.
         reader_schema: schema that values are resolved to; None returns them as written.
@@ -117,11 +118,15 @@ class Consumer:
         on_undecodable: called with each message that cannot be decoded; the message is then skipped and not raised. If
             the callback raises, the message is read again.
         on_assign, on_revoke: with a group, called with the partitions that this member is assigned or loses, while the
-            next message is requested. With `auto_commit`, finished messages are already committed.
+            next message is requested or the consumer closes. With `auto_commit`, finished messages of revoked
+            partitions are already committed, unless that commit failed or the member was removed from the group.
         options: further options of librdkafka, by their names in its documentation.
 
     Raises:
-        SourceUnavailable: no broker responds, or a topic does not exist.
+        SourceUnavailable: no broker responds, the brokers reject the client, or a topic or partition does not exist.
+        ValueError: an argument or option is invalid.
+        SettingsError, RegistryUnavailable: the settings of the brokers or the registry cannot be used.
+        AvroSchemaError: `reader_schema` is not an Avro schema.
     """
 
     def __init__(self, settings: Settings | None = None, **arguments: Unpack[ConsumerArguments]) -> None:
@@ -182,8 +187,10 @@ class Consumer:
 
         Raises:
             UndecodableMessage: the message cannot be decoded; iteration can continue after it.
-            SourceUnavailable: its schema cannot be fetched; the next call returns the same message.
+            SourceUnavailable: its schema cannot be fetched; the next call returns the same message. Or the Kafka client
+                failed, or the brokers rejected a request.
             ConsumerClosed: this is a forked process. (After `close`, iteration ends.)
+            Exception: a callback of the application raised it.
         """
         message = None
         self._active_calls += 1
@@ -198,8 +205,8 @@ class Consumer:
         return message
 
     def next_within(self, wait_s: float, waiting_since: float) -> Message | NoMessage:
-        """Returns the next message like `next`, or a `NoMessage` after about `wait_s` seconds, so that the caller can
-        use the consumer for other calls in between.
+        """Returns the next message like `next`, `NoMessage.END` when iteration has ended, or `NoMessage.TIMEOUT` after
+        about `wait_s` seconds, so that the caller can use the consumer for other calls in between.
 
         Args:
             waiting_since: time on the monotonic clock at which the application began to wait for this message;
@@ -219,15 +226,17 @@ class Consumer:
         Partitions that were assigned to other members are left out: a commit would reset their position.
 
         Raises:
-            SourceUnavailable: the brokers rejected the commit, or did not respond within 30 seconds.
+            SourceUnavailable: the Kafka client failed, or the brokers rejected the commit or did not respond within 30
+                seconds. (In a callback of a rebalance there is no limit.)
             ConsumerClosed: the consumer is closed.
+            ValueError: the consumer has no group.
         """
         self._commits.mark_finished()
         self.commit_finished()
 
     def commit_finished(self) -> None:
-        """Commits the offsets of all messages that were returned to the application, except the last one, which it may
-        still be processing."""
+        """Commits the offsets of all messages that were returned to the application, except the last one if no other
+        message has been requested since. Raises the same errors as `commit`."""
         if self._options.group is None:
             raise ValueError("commit needs a group; pass group to the consumer")
         with self._active_call():
@@ -246,7 +255,8 @@ class Consumer:
             offset: an offset, or `OFFSET_BEGINNING` or `OFFSET_END` of confluent-kafka, which are resolved now.
 
         Raises:
-            SourceUnavailable: this consumer does not read the partition, or its start or end cannot be fetched.
+            SourceUnavailable: this consumer does not read the partition, its start or end cannot be fetched, or the
+                Kafka client cannot seek.
             ValueError: another negative number.
         """
         topic_partition = (topic, partition)
@@ -267,7 +277,8 @@ class Consumer:
             self._unread.add(topic_partition)
 
     def pause(self, topic_partitions: Iterable[TopicAndPartition] | None = None) -> None:
-        """Stops returning messages of these partitions, by default of all, until `resume`.
+        """Stops returning messages of these partitions, by default of all that this consumer reads now, until `resume`
+        or until the consumer loses the partition.
 
         The member stays in its group as long as the application requests messages.
         """
@@ -295,15 +306,18 @@ class Consumer:
         """Closes the consumer.
 
         With `auto_commit` it commits finished messages. The last returned message counts as finished, unless an
-        exception is being raised. Nothing else is committed. Closing again, or in a forked process, does nothing.
+        exception is being raised or `mark_unfinished` was called. Nothing else is committed. Closing again, or in a
+        forked process, does nothing.
 
         If brokers hang, it returns after about `CLOSE_TIMEOUT_S`; uncommitted messages are then read again.
 
         In a callback, or in a signal handler that interrupts a request for a message, closing is deferred until the
-        Kafka client returns, because the client cannot be closed inside a call. Iteration then ends.
+        call ends, because the Kafka client cannot be closed inside a call. If the request has already found a message,
+        it returns that message first. Iteration then ends.
 
         Raises:
             SourceUnavailable: the last commit was rejected or not answered; the consumer is closed nevertheless.
+            Exception: a callback of the application raised it while the consumer closed.
         """
         if self._closed:
             return
@@ -343,7 +357,7 @@ class Consumer:
         ends.
 
         Raises:
-            ConsumerClosed: the consumer is already closed.
+            ConsumerClosed: the consumer is already closed, and no callback of a rebalance is running.
         """
         if self._closed and not self._assignment.is_in_callback:  # callbacks still run while it closes
             raise ConsumerClosed(self._closed)
@@ -487,7 +501,8 @@ class Consumer:
 
     def _is_before_end(self, record: FetchedRecord) -> bool:
         """Returns whether to return this record to the application: with `until_end`, whether it is before the end that
-        its partition had at the start. When the record is the last one before that end, marks the partition as read."""
+        its partition had at the start. False for a report of the end. When the record is the last one before that end,
+        or a report of the end, marks the partition as read."""
         topic_partition = (record.topic, record.partition)
         is_before = topic_partition in self._unread and record.offset < self._ends[topic_partition]
         if record.offset + (not record.is_end) >= self._ends[topic_partition]:
@@ -499,7 +514,7 @@ class Consumer:
         call.
 
         Raises:
-            SourceUnavailable: the Kafka client failed, or the brokers do not respond.
+            SourceUnavailable: the Kafka client failed, or the brokers do not respond or reject a request.
             Exception: a callback of the application raised it. The fetched records are buffered before.
         """
         self._polled_at = time.monotonic()
@@ -533,7 +548,8 @@ class Consumer:
             self._seek_kafka(topic_partition, offset)
 
     def _add_to_buffer(self, found: Iterable[Any]) -> None:
-        """Adds fetched records to the buffer. Errors among them are stored and raised after the fetch.
+        """Adds fetched records to the buffer. Errors among them are logged if the client retries them; others are
+        stored and raised after the fetch.
 
         Args:
             found: the messages and errors that the Kafka client returned.

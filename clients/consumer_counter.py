@@ -25,8 +25,8 @@ PUBLISH_EVERY_S: Final = 60.0
 
 
 class ConsumerCounter:
-    """The audit counts of one consumer: counts its messages, and publishes the counts under the name `app` of its
-    application.
+    """The audit counts of one consumer: counts its messages except tombstones and messages of the audit topic, and
+    publishes the counts under the name `app` of its application.
 
     Args:
         settings: settings with the audit topic.
@@ -69,7 +69,8 @@ class ConsumerCounter:
             self._published_at = time.monotonic()
 
     def close(self, timeout_s: float) -> None:
-        """Publishes the remaining counts; logs a warning if that takes longer than `timeout_s`."""
+        """Publishes the remaining counts; logs a warning if they are not acknowledged within `timeout_s` or an attempt
+        fails."""
         deadline = time.monotonic() + timeout_s
         self._publisher.add_rows(self._take_rows())
         if not self._publisher.wait(timeout_s):

@@ -32,7 +32,7 @@ REFUSED: Final = {
     "isolation.level": "messages of aborted transactions are never delivered",
     "allow.auto.create.topics": "a consumer creates no topics",
 }
-"""Options that would break the guarantees about commits, the end of reading or delivered messages, with the reason."""
+"""Options of librdkafka that a consumer does not accept, with the reason or the argument to use instead."""
 
 CALLBACKS: Final = frozenset({"error_cb", "stats_cb", "throttle_cb", "on_commit"})
 """Options that are callbacks of the application; the Kafka client calls them while messages are fetched."""
@@ -104,7 +104,8 @@ class ConsumerOptions:
         """Returns the options of librdkafka that follow from the arguments of the consumer.
 
         Raises:
-            ValueError: librdkafka has no option for the value of an argument.
+            ValueError: `group` or `member` is empty, `handling_timeout_s` is outside its limits, or `options` contains
+                an option that is not allowed.
         """
         if self.group == "" or self.member == "":
             # librdkafka ends the process over an empty group.
@@ -139,7 +140,7 @@ def _topic_names(topics: Iterable[str]) -> tuple[str, ...]:
     """Returns the distinct topic names.
 
     Raises:
-        ValueError: no name is given, or an item is not a name.
+        ValueError: `topics` is empty or a single text, or an item is not a name.
     """
     names = () if isinstance(topics, str) else tuple(dict.fromkeys(topics))
     if not names or not all(isinstance(name, str) and name for name in names):

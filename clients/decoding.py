@@ -1,7 +1,7 @@
 """Decodes the bytes of a message to a Python value with the schema that wrote it.
 
 fastavro decodes without validation. Each body is therefore validated first: it must be exactly one value of the schema.
-Loads use the same validation, so consumer and loader accept the same messages.
+Loads use the same validation, but also quarantine some values on which queries would fail (`avro_codec.readable`).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Writer(NamedTuple):
 
 
 class Decoder:
-    """Decodes the values of records. The prefix of a value contains the id of its schema.
+    """Decodes the values of records. The prefix of a value, or a header, contains the id of its schema.
 
     Args:
         registry: fetches the schemas by id.
@@ -76,10 +76,11 @@ class Decoder:
 
     def decode(self, record: FetchedRecord) -> tuple[int | None, Any, int | None]:
         """Returns three values of a record: the schema id, the decoded value, and the message time, which is the time
-        of the event, or None to use the record timestamp.
+        of the event, or None to use the record timestamp. A tombstone has three times None.
 
         Raises:
-            UndecodableMessage: the record does not match its schema.
+            UndecodableMessage: the value has no valid schema id or does not match its schema, or the schema is not
+                registered or cannot be used.
             SourceUnavailable: its schema cannot be fetched.
         """
         if record.value is None:

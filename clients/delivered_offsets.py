@@ -66,8 +66,9 @@ class DeliveredOffsets:
         return found + self._starts(kafka, unknown)
 
     def _starts(self, kafka: Any, topic_partitions: list[TopicAndPartition]) -> list[tuple[TopicAndPartition, int]]:
-        """Returns each of these partitions with the committed offset of the group. The partitions have no entry in
-        `next_offsets`: the Kafka client began to read them at that offset, and nothing was committed since."""
+        """Returns each of these partitions with the committed offset of the group, or `OFFSET_BEGINNING` if it has
+        none. The partitions have no entry in `next_offsets`: the Kafka client began to read them at that offset, and
+        nothing was committed since."""
         if not topic_partitions:
             return []
         try:

@@ -111,7 +111,8 @@ class Delivery:
         return self.is_complete
 
     def failure(self) -> DeliveryFailed | None:
-        """Returns the error of a failed message, else None."""
+        """Returns the error of a failed message, else None. The failure then counts as reported: `send` does not report
+        it again."""
         if self.error is None:
             return None
         self._sender.mark_reported(self)

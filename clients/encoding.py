@@ -43,15 +43,15 @@ class Encoding:
 
     Attributes:
         encode: function that returns the bytes of a message value: the prefix with the schema id, and the Avro binary.
-            Raises `ValueRefused` with the field that does not fit.
+            Raises `ValueRefused`, with the field that does not fit if it is known.
         read_time: function (value, encoded value) that returns the message time, the time of the event, in
             milliseconds, or None to use the record timestamp instead. The attribute is None if the schema has no time
             field.
 
     Args:
         time_property: dotted path of the time field in the metadata of the subject; "" if it has none.
-        time_fields: dotted paths for a schema without that field; the first of these fields that the schema has is the
-            time field.
+        time_fields: dotted paths for a schema without that field; the first of these fields that the schema has with a
+            unit of time is the time field.
     """
 
     def __init__(

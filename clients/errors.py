@@ -3,17 +3,17 @@
 PipelineError
 ├── ProducerError              fields topic, subject and field; "" if not applicable
 │   ├── ProducerClosed         used after close(), or in a forked process
-│   ├── SchemaUnavailable      no schema is registered, or the registry is not reachable
+│   ├── SchemaUnavailable      no schema is registered, or the registry gives no usable response
 │   ├── SchemaRefused          the given schema is invalid, or the registry rejects it
 │   ├── ValueRefused           the value does not fit the schema
-│   ├── KeyRefused             the key is neither text nor bytes, or a tombstone has no key
-│   ├── BrokerUnavailable      no broker responds
-│   ├── DeliveryFailed         one message was not acknowledged; it may still be in the log
+│   ├── KeyRefused             the key cannot be converted to bytes, or a tombstone has no key
+│   ├── BrokerUnavailable      no broker responds, or the brokers reject the client
+│   ├── DeliveryFailed         one message was not acknowledged (it may still be in the log) or not sent
 │   └── FlushFailed            messages were not acknowledged, counted by topic
 └── ConsumerError              fields topic, partition and offset
     ├── ConsumerClosed         used after close(), or in a forked process
-    ├── SourceUnavailable      broker or registry are not reachable, or the topic does not exist
-    └── UndecodableMessage     a message does not match its schema
+    ├── SourceUnavailable      broker or registry do not respond or reject a request, or the topic does not exist
+    └── UndecodableMessage     a message does not match its schema, or its schema is not known
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class PipelineError(Exception):
 
 
 class ProducerError(PipelineError):
-    """A message was not sent. `field` is the dotted path of the field in the value."""
+    """A message was not sent or not acknowledged, or the producer cannot be used. `field` is the dotted path of the
+    field in the value."""
 
     def __init__(self, message: str, *, topic: str = "", subject: str = "", field: str = "") -> None:
         super().__init__(message)
@@ -40,7 +41,7 @@ class ProducerClosed(ProducerError):
 
 
 class SchemaUnavailable(ProducerError):
-    """No schema is available to encode the value."""
+    """No schema is available to encode the value: none is registered, or the registry gives no usable response."""
 
 
 class SchemaRefused(ProducerError):
@@ -52,19 +53,21 @@ class ValueRefused(ProducerError):
 
 
 class KeyRefused(ProducerError):
-    """The key is not text, bytes or None, or it is None for a tombstone."""
+    """The key is not text, bytes or None, it is text without a UTF-8 form, or it is None for a tombstone."""
 
 
 class BrokerUnavailable(ProducerError):
-    """No broker responds at the addresses of the settings."""
+    """No broker responds at the addresses of the settings, or the brokers reject the client."""
 
 
 class DeliveryFailed(ProducerError):
-    """The brokers did not acknowledge a message. It may still be in the log if only the response was lost."""
+    """The brokers did not acknowledge a message. It may still be in the log if only the response was lost.
+    `Producer.send` also raises this for a message that it does not send, because the Kafka client rejects it or earlier
+    messages failed."""
 
 
 class FlushFailed(ProducerError):
-    """Messages were not acknowledged since the last flush. `failed` counts them by topic."""
+    """Messages failed since the last flush, or are not acknowledged yet. `failed` counts them by topic."""
 
     def __init__(self, failed: Mapping[str, int], reason: str) -> None:
         total = sum(failed.values())
@@ -77,8 +80,8 @@ class FlushFailed(ProducerError):
 
 
 class ConsumerError(PipelineError):
-    """A message could not be returned to the application. `partition` and `offset` are -1 if the error concerns no
-    single message."""
+    """A message could not be returned to the application, or an offset not committed. `topic` is "", and `partition`
+    and `offset` are -1, where the error does not name them."""
 
     def __init__(self, message: str, *, topic: str = "", partition: int = -1, offset: int = -1) -> None:
         super().__init__(message)
@@ -88,15 +91,18 @@ class ConsumerError(PipelineError):
 
 
 class ConsumerClosed(ConsumerError):
-    """The consumer was used after `close`, or in a forked child process."""
+    """The consumer was used after `close`, or in a forked child process. A request for a message after `close` raises
+    no error: iteration has ended."""
 
 
 class SourceUnavailable(ConsumerError):
-    """Messages cannot be read: the brokers or the registry are not reachable, or the topic does not exist."""
+    """Messages cannot be read, or offsets not committed: the brokers or the registry do not respond or reject the
+    request, the Kafka client failed, or a topic or partition does not exist or is not read by the consumer."""
 
 
 class UndecodableMessage(ConsumerError):
-    """A message does not match its schema. `key` and `value` are its bytes. Iteration can continue after it."""
+    """A message does not match its schema, has no valid schema id, or its schema is not registered or cannot be used.
+    `key` and `value` are its bytes. Iteration can continue after it."""
 
     def __init__(
         self,

@@ -17,8 +17,8 @@ from headrace.clients.datum import INT_RANGES, LOGICAL_RANGES, UUID_TEXT
 
 NODES_MAX: Final = 2000
 DEPTH_MAX: Final = 12
-"""Limits of the schemas for which code is generated: the number of types (`NODES_MAX`) and their nesting. A larger
-schema would compile slowly, and Python limits nested blocks."""
+"""Limits of the schemas for which code is generated: the number of types, variables and constants in the code
+(`NODES_MAX`), and the nesting of types. A larger schema would compile slowly, and Python limits nested blocks."""
 
 FLOAT_MAX: Final = 3.4e38
 """Largest value that is encoded here as a float; fastavro encodes the few larger ones that round to a finite float."""
@@ -94,7 +94,8 @@ class _NotPlain(Exception):
 
 
 class _Unsupported(Exception):
-    """The schema has a type, such as fixed, for which no encoder is generated; another encoder must be used."""
+    """The schema has a type, such as fixed, for which no encoder is generated, or is too large; another encoder must be
+    used."""
 
 
 class _Part(NamedTuple):
@@ -149,7 +150,8 @@ def compile_encoder(schema: Schema, prefix: bytes, encode_any: Callable[[Any], b
     """Returns a function that encodes values of a schema to bytes that begin with `prefix`.
 
     The function encodes plain values itself and passes others to `encode_any`. If the schema has unsupported types
-    (fixed, recursive types, unions other than null and one type), returns `encode_any` itself.
+    (fixed, recursive types, unions other than null and one type), or exceeds `NODES_MAX` or `DEPTH_MAX`, returns
+    `encode_any` itself.
     """
     writer = _Writer(schema)
     try:

@@ -136,7 +136,7 @@ class GroupCommits:
 
     @property
     def is_pending(self) -> bool:
-        """Whether a commit that has timed out is still running."""
+        """Whether a commit that has timed out or was interrupted is still running."""
         return self._calls.is_busy
 
     def close(self, kafka: Any) -> None:
@@ -148,7 +148,8 @@ class GroupCommits:
 
     def commit_async(self, kafka: Any, owned: frozenset[TopicAndPartition]) -> None:
         """Commits the offsets of the partitions in `owned`, which the consumer reads, without waiting for the response.
-        Offsets that the brokers reject are part of the next commit.
+        Offsets that the brokers reject are part of the next commit, unless their partition was deleted. After the
+        brokers rejected an unknown partition, this first waits for their list of partitions.
 
         Args:
             kafka: the consumer of confluent-kafka.

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 CHECK_EVERY_MESSAGES: Final = 512
 """Number of messages between two polls for acknowledgements in `send`."""
 LARGE_BYTES: Final = 32 * 1024
-"""A message of at least this size triggers a poll at once."""
+"""A message with at least this `cost_bytes` triggers a poll at once."""
 
 UNACKNOWLEDGED_BYTES_MAX: Final = 64 * 1024 * 1024
 """Memory limit for messages in flight, above which `send` blocks. `send` checks it periodically, so it may be exceeded
@@ -42,8 +42,9 @@ class _ThreadState(threading.local):
 class InFlight:
     """The messages in flight of one producer. Thread-safe.
 
-    A sending thread appends a message to `added` before it passes the message to the Kafka client. The client's threads
-    append acknowledged and failed messages to `completed`. `process_completed` consumes both queues.
+    A sending thread appends a message to `added` before it passes the message to the Kafka client. While the Kafka
+    client is polled, it appends acknowledged and failed messages to `completed`. `process_completed` consumes both
+    queues.
 
     Args:
         counter: the producer's audit counts. Acknowledged messages are recorded in it, and messages that the Kafka
@@ -87,7 +88,8 @@ class InFlight:
         return self._bytes <= max(UNACKNOWLEDGED_BYTES_MAX, own_bytes)
 
     def pending(self) -> list[Delivery]:
-        """Returns the messages that the Kafka client has accepted, and that are neither acknowledged nor failed."""
+        """Returns the messages that were passed to the Kafka client, and for which no acknowledgement or failure was
+        processed yet."""
         with self._lock:
             self._move_added()
             return [delivery for delivery in self._pending if delivery.is_handed_over]

@@ -1,8 +1,8 @@
 """Functions that producer and consumer share as clients of librdkafka: connecting, options and errors.
 
-librdkafka retries connections for ever in its own threads, and creating a client succeeds without any broker. A single
-connection of `kafka_wire` therefore checks beforehand that a broker responds and accepts the credentials; a wrong
-password is tried only once.
+librdkafka retries connections for ever in its own threads, and creating a client succeeds without any broker.
+Connections of `kafka_wire` therefore check beforehand that a broker responds and accepts the credentials. They are
+retried until a timeout, but a wrong password is tried only once.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ REFUSED: Final = {
     "test.mock.num.brokers": "it would use simulated brokers",
     "default.topic.config": "pass its entries as separate options",
 }
-"""Options that neither client accepts from the application, with the remedy."""
+"""Options that neither client accepts from the application, with the reason or the remedy."""
 
 
 def merge_options(defaults: dict[str, Any], given: Options | None, refused: Mapping[str, str]) -> dict[str, Any]:
@@ -149,7 +149,7 @@ def merge_options(defaults: dict[str, Any], given: Options | None, refused: Mapp
             reason by the option's name.
 
     Raises:
-        ValueError: the application has set one of them.
+        ValueError: the application has set one of them, or one of `REFUSED`.
     """
     for name in given or ():
         reason = (REFUSED | dict(refused)).get(name.removeprefix("topic."))  # librdkafka accepts both names

@@ -32,12 +32,13 @@ PERMANENT_ERRORS: Final = frozenset(
         KafkaError._UNKNOWN_PARTITION,
     }
 )
-"""Error codes after which the consumer raises an error, because a retry would fail, too."""
+"""Error codes after which the consumer raises an error, because a retry would fail, too. (GROUP_AUTHORIZATION_FAILED
+only if the consumer has a group.)"""
 
 
 def log_exceptions(function: Callable[..., object], name: str) -> Callable[..., None]:
-    """Returns a wrapper that logs exceptions of the function instead of raising them. It is for callbacks that run in
-    threads without a caller that could handle the exception.
+    """Returns a wrapper that logs exceptions of the function instead of raising them. It is for callbacks with a caller
+    that cannot handle the exception.
 
     Args:
         name: name of the callback in the log.
@@ -78,7 +79,7 @@ class DeferredErrors:
             )
 
     def raise_first(self) -> None:
-        """Raises the first exception of the wrapped callbacks since the last call, if there is one."""
+        """Raises the first exception that was stored since the last call, if there is one."""
         error, self._first = self._first, None
         if error is not None:
             raise error
@@ -94,8 +95,8 @@ def is_fatal(error: Any) -> bool:
 
 
 def error_to_raise(error: Any, topic: str, *, group: str | None, options: Options) -> SourceUnavailable | None:
-    """Returns the exception that the consumer raises for an error of the Kafka client. Logs an error that the client
-    itself retries, and returns None.
+    """Returns the exception that the consumer raises for an error of the Kafka client. Logs an error from which the
+    client itself recovers, and returns None.
 
     Args:
         topic: topic that the error concerns, "" if unknown.

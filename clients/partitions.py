@@ -32,7 +32,7 @@ def known_partitions(kafka: Any, topic: str) -> frozenset[int]:
         kafka: a client of confluent-kafka.
 
     Raises:
-        SourceUnavailable: the brokers do not respond, or the topic does not exist.
+        SourceUnavailable: the brokers do not respond or reject the request, or the topic does not exist.
     """
     found = _partitions(kafka, topic)
     if not found:
@@ -47,7 +47,7 @@ def missing_partitions(kafka: Any, topic_partitions: Iterable[TopicAndPartition]
         kafka: a client of confluent-kafka.
 
     Raises:
-        SourceUnavailable: the brokers do not respond.
+        SourceUnavailable: the brokers do not respond or reject the request.
     """
     requested = sorted(topic_partitions)
     known = {topic: _partitions(kafka, topic) for topic in {topic for topic, _ in requested}}
@@ -67,13 +67,14 @@ def _partitions(kafka: Any, topic: str) -> frozenset[int]:
 
 
 def high_watermark(kafka: Any, topic_partition: TopicAndPartition) -> int:
-    """Returns the high watermark of a partition, the offset after its last readable record.
+    """Returns the offset up to which the client can read a partition: the high watermark, or the last stable offset if
+    a transaction is open before it.
 
     Args:
         kafka: a client of confluent-kafka.
 
     Raises:
-        SourceUnavailable: the brokers do not respond.
+        SourceUnavailable: the brokers do not respond or reject the request.
     """
     return _bounds(kafka, topic_partition)[1]
 
@@ -86,7 +87,7 @@ def offset_of(kafka: Any, topic_partition: TopicAndPartition, offset: int) -> in
         kafka: a client of confluent-kafka.
 
     Raises:
-        SourceUnavailable: the brokers do not respond.
+        SourceUnavailable: the brokers do not respond or reject the request.
         ValueError: another negative number.
     """
     if offset >= 0:
@@ -113,13 +114,13 @@ def _bounds(kafka: Any, topic_partition: TopicAndPartition) -> tuple[int, int]:
 
 def at_time(kafka: Any, topic_partitions: Iterable[TopicAndPartition], time_ms: int) -> list[TopicPartition]:
     """Returns each partition with the offset of its first record with the timestamp `time_ms` or a later one. If there
-    is no such record, this is the end of the partition; for a time before 1970, it is the beginning.
+    is no such record, this is the end of the partition. A time before 1970 counts as 1970.
 
     Args:
         kafka: a client of confluent-kafka.
 
     Raises:
-        SourceUnavailable: the brokers do not respond.
+        SourceUnavailable: the brokers do not respond or reject the request.
     """
     # Negative timestamps have special meanings for brokers.
     requested = [TopicPartition(*topic_partition, max(time_ms, 0)) for topic_partition in topic_partitions]
@@ -143,7 +144,7 @@ def at_end(kafka: Any, topic_partitions: Iterable[TopicAndPartition]) -> list[To
         kafka: a client of confluent-kafka.
 
     Raises:
-        SourceUnavailable: the brokers do not respond.
+        SourceUnavailable: the brokers do not respond or reject the request.
     """
     return [
         TopicPartition(*topic_partition, high_watermark(kafka, topic_partition)) for topic_partition in topic_partitions
@@ -159,7 +160,7 @@ def at_commit_or(
     that `start`, a function (Kafka client, partitions), returns for them.
 
     Raises:
-        SourceUnavailable: the brokers do not respond.
+        SourceUnavailable: the brokers do not respond or reject the request.
     """
     try:
         committed = kafka.committed(partitions, RESPONSE_TIMEOUT_S)

@@ -125,7 +125,9 @@ class Producer:
         options: further options of librdkafka, by their names in its documentation.
 
     Raises:
-        BrokerUnavailable: no broker responds.
+        BrokerUnavailable: no broker responds, or the brokers reject the client.
+        ValueError: an argument or option is invalid.
+        SettingsError, RegistryUnavailable: the settings of the brokers or the registry cannot be used.
     """
 
     def __init__(
@@ -212,22 +214,25 @@ class Producer:
         partition: int | None = None,
         on_delivery: Callable[[Delivery], None] | None = None,
     ) -> Delivery:
-        """Sends one event without waiting; `result()` of the returned delivery waits for the acknowledgement.
+        """Sends one event without waiting for its acknowledgement; `result()` of the returned delivery waits for it.
+        Blocks while a schema that is not cached is requested from the registry, or while the messages in flight exceed
+        the memory limit.
 
         Args:
             value: value of the schema, usually a dict; None is a tombstone and needs a key.
             key: messages with equal keys go to the same partition.
-            schema: Avro schema text or value; None is the latest version of the subject `<topic>-value`.
+            schema: Avro schema text or value; None is the latest version of the topic's subject, by default
+                `<topic>-value`.
             headers: names with text or bytes.
             timestamp_ms: record timestamp; None is now. 0 is not allowed, because librdkafka reads it as now.
             partition: partition number; takes precedence over the key.
             on_delivery: called when the message was acknowledged or failed, instead of the producer's own callback. It
-                runs in the thread that processes the acknowledgement, possibly inside another `send`, so it should be
-                fast. A signal handler that raises interrupts it.
+                runs in a thread that processes acknowledgements, possibly inside another `send`, so it should be fast.
+                A signal handler that raises interrupts it.
 
         Raises:
-            ProducerError: one of its subclasses; nothing was sent. `DeliveryFailed` also reports earlier messages whose
-                failure was not reported yet, once each.
+            ProducerError: nothing was sent. `DeliveryFailed` also reports earlier messages whose failure was not
+                reported yet, once each.
         """
         try:
             return self._send(topic, value, key, schema, headers, timestamp_ms, partition, on_delivery)
@@ -238,11 +243,14 @@ class Producer:
     def flush(self, timeout_s: float = 150.0) -> None:
         """Waits until every message sent before is acknowledged, and publishes the audit counts.
 
-        It also waits for the calls of `on_delivery`. After `timeout_s` no further call begins, but a running one is
-        waited for. A flush inside `on_delivery` does not wait for other calls.
+        It also calls `on_delivery`, and waits for such calls in other threads. After `timeout_s` it begins no further
+        call and no longer waits for other threads, but a call that it has begun ends first. A flush inside
+        `on_delivery` does not wait for other calls.
 
         Raises:
-            FlushFailed: messages failed since the last flush, or are not acknowledged after `timeout_s`.
+            FlushFailed: messages failed since the last flush, or are not acknowledged after `timeout_s`. The audit
+                counts are then published later.
+            ProducerClosed: the producer is closed, or this is a forked process.
         """
         if self._closed:
             raise ProducerClosed(self._closed)
@@ -265,7 +273,7 @@ class Producer:
         In a signal handler that interrupted a call of this producer, closing is deferred until that call ends.
 
         Args:
-            timeout_s: time limit of the flush.
+            timeout_s: time limit of the flush and of the publication of audit counts.
 
         Raises:
             FlushFailed: messages failed since the last flush, or are not acknowledged after `timeout_s`. The producer
@@ -417,7 +425,8 @@ class Producer:
 
     def _wait_for_capacity(self, own_bytes: int) -> None:
         """Waits while a message of `own_bytes` and the messages in flight together exceed the memory limit. The wait
-        ends at the latest when the messages in flight have reached their delivery timeout."""
+        ends at the latest when the messages in flight have reached their delivery timeout, or when the producer closes.
+        """
         self._has_polled = True
         self._poll(0.0)
         while not self._in_flight.has_capacity(own_bytes) and not self._closed:

@@ -46,7 +46,7 @@ def as_key_bytes(topic: str, key: Any) -> bytes:
         topic: the topic of the record, for the error.
 
     Raises:
-        KeyRefused: the key is not text or a bytes-like object.
+        KeyRefused: the key is not text or a bytes-like object, or is text without a UTF-8 form.
     """
     if isinstance(key, str):
         try:
@@ -68,7 +68,8 @@ def as_header_list(topic: str, headers: Iterable[tuple[str, str | bytes]]) -> li
         topic: the topic of the record, for the error.
 
     Raises:
-        ProducerError: a header is not a pair of a name and text or bytes, or cannot be encoded.
+        ProducerError: a header is not a pair of a name and text or bytes, has no UTF-8 form, or its name contains a
+            zero character.
     """
     try:
         given = list(headers)

@@ -32,16 +32,16 @@ that creates a new schema object for each message is slow, but does not fill the
 FAILED_REFRESHES_MAX = 10
 RETRY_S = 0.05
 """A value that does not fit the cached version triggers a refresh, because a newer version may exist. After
-`FAILED_REFRESHES_MAX` refreshes in a row without a newer version, each further one waits until `RETRY_S` have passed
-since the one before: an application that only sends invalid values then causes 20 requests per second, not one per
+`FAILED_REFRESHES_MAX` refreshes in a row without a newer version, further ones are skipped until `RETRY_S` have passed
+since the last one: an application that only sends invalid values then causes 20 requests per second, not one per
 message."""
 
 
 BACKOFF_S_MIN = 5.0
 BACKOFF_FACTOR = 20
-"""After a request without a response the registry is not contacted for `BACKOFF_FACTOR` times the duration of the
-request (at least `BACKOFF_S_MIN`). Cached schemas are used meanwhile, so a hanging registry takes at most 1/20 of the
-time."""
+"""After the registry gave no usable response to a refresh, no latest version is refreshed for `BACKOFF_FACTOR` times
+the duration of that request (at least `BACKOFF_S_MIN`). Cached schemas are used meanwhile, so the refreshes at a
+hanging registry take at most 1/20 of the time."""
 
 
 class EncodingCache:
@@ -68,7 +68,7 @@ class EncodingCache:
 
         Raises:
             SchemaRefused: the given schema is invalid or rejected.
-            SchemaUnavailable: no schema is registered, or the registry is not reachable.
+            SchemaUnavailable: no schema is registered, it cannot be read, or the registry gives no usable response.
             ProducerError: the topic is not text.
         """
         if not isinstance(topic, str):
@@ -100,8 +100,9 @@ class EncodingCache:
         return cached[1]
 
     def newer_than(self, encoding: Encoding) -> Encoding | None:
-        """Returns the encoding for the latest version of the subject if that version is newer than the one of
-        `encoding`, else None. Called when a value does not fit `encoding`."""
+        """Returns the encoding for the latest version of the subject if that is another version than the one of
+        `encoding`. Returns None if it is not, or if the registry may not be contacted yet. Called when a value does not
+        fit `encoding`."""
         topic = encoding.topic
         latest, _ = self._latest[topic]
         if latest is not encoding:

@@ -26,12 +26,14 @@ from headrace.clients.datum import (
 )
 
 Guard = Callable[[Any], bool]
-"""Function that returns True for a value that the encoder writes correctly. After False, `find_problem` must decide."""
+"""Function that returns True for a value that the encoder writes correctly or rejects. After False, `find_problem` must
+decide."""
 
 
 def compile_guard(schema: Schema) -> Guard | None:
-    """Returns the guard of a schema: a function that returns True for a value that fastavro's encoder writes correctly.
-    After False, `find_problem` must decide. Returns None if the encoder itself rejects all invalid values."""
+    """Returns the guard of a schema: a function that returns True for a value that fastavro's encoder writes correctly
+    or rejects. After False, `find_problem` must decide. Returns None if the encoder itself rejects all invalid values.
+    """
     return _Compiler(schema).guard(schema.root)
 
 
@@ -86,8 +88,8 @@ class _Compiler:
 
     def _union(self, node: Union) -> Guard:
         """Returns the guard of a union: a function that returns True only for values that fastavro's encoder writes
-        correctly. The encoder chooses the branch by the value's class and the underlying types alone, so the guard
-        returns False for values for which this choice may be wrong."""
+        correctly or rejects. The encoder chooses the branch by the value's class and the underlying types alone, so the
+        guard returns False for values for which this choice may be wrong."""
         branches = [self._schema.resolve(branch) for branch in node.branches]
         guards = {branch_name(branch): self.guard(branch) for branch in branches}
         kinds = {branch.type for branch in branches if isinstance(branch, Primitive)}
