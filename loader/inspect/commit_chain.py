@@ -29,9 +29,9 @@ class ChainFile:
 class CommitChain:
     """The result of `read_chain` for one topic.
 
-    `live` are the files that belong to the topic as of `commit_number`, `later` the files of newer commits, which are
-    not published yet. `generations` are the generations of rewritten time partitions, as of `commit_number`. `findings`
-    are the contradictions between the commits.
+    `live` are the files that belong to the topic as of `commit_number`, `later` the files of newer commits, which may
+    not be published yet. `generations` are the generations of rewritten time partitions, as of `commit_number`.
+    `findings` are the contradictions between the commits.
     """
 
     commit_number: int
@@ -48,7 +48,7 @@ def read_chain(log: CommitLog, topic: str, commit_number: int) -> CommitChain:
 
     Args:
         log: the commit log, after a call of `read_state`.
-        commit_number: the newest commit with published files; files of newer commits are returned separately.
+        commit_number: the commit up to which all files are published; files of newer commits are returned separately.
     """
     known = log.state.topics[topic]
     chain = CommitChain(commit_number)

@@ -34,7 +34,8 @@ def count_rows(file: IO[bytes], length: int) -> int:
 
 
 def positions(file: IO[bytes]) -> Iterator[tuple[int, int]] | None:
-    """Returns the Kafka partition and offset of every row of a data file, None if the file has no `kafka` column.
+    """Returns the Kafka partition and offset of every row of a data file in which the `kafka` column is not null, None
+    if the file has no such column.
 
     Raises:
         OSError: the file cannot be read.

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class ConsistencyCheck(StrEnum):
-    """What `headrace verify` checks of a topic; each value is one check."""
+    """The checks of `headrace verify`, one per value."""
 
     COMMITS = "commits"  # offsets without holes, every offset accounted for
     INDEX = "index"  # the index of files agrees with the commits
@@ -32,7 +32,8 @@ class VerifyFinding:
 
 @dataclass(frozen=True, slots=True)
 class TopicVerified:
-    """The result of `verify_topic` for one topic. `waiting` counts committed files that the next load will publish."""
+    """The result of `verify_topic` for one topic. `files`, `rows` and `bytes` are those of published files; `rows` only
+    of data files. `waiting` counts committed files that the next load will publish."""
 
     topic: str
     commits: int

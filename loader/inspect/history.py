@@ -1,4 +1,4 @@
-"""The history of a topic's table: which commit added which columns."""
+"""The history of a topic's table: which commit added or changed which columns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class TableChange:
 
 
 def table_history(log: CommitLog, topic: str) -> tuple[TableChange, ...]:
-    """Returns the changes of a topic's table, oldest first.
+    """Returns the changes of a topic's load schema, oldest first. Not every one changed a column; `changes` is empty
+    then.
 
     Reads every commit of the topic, which takes long after years of loads every ten minutes.
 

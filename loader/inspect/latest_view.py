@@ -1,5 +1,6 @@
-"""Defines a view that shows a topic's table in the form of its newest schema: every field under the field's own name,
-regardless of earlier versions.
+"""Defines a view that shows a topic's table in the form of its newest schema: every field under the field's own name in
+lower case, regardless of earlier versions. If two fields have the same name in lower case, the second has the name of
+its column.
 
 Values in sibling columns (`note`, `note__int`) are merged where plain values can be cast, and nulls stay null. Times
 that Spark shows as numbers are cast. The doc of a field is the comment of its column. The expressions are Spark SQL.
@@ -57,8 +58,7 @@ TIMES: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def newest_id(state: TopicState) -> int | None:
-    """Returns the schema id of the newest version in the topic's load schema, None if the load schema has no version
-    yet."""
+    """Returns the schema id of the newest version in the topic's load schema, None if it is unknown."""
     fold = LoadState.from_json(json.loads(state.load_schema.fold))
     return next(iter(fold.routes)) if fold.newest is None and len(fold.routes) == 1 else fold.newest
 
@@ -107,8 +107,8 @@ def _columns(load: Record, newest: Record, route: StoredRoute) -> Iterator[tuple
 
 
 def _siblings(load: Record, column: Field, name: str) -> list[Field]:
-    """Returns the columns with values of the same field from earlier versions, as far as these can be cast to the type
-    of the field's present column.
+    """Returns the other columns with the field's name as source, as far as their values can be cast to the type of the
+    field's present column.
 
     Args:
         load: the load schema, whose fields are the columns of the table.

@@ -40,7 +40,8 @@ class LocatedMessage:
     """The result of `locate`: where the message at an offset is.
 
     `files` are paths below the warehouse: the file with the message, or the files that may have it. `detail` is a
-    sentence. `commit_number` is the commit that loaded the offsets `[start, end)`, which include this one; 0 for none.
+    sentence. `commit_number` is the commit that loaded or omitted this offset, 0 for none. `[start, end)` are the
+    offsets of the partition that it loaded; an omitted offset may be outside of them.
     """
 
     topic: str

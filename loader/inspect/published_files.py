@@ -56,8 +56,8 @@ def _begin(time: str) -> str:
 
 
 def applied_commit_number(log: CommitLog, topic: str) -> int:
-    """Returns the newest commit of a topic up to which all its files are published. If the applier's cursor was lost,
-    returns the topic's newest commit."""
+    """Returns the newest commit of a topic up to which all its files are published. If the applier has no cursor,
+    because it was lost or no file has been published yet, returns the topic's newest commit."""
     newest = log.state.topics[topic].commit_number
     return min(newest, read_cursor(log.storage, FILES).position(topic) or newest)
 

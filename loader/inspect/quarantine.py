@@ -18,7 +18,8 @@ from headrace.loader.work_unit import FileKind
 
 @dataclass(frozen=True, slots=True)
 class QuarantinedRow:
-    """A row of a quarantine file: a message that could not be loaded. The timestamp is in milliseconds."""
+    """A row of a quarantine file: a message that could not be loaded, or the bytes of a corrupt batch. The timestamp is
+    in milliseconds."""
 
     partition: int
     offset: int
@@ -57,7 +58,7 @@ def committed_files(log: CommitLog, topic: str | None = None) -> list[Quarantine
     published yet.
 
     Raises:
-        CorruptCommit: a commit cannot be read.
+        CommitLogError: the commits cannot be read.
     """
     state = log.read_state()
     index = FileIndex(log)

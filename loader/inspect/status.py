@@ -24,9 +24,10 @@ ADVISORY = frozenset({"group_offsets"})
 class TopicStatus:
     """Status of one topic.
 
-    `lag` is in offsets, None if the brokers are unavailable or lack the topic. `file_bytes_mean` is None without files.
-    `complete_until` is the table's property `headrace.complete_until`, "" if it is not set. `pending` names the
-    appliers that have not applied the topic's newest commit.
+    `lag` is in offsets, None if the brokers are unavailable, or lack the topic, or the settings exclude it. `files` and
+    `rows` do not include the quarantine. `file_bytes_mean` is None without files. `complete_until` is the value that
+    loads last gave to the table's property `headrace.complete_until`, "" for none. `pending` names the appliers that
+    have not applied the topic's newest commit.
     """
 
     topic: str
@@ -46,9 +47,9 @@ class TopicStatus:
 @dataclass(frozen=True, slots=True)
 class LoadStatus:
     """Status of the loader. `cursors` has, by applier, the number up to which the applier has applied all commits of
-    all topics. `waiting` are topics that exist on the brokers and have no commit. `note` is the reason why the lags of
-    the topics are unknown, "" if they are known. `runs` are the newest lines of the run log, oldest first. `notes` are
-    remarks about this installation, such as a missing C core."""
+    all topics. `waiting` are topics that exist on the brokers, are to be loaded and have no commit. `note` is the
+    reason why the lags of the topics are unknown, "" if they are known. `runs` are the newest lines of the run log,
+    oldest first. `notes` are remarks about this installation, such as a missing C core."""
 
     commit_number: int
     committed_at_ms: int
@@ -61,7 +62,7 @@ class LoadStatus:
 
     @property
     def has_pending(self) -> bool:
-        """Whether rows of a commit are not in their table yet. Pending group offsets, which only lag tools show, do not
+        """Whether an applier has not applied a commit yet. Pending group offsets, which only lag tools show, do not
         count."""
         return any(set(topic.pending) - ADVISORY for topic in self.topics)
 
@@ -83,7 +84,7 @@ def load_status(
         notes: remarks about this installation.
 
     Raises:
-        CorruptCommit: a commit cannot be read.
+        CommitLogError: the commits cannot be read.
     """
     state = log.read_state()
     cursors = {name: read_cursor(log.storage, name) for name in APPLIERS if name != AUDIT}

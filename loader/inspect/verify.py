@@ -76,7 +76,8 @@ def _name(log: CommitLog, topic: str, chain: CommitChain, committed: ChainFile) 
 
 
 def _check_waiting(topic: str, storage: Storage, name: str, committed: ChainFile) -> Iterator[VerifyFinding]:
-    """Yields a finding if a committed file that is not published yet is missing or incomplete in staging.
+    """Yields a finding if a committed file of a newer commit is missing or incomplete in staging and is not published
+    either.
 
     Args:
         name: the path at which the file will be published.
@@ -164,7 +165,8 @@ def _names(files: Iterable[ChainFile]) -> dict[TimePartition, set[str]]:
 
 
 def _foreign(log: CommitLog, topic: str, files: WarehouseFiles, chain: CommitChain) -> Iterator[VerifyFinding]:
-    """Yields files that queries of the topic read although no commit contains them.
+    """Yields files that queries of the topic read although no commit contains them. Lists only the directories of time
+    partitions with committed files.
 
     Args:
         log: the commit log; its state has the topic's directory.

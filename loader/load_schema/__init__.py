@@ -12,9 +12,9 @@ written. Their counterparts in the load schema are load types, load records and 
 record is a column too.
 
 **Sources of columns.** When a version is folded in, each of its records is matched with the load record for it, column
-by column, in the order of the load record. A column takes the first of its sources that the writer's record has, that
-no earlier column of this record took, and whose type the column can hold. For a writer schema that is not a version of
-the subject, `route_fields` computes the same from the present text.
+by column, in the order of the load record. Of its sources, a column considers the first one that the writer's record
+has and that no earlier column of this record took. It takes it if the column can hold its type. For a writer schema
+that is not a version of the subject, `route_fields` computes the same from the present text.
 
     field property        meaning
     headrace.source       list of names of writer fields that feed the column (it gets their values), newest
@@ -30,17 +30,18 @@ the subject, `route_fields` computes the same from the present text.
     type property         meaning
     headrace.kind         "members" on a record: a union of several branches, at most one member is not null. A
                           writer type that is no union counts as its only branch.
-                          "json" on a string: the value's Avro-JSON text (recursive types).
+                          "json" on a string: the value's Avro-JSON text (recursive, too large or too deep types).
                           "unscaled" on bytes: the unscaled value of a decimal that Hive cannot hold, copied.
     headrace.decimal      with "unscaled": "precision,scale" of the writer.
     headrace.widened      list of primitive types that the column was widened from and still holds by promotion
                           although that may round (`long` in a column that became `double`).
     headrace.names        on a record or enum: list of further type names (without namespace) for this type.
 
-**When a column is reused.** A value stays in its column if the column can hold it exactly by Avro promotion and the
-meaning is the same: an int writer in a long column (a narrowing), a nullable writer, an enum or record with an alias to
-the old one, a uuid annotation, a decimal with more digits and the same scale. Otherwise a sibling column
-`<name>__<kind>` is added; the old column stays and is null in new rows. The reasons are the rows of `RULES`.
+**When a column is reused.** A value stays in its column if the column can hold it by Avro promotion and the meaning is
+the same. The promotion is exact, except when a column is widened to float or double, and for types that it was widened
+from. Examples: an int writer in a long column (a narrowing), a nullable writer, an enum or record with an alias to the
+old one, a uuid annotation, a decimal with more digits and the same scale. Otherwise a sibling column `<name>__<kind>`
+is added; the old column stays and is null in new rows. The reasons are the rows of `RULES`.
 
 Load types are plain: no references (a named type used twice becomes two types), no doc (docs of fields are stored next
 to the text and appear only in the table's schema), no union except `["null", T]` or `[T, "null"]`, no one-branch union.

@@ -156,7 +156,8 @@ class Folding(TypeFolding):
 
     def unfed(self, column: Field, path: str, *, is_lacking: bool) -> Field:
         """Makes a column nullable, because no field of the version that is folded in feeds it: it is null in rows of
-        this version. Returns the changed column.
+        this version. Returns the changed column. Without `growing`, a column that is nullable or has a default does not
+        change.
 
         Args:
             path: the dotted path of the record that has the column, "" at the top level.
@@ -194,7 +195,7 @@ class Folding(TypeFolding):
     ) -> Sequence[Field]:
         """Returns the columns of a load record after the renames of this version. A field has been renamed if it is not
         a source of a column yet, and one of its aliases is a source of a column and not the name of a field of `node`.
-        The column gets the field's name if `rename` permits it.
+        The column gets the field's name, with a suffix if the name is taken, if `rename` permits it.
 
         Args:
             columns: the columns before the renames.
@@ -351,6 +352,7 @@ class Folding(TypeFolding):
 
         Raises:
             NotAColumn: the new column is nested and too large, so that the top-level column around it must be text.
+            LoadSchemaTooLarge: the version has too many types.
         """
         try:
             return self.shape(node, path, within)

@@ -1,4 +1,4 @@
-"""Folds the versions of a subject into a load schema, and records the rule that was applied for each change."""
+"""Folds the versions of a subject into a load schema, and records the rules that were applied."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ RULES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class AppliedRule:
-    """A rule (a key of `RULES`) that changed a column when a version was folded in. The column is a dotted path."""
+    """A rule (a key of `RULES`) that was applied to a column when a version was folded in. Most rules change the
+    column; `held` does not. The column is a dotted path."""
 
     version: int
     column: str
@@ -93,7 +94,7 @@ EMPTY: Final = LoadState()
 
 def fold(state: LoadState, version: int, schema: Schema, schema_id: int | None = None) -> LoadState:
     """Folds a version of the subject into the load schema `state` and returns the new state. Returns the same state if
-    the version is already in it.
+    the version is already in it, and its schema id has a route or is None.
 
     Versions are folded in ascending order. The fold is deterministic, so two drivers get the same result. If a subject
     was permanently deleted and registered again, a version number occurs a second time, with another schema id; it
@@ -141,7 +142,7 @@ def _comments(before: Mapping[int, str], writer: Record, route: StoredRoute) -> 
 
 @dataclass(frozen=True, slots=True)
 class ExplainedRule:
-    """A rule that changed a column when a version was folded in, with the reason of the rule."""
+    """A rule that was applied to a column when a version was folded in, with the reason of the rule."""
 
     version: int
     column: str
@@ -151,8 +152,8 @@ class ExplainedRule:
 
 
 def explain(state: LoadState) -> tuple[ExplainedRule, ...]:
-    """Returns all rules by which the versions folded into the load schema `state` changed its columns, in the order of
-    the versions, each with its reason."""
+    """Returns all rules that were applied to columns when the versions were folded into the load schema `state`, in the
+    order of the versions, each with its reason."""
     return tuple(
         ExplainedRule(rule.version, rule.column, rule.rule, rule.detail, RULES[rule.rule]) for rule in state.applied
     )

@@ -1,5 +1,5 @@
-"""The `kafka` column, the last column of a load schema: topic partition, offset and timestamp of the row's message.
-`loader.project.kafka_column` encodes its values."""
+"""The `kafka` column, the last column of a load schema: topic partition, offset and timestamp of the row's message, and
+in the variant `full` its key and headers. `loader.project.kafka_column` encodes its values."""
 
 from __future__ import annotations
 

@@ -79,8 +79,8 @@ class LoadSchemaTooLarge(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A rule that changed a column when a version was folded in: the dotted path of the column, the name of the rule,
-    and details."""
+    """A rule that was applied to a column when a version was folded in: the dotted path of the column, the name of the
+    rule, and details."""
 
     column: str
     rule: str
@@ -220,6 +220,7 @@ class TypeFolding(ABC):
 
         Raises:
             NotAColumn: no Hive column can hold the writer's type.
+            LoadSchemaTooLarge: the version has too many types.
         """
         mark = len(self.notes)
         inner, was_nullable = split(load)
@@ -323,9 +324,9 @@ class TypeFolding(ABC):
         return Primitive(node.type, props=with_prop((), WIDENED, rounding or None))
 
     def merge_decimal(self, inner: Primitive, node: Primitive, path: str) -> Primitive | None:
-        """Returns the column's type with as many digits as the writer's decimal needs. Decimals of the same scale have
-        the same bytes. Returns None if the two are not decimals of the same scale, or if Hive cannot hold that many
-        digits.
+        """Returns the column's type with at least as many digits as the writer's decimal needs. Decimals of the same
+        scale have the same bytes. Returns None if the two are not decimals of the same scale, or if Hive cannot hold
+        that many digits.
 
         Args:
             inner: the column's type without null.

@@ -21,7 +21,7 @@ class Enclosing:
     text.
 
     `records` are the names of the writer's enclosing records, including the outermost; a type with one of these names
-    is recursive. `path` is the column's path in the load schema; its length is the depth.
+    is recursive. `path` is the column's path in the load schema; its number of steps is the depth.
     """
 
     records: frozenset[Name] = frozenset()

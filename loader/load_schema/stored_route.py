@@ -44,7 +44,8 @@ class FoldedType(NamedTuple):
 
 def stored_route(route_places: Iterable[RoutePlace]) -> StoredRoute:
     """Returns the stored form of the route of a record or union: a mapping from the position of a field or branch to
-    the position of its column. It omits each field that goes to the column after that of the previous field.
+    the position of its column. It omits each field that goes to the column after that of the previous field and has no
+    route inside.
 
     Args:
         route_places: for each field or branch, in the writer's order, the position of its column and the route inside.

@@ -1,5 +1,5 @@
 """The schema that a topic's Hive table declares: the schema of its files, but with a type for columns that are always
-null."""
+null, and with comments."""
 
 from __future__ import annotations
 

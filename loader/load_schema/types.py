@@ -354,7 +354,8 @@ class ColumnNames:
         self._last_numbers.clear()
 
     def free(self, wanted: str) -> str:
-        """Returns the wanted name if no column has or had it, else the name with a number appended."""
+        """Returns the wanted name if no column has or had it and it is not reserved, else the name with a suffix. A
+        name longer than `COLUMN_NAME_CHARS_MAX` is cut first."""
         if len(wanted) > COLUMN_NAME_CHARS_MAX:
             digest = hashlib.sha256(wanted.encode()).hexdigest()[:8]
             wanted = f"{wanted[: COLUMN_NAME_CHARS_MAX - 9]}_{digest}"
