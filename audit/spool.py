@@ -8,7 +8,8 @@ kernel, and costs one memory write per message instead of a system call. It does
              byte order of the machine, each stored at once) | topic length (2) | topic (UTF-8)
 
 A slot is filled before its state changes to OPEN, and its `sent` is increased before a message is handed to the Kafka
-client. So `count <= messages in the log <= sent` holds for every window, whenever the process ends.
+client. So `count <= messages in the log <= sent` holds for every window, whenever the process ends, unless a count of
+the window got no slot.
 
 A write to a hole of a mapped file kills the process (SIGBUS) if the disk is full. Slots are therefore allocated with
 `pwrite`, which can fail with an error, before they are used.

@@ -29,7 +29,8 @@ from headrace.audit.window import known_window
 DATABASE_NAME: Final = "audit.db"
 FORMAT: Final = 1
 BUSY_TIMEOUT_S: Final = 60.0
-"""How long a writer waits for another one. A transaction adds at most the rows of one load, which takes seconds."""
+"""How long a writer waits for another one. A transaction adds the rows of commits of one topic, or of one batch of the
+audit topic, which takes seconds."""
 DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 _COLUMNS: Final = (

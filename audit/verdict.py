@@ -14,13 +14,13 @@ from headrace.audit.offsets import CONTIGUOUS, OffsetCheck
 class AuditVerdict(StrEnum):
     """The verdict of a window. The verdict of a topic is the most severe of its windows."""
 
-    COMPLETE = "complete"  # every tier counted the same messages
+    COMPLETE = "complete"  # the tiers with counts have the same messages, apart from unacknowledged ones
     SKIPPED = "skipped"  # missing messages that are explained by offsets that commits skipped
-    UNTRACKED = "untracked"  # more messages in the log than counted: a producer of the topic does not count
-    ACCEPTED = "accepted"  # a finding that an operator accepted, with a reason
-    PAST = "past"  # a finding for which nothing was counted for `audit.findings_ttl`
+    UNTRACKED = "untracked"  # more messages in the log than sent: a producer does not count, or sent some twice
+    ACCEPTED = "accepted"  # a finding or unknown window that an operator accepted, with a reason
+    PAST = "past"  # a finding or unknown window without new counts for `audit.findings_ttl`
     PENDING = "pending"  # the counts differ, and the grace period has not ended
-    UNKNOWN = "unknown"  # a tier has no counts
+    UNKNOWN = "unknown"  # a tier has no counts that are needed for another verdict
     EXTRA = "extra"  # more messages than in the tier before
     MISSING = "missing"  # fewer messages than in the tier before
     MISMATCH = "mismatch"  # the same number of messages with other content, or some missing and others extra

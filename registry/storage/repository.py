@@ -186,8 +186,8 @@ class Repository:
         return self._results.get(key)
 
     def bump_revision(self, *, of_settings: bool = False) -> None:
-        """Increases the registry's revision, before the transaction takes any other lock. Transactions that do this
-        queue here and cannot deadlock.
+        """Increases the registry's revision, before the transaction takes any other lock (a replica locks its
+        replication state earlier). Transactions that do this queue here and cannot deadlock.
 
         Args:
             of_settings: marks a change of configuration or modes. A registration that was decided before the change
