@@ -6,7 +6,7 @@
 The identity is an id that shows whether the registry is that of the last run. A registry never assigns an id to a
 second schema, so a cached text needs no request. But a registry that was created again or restored from an older copy
 may do so, and then it is unknown which of the two schemas a message has. Each cached text is therefore compared with
-the registry once per registry identity, and a topic that uses a changed id is stopped.
+the registry at least once per registry identity, and a topic that uses a changed id is stopped.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Converts a body in its writer's schema to the body of a row in the load schema. This is the specification, in Python.
 
-A conversion is compiled once per writer and load schema and rewrites bytes to bytes. No values are built, so floats,
-decimals, timestamps, repeated map keys and union branches survive exactly. If both schemas agree, the body is only
-validated by `avro_codec.walk`, which defines whether bytes are a value of a schema, and copied. The tests compare the
-result with fastavro and Avro Java.
+A conversion is compiled once per writer and load schema and rewrites bytes to bytes. No values are built, except for
+columns of JSON text, so floats, decimals, timestamps, repeated map keys and union branches survive exactly. If both
+schemas agree, the body is only validated by `avro_codec.walk`, which defines whether bytes are a value of a schema, and
+copied. The tests compare the result with fastavro and Avro Java.
 
 `loader.load_schema` decides which field goes into which column. A union with several types has a column that is a
 record with one field per type, called members; `loader.load_schema` also decides which branch goes into which member. A

@@ -36,7 +36,8 @@ class MergeSource:
 
 @dataclass(frozen=True, slots=True)
 class MergeUnit:
-    """The files of one time partition that a task merges into one file, or into one per schema. Sizes are in bytes.
+    """The files of one time partition that a task, or the driver, merges into one file or into one per schema. Sizes
+    are in bytes.
 
     `warehouse` is the directory from which tasks open the published files (`WarehouseFiles.reach`), `staging` the
     directory for the merged files (`Staging.location`). `build` identifies the driver's installation; a task with
@@ -58,8 +59,7 @@ class MergeUnit:
 
 @dataclass(frozen=True, slots=True)
 class MergeResult:
-    """The result of one task that merges files of a time partition: the merged files, or none and the reason in
-    `error`."""
+    """The result of one `MergeUnit`: the merged files, or none and the reason in `error`."""
 
     task: int
     files: tuple[StagedFile, ...]
@@ -97,7 +97,7 @@ def run_merge_unit(unit: MergeUnit) -> MergeResult:
 
 def merge(unit: MergeUnit, files: WarehouseFiles, sink: BlockSink) -> MergeResult:
     """Merges the small files of one time partition, as listed in `unit`, and returns the merged files. If a file is
-    damaged or a disk fails, returns the reason in the result instead of raising an error.
+    damaged, a disk fails or the driver has another build, returns the reason in the result instead of raising an error.
 
     Args:
         files: opens the published files.

@@ -34,9 +34,9 @@ class Retirement:
         self._partitions = partitions
 
     def retire(self, now_ms: int) -> frozenset[int]:
-        """Deletes replaced files if their rewrite was committed a day (`READERS_MS`) before `now_ms` or earlier.
-        Returns the commit numbers of the rewrites whose replaced files are now all deleted; the next commit lists them
-        in `retired`, so that later runs do not examine them.
+        """Deletes replaced files if their rewrite was committed a day (`READERS_MS`) before `now_ms` or earlier, and
+        the appliers of files and partitions have applied it. Returns the commit numbers of the rewrites whose replaced
+        files are now all deleted; the next commit lists them in `retired`, so that later runs do not examine them.
 
         Raises:
             CorruptCommit: a commit cannot be read.

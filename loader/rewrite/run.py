@@ -32,7 +32,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RewritePorts:
-    """The interfaces that a rewrite uses. `run_merges` runs merge units as parallel tasks."""
+    """The interfaces that a rewrite uses. `run_merges` runs merge units: as parallel tasks on a local file system, one
+    after the other in the driver on HDFS and S3."""
 
     log: CommitLog
     staging: Staging
@@ -73,8 +74,8 @@ class RewriteReport:
 
 @dataclass(frozen=True, slots=True)
 class CompactSettings:
-    """Settings of `compact`. A time partition is merged `closed_ms` after its end, because late messages may add files
-    until then. Sizes are in bytes. `codec_of` returns the codec of a topic's files."""
+    """Settings of `compact`. A time partition is merged `closed_ms` after its end at the earliest, because late
+    messages may add files until then. Sizes are in bytes. `codec_of` returns the codec of a topic's files."""
 
     closed_ms: int
     bytes_target: int
@@ -140,7 +141,7 @@ def accept_missing(
 
 
 def compact(ports: RewritePorts, topics: Sequence[str], settings: CompactSettings, *, is_dry: bool) -> RewriteReport:
-    """Merges the small files of past time partitions, in parallel tasks. Returns a report of the replaced files.
+    """Merges the small files of past time partitions. Returns a report of the replaced files.
 
     Args:
         topics: names of the topics to compact.
