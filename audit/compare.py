@@ -34,9 +34,9 @@ def reconcile_window(
     """Compares the counts of one window between producers, log and tables, and returns the verdict.
 
     A difference between producers and log is `pending` until `grace_ms` after the end of the window and after its
-    newest producer row. If the log has more messages, the newest count of the log is considered, too. A special window
-    has no end: missing messages are `pending` only up to the number that producers counted within the last `grace_ms`.
-    A difference between log and tables is never `pending`.
+    newest producer row; so are missing counts that would be `unknown`. If the log has more messages, the newest count
+    of the log is considered, too. A special window has no end: missing messages are `pending` only up to the number
+    that producers counted within the last `grace_ms`. A difference between log and tables is never `pending`.
 
     Args:
         facts: the counts of the window.

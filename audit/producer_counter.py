@@ -285,8 +285,8 @@ class ProducerCounter:
                 self._windows.setdefault(topic, set()).add(start_ms)
 
     def _open_row(self, topic: str, start_ms: int) -> OpenRow:
-        """Returns the running count (`OpenRow`) of a topic in the window that begins at `start_ms`; starts one if there
-        is none."""
+        """Returns the running count (`OpenRow`) of a topic in the window that begins at `start_ms`; starts one if
+        necessary."""
         row = self._rows.get((topic, start_ms))
         if row is None:
             self._sequence += 1

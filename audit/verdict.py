@@ -20,7 +20,7 @@ class AuditVerdict(StrEnum):
     ACCEPTED = "accepted"  # a finding or unknown window that an operator accepted, with a reason
     PAST = "past"  # a finding or unknown window without new counts for `audit.findings_ttl`
     PENDING = "pending"  # the counts differ, and the grace period has not ended
-    UNKNOWN = "unknown"  # a tier has no counts that are needed for another verdict
+    UNKNOWN = "unknown"  # a tier has no counts to compare
     EXTRA = "extra"  # more messages than in the tier before
     MISSING = "missing"  # fewer messages than in the tier before
     MISMATCH = "mismatch"  # the same number of messages with other content, or some missing and others extra

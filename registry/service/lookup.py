@@ -200,8 +200,8 @@ class Lookup:
         return True
 
     def find_version(self, subject: str, request: SchemaRequest, *, normalize: bool, deleted: bool) -> StoredVersion:
-        """The version of a subject that has the request's schema; of several, the one with equal text first, then the
-        newest.
+        """The version of a subject that has the request's schema; of several, a version with exactly the request's
+        content first, then the newest.
 
         Args:
             subject: the subject; an alias is resolved.
