@@ -2,8 +2,8 @@
 
 `uniform` balances the number of partitions per member. If all members subscribe to the same topics, the numbers differ
 by at most one; within that, members keep as many of their current partitions as possible. `range` gives each member
-consecutive partitions of each topic, so that a member gets the same partition numbers of several topics; it ignores the
-current assignment.
+consecutive partitions of each topic, so that a member gets the same partition numbers of topics with equally many
+partitions and the same subscribers; it ignores the current assignment.
 """
 
 from __future__ import annotations

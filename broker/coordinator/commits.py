@@ -59,7 +59,8 @@ class OffsetCommits:
             supports_member_epochs: whether the response in the client's version can have the error STALE_MEMBER_EPOCH.
 
         Raises:
-            RequestRefused: the member or its generation is not current.
+            RequestRefused: the member or its generation is not current, the group does not exist, a classic group waits
+                for the leader's assignment, or a member of a consumer group uses a version without member epochs.
         """
         group = self._store.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
@@ -83,8 +84,8 @@ class OffsetCommits:
         generation: int,
         partitions: Collection[TopicPartition],
     ) -> None:
-        """Checks that a member of a group may commit offsets of these partitions in a transaction. A client of an old
-        version names no member, and is not checked.
+        """Checks that a member of a group may commit offsets of these partitions in a transaction. A client that names
+        no member, such as one of an old version, is not checked.
 
         Args:
             instance_id: the instance id of a static member, else None.
@@ -92,7 +93,8 @@ class OffsetCommits:
                 that is not a member.
 
         Raises:
-            RequestRefused: the member or its generation is not current.
+            RequestRefused: the member or its generation is not current, the group does not exist, or a classic group
+                waits for the leader's assignment.
         """
         # Clients older than TxnOffsetCommit version 3 do not name the member.
         if generation >= 0 or member_id or instance_id is not None:
@@ -110,7 +112,7 @@ class OffsetCommits:
             offsets: the offset to commit for each topic partition.
 
         Raises:
-            RequestRefused: the offsets could not be stored.
+            RequestRefused: the offsets could not be stored, or exceed the memory limit, or the group cannot be created.
         """
         if not offsets:
             return
@@ -136,7 +138,7 @@ class OffsetCommits:
             epoch: the producer's epoch.
 
         Raises:
-            RequestRefused: the offsets could not be stored.
+            RequestRefused: the offsets could not be stored, or exceed the memory limit, or the group cannot be created.
         """
         if not offsets:
             return
@@ -169,7 +171,7 @@ class OffsetCommits:
             keys: group, topic and partition of each offset.
 
         Raises:
-            RequestRefused: the deletion could not be stored.
+            RequestRefused: the deletion could not be stored, or only for some of the offsets.
         """
         keys_to_delete = list(keys)
         if keys_to_delete:
@@ -185,6 +187,9 @@ class OffsetCommits:
         Args:
             keys: group, topic and partition of each offset.
             is_deletable: called for each offset just before it is deleted; if the result is false, the offset stays.
+
+        Raises:
+            RequestRefused: a batch could not be stored; the batches before it are deleted.
         """
         found = [(key, self._offsets.get(key)) for key in keys]
         due = (key for key, committed in found if self._offsets.get(key) is committed and is_deletable(key))
@@ -196,7 +201,7 @@ class OffsetCommits:
 
     async def delete_topic_offsets(self, topic: str) -> None:
         """Deletes all offsets of a deleted topic, so that a new topic of this name does not inherit them. They
-        disappear from memory at once, and from disk before this returns.
+        disappear from memory at once, and, unless fsync is `none`, their deletion is on disk before this returns.
 
         Raises:
             RequestRefused: the deletion could not be stored; `retry_deletions` will store it.
@@ -217,8 +222,8 @@ class OffsetCommits:
         """Deletes the offsets of an earlier topic of this name, before the topic is created. A generator: each step
         deletes one batch, and the caller may let other tasks run before the next.
 
-        There are such offsets only if the broker stopped while it deleted the earlier topic, is deleting it now, or
-        could not store the deletion.
+        Such offsets remain if the deletion of the earlier topic is not finished, could not be stored, or was lost or
+        interrupted when the broker stopped.
 
         Raises:
             RequestRefused: the deletion could not be stored.
@@ -233,7 +238,7 @@ class OffsetCommits:
 
     async def delete_before_create_durably(self, topic: str) -> None:
         """Deletes the offsets of an earlier topic of this name, before the topic is created, and waits until the
-        deletion is on disk. Otherwise a power failure would give the new topic the old offsets.
+        deletion is on disk, unless fsync is `none`. Otherwise a power failure would give the new topic the old offsets.
 
         Raises:
             RequestRefused: the deletion could not be stored.

@@ -1,14 +1,16 @@
 """State machine of one consumer group of the consumer protocol (KIP-848). No I/O, no clock.
 
-The only request is the heartbeat, and it gets its response at once. Three epochs, which only increase, describe the
-progress of a rebalance:
+The only request is the heartbeat, and it gets its response at once. Three epochs describe the progress of a rebalance.
+They only increase, except that the member epoch of a member that joins, or that leaves temporarily, starts again.
 
-- The group epoch increases when members, subscriptions or topics change.
+- The group epoch increases when members, subscriptions or subscribed topics change. A static member that returns is no
+  change.
 - The target assignment epoch is the group epoch for which the target was computed, at the next heartbeat of any member.
 - The member epoch becomes the target's when the member has released the partitions that are no longer its own.
 
 A member owns a partition from the response that assigns it until the member reports its release, leaves or is removed.
-So two members never own the same partition at the same time.
+A static member that leaves temporarily retains its partitions, except the ones that it had to release. So two members
+never own the same partition at the same time.
 
 `tick` removes members that miss their session timeout or do not release partitions within their rebalance timeout. They
 learn it from the response to their next heartbeat.
@@ -134,7 +136,8 @@ class ConsumerGroup:
 
     @property
     def assignor(self) -> str:
-        """The assignor that most members prefer, else the default."""
+        """The assignor that most members prefer, the default one if equally many do; the default if no member prefers
+        one."""
         votes = Counter(member.assignor for member in self.members.values() if member.assignor is not None)
         return max(ASSIGNORS, key=lambda name: votes[name]) if votes else DEFAULT_ASSIGNOR
 
@@ -147,14 +150,15 @@ class ConsumerGroup:
 
     def heartbeat(self, request: HeartbeatRequest, topics: TopicCatalog, now_ms: int) -> HeartbeatResult:
         """Processes a heartbeat: a member joins, stays, reports released partitions, or leaves. Returns the member's
-        epoch and assignment.
+        epoch, and its assignment if that must be sent (see `HeartbeatResult`).
 
         Args:
             topics: the existing topics.
-            now_ms: monotonic clock; the member's session timeout starts again at this time.
+            now_ms: monotonic clock; the member's session timeout starts again at this time, and so does the time to
+                release partitions if it must now release some.
 
         Raises:
-            RequestRefused: the member or its epoch is not current, or the request is invalid.
+            RequestRefused: the member or its epoch is not current, the member may not join, or the request is invalid.
         """
         if request.epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH):
             return self._leave(request)
@@ -215,7 +219,8 @@ class ConsumerGroup:
                 )
 
     def check_fetch(self, member_id: str | None, epoch: int) -> None:
-        """Checks that a member may fetch committed offsets. A client that names no member may always fetch them.
+        """Checks that a member may fetch committed offsets. A client that names neither a member nor an epoch may
+        always fetch them.
 
         Args:
             member_id: None if the client names no member.
@@ -343,8 +348,7 @@ class ConsumerGroup:
         """Replaces a static member that returned with a new member id. The new one inherits the assignment; other
         members are not affected.
 
-        The old member released its partitions when it left or when its process ended, so the partitions it was revoking
-        are free.
+        The old member has left temporarily, so the partitions that it had to release are free already.
         """
         new.assigned, new.assignor = dict(old.assigned), old.assignor
         new.topics, new.pattern, new.matched = old.topics, old.pattern, old.matched
@@ -523,8 +527,8 @@ class ConsumerGroup:
         """Adds the members that were loaded from the log at start. The next heartbeat of each is due one session
         timeout after `now_ms` (monotonic clock).
 
-        If a part of the log was lost, two members may seem to own the same partition. The member that got it last stays
-        the owner, and the earlier owner must join again.
+        If a part of the log was lost, two members may seem to own the same partition. Only the member with the newest
+        assignment is added, so the earlier owner must join again.
         """
         for member in sorted(members, key=_newest_epoch, reverse=True):
             if any(partition in self._owners for partition in (*member.assigned, *member.revoking)):

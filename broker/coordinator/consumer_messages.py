@@ -35,8 +35,8 @@ class HeartbeatRequest:
 
     @property
     def needs_full_response(self) -> bool:
-        """True if the member may have missed earlier responses: it joins, or sends all of its fields. The response then
-        contains the assignment."""
+        """True if the member may have missed earlier responses: it joins, or sends its rebalance timeout, subscription
+        and owned partitions. The response then contains the assignment."""
         is_subscription = self.topics is not None or self.pattern is not None
         is_full = self.rebalance_timeout_ms is not None and is_subscription and self.owned is not None
         return self.epoch == JOIN_EPOCH or is_full
@@ -44,7 +44,8 @@ class HeartbeatRequest:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatResult:
-    """Response to a heartbeat. `assigned` is None if the assignment has not changed since the last response."""
+    """Response to a heartbeat. `assigned` is None if it need not be sent: the assignment has not changed since the last
+    response and the request needs no full response, or the member leaves."""
 
     member_id: str
     epoch: int

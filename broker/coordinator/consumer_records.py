@@ -102,7 +102,7 @@ def decode_consumer_key(kind: int, reader: Reader) -> ConsumerKey | None:
     broker does not know the kind.
 
     Raises:
-        MalformedMessage: the key is truncated.
+        MalformedMessage: the key is malformed.
     """
     if kind not in RecordKind._value2member_map_:
         return None
@@ -112,7 +112,7 @@ def decode_consumer_key(kind: int, reader: Reader) -> ConsumerKey | None:
 
 
 def keys_of(group: ConsumerGroup) -> Iterator[ConsumerKey]:
-    """Yields the keys of all records that a group has in the log of `__consumer_offsets`."""
+    """Yields the keys of the records that a group and its members may have in the log of `__consumer_offsets`."""
     yield ConsumerKey(RecordKind.GROUP, group.group_id)
     yield ConsumerKey(RecordKind.TARGET_EPOCH, group.group_id)
     for member_id in tuple(group.members):

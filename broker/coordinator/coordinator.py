@@ -1,7 +1,8 @@
 """The group coordinator: processes the requests of group members. The response to a request that must wait for other
 members is sent later.
 
-A response is sent when the change is in the log and, unless fsync is `none`, on disk.
+A change that must be stored is in the log before its response is sent, but perhaps not yet on disk: `delete_group`
+waits for the disk unless fsync is `none`, the requests of members do not.
 """
 
 from __future__ import annotations
@@ -35,13 +36,14 @@ from headrace.broker.protocol.error_codes import ErrorCode
 logger = logging.getLogger(__name__)
 
 COMPACT_BYTES = 4 * 1024 * 1024
-"""The log of `__consumer_offsets` is compacted when it has grown by this much, about 50,000 commits. A start reads that
-many in under a second."""
+"""The log of `__consumer_offsets` is compacted when it has grown by this much since its last compaction, about 50,000
+commits, or if it is larger than this after a start. A start reads that many in under a second."""
 EMPTY_GROUP_MS = 600_000
-"""A group without members and offsets is deleted after this time, as in Kafka: short-lived consumers generate group
-ids."""
+"""A group without members and offsets is deleted after this time: short-lived consumers generate group ids. A classic
+group in which no rebalance was completed is deleted by the next housekeeping."""
 MEMBER_PREFIX_CHARS = 200
-"""A member id begins with at most this many characters of the client id or instance id."""
+"""A member id that the broker assigns in a classic group begins with at most this many characters of the client id or
+instance id."""
 CONSUMER_SESSION_TIMEOUT_MS, CONSUMER_HEARTBEAT_INTERVAL_MS = 45_000, 5000
 """Kafka's defaults for groups of the consumer protocol (KIP-848): members must send heartbeats at the interval, and are
 removed after the session timeout without one."""
@@ -58,10 +60,11 @@ class GroupCoordinator:
     Args:
         log: the log of `__consumer_offsets`.
         fsync: when appended batches are fsynced.
-        now_ms: wall clock, for times in the log.
+        now_ms: wall clock, for times in the log and for the expiry of offsets and groups.
         topics: the existing topics.
         unlink: deletes files in the background.
-        rebalance_delay_ms: how long an empty classic group waits for more members after the latest one has joined.
+        rebalance_delay_ms: how long an empty classic group waits for more members after the latest one has joined, in
+            total at most the longest rebalance timeout of its members.
         session_timeout_ms_min: shortest session timeout that a member of a classic group may request.
         consumer_session_timeout_ms: session timeout of the members of all groups of the consumer protocol.
         monotonic_ms: clock of deadlines.
@@ -148,11 +151,13 @@ class GroupCoordinator:
     # Members of consumer groups (KIP-848)
 
     def consumer_heartbeat(self, group_id: str, request: HeartbeatRequest) -> HeartbeatResult:
-        """Processes a heartbeat of a group's member in the consumer protocol (KIP-848). Returns the member's epoch and
-        assignment. A group that does not exist is created if the member joins.
+        """Processes a heartbeat of a group's member in the consumer protocol (KIP-848). Returns the member's epoch, and
+        its assignment if that must be sent. A group that does not exist is created if the member joins; an empty
+        classic group is replaced.
 
         Raises:
-            RequestRefused: the member must rejoin or may not join, or the change could not be stored.
+            RequestRefused: the request is invalid, the member must rejoin or may not join, or the change could not be
+                stored.
         """
         if not group_id:
             raise RequestRefused(ErrorCode.INVALID_REQUEST, "the group id is empty")
@@ -236,7 +241,8 @@ class GroupCoordinator:
         """Deletes a group that has no members, and its offsets.
 
         Raises:
-            RequestRefused: the group does not exist, has members, or an open transaction will commit its offsets.
+            RequestRefused: the group does not exist, has members or was used meanwhile, an open transaction will commit
+                its offsets, or the log could not be written. Some of its offsets may then be deleted.
         """
         group = self.groups.get(group_id)
         if group is None:

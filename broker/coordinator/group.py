@@ -34,9 +34,11 @@ ones the partitions of a dead member stay unread."""
 REBALANCE_TIMEOUT_MS_MIN = 1000
 """Minimum rebalance timeout; smaller values are raised to it, because members could not rejoin in time."""
 NAME_CHARS_MAX = 1000
-"""Longest group id, instance id or protocol name. In UTF-8 it fits into a string with a 2-byte length."""
+"""Longest name in a request of a group member, such as a group id, an instance id, a protocol name or a pattern. In
+UTF-8 it fits into a string with a 2-byte length."""
 MEMBERS_MAX = 1000
-"""Members per group. Each rebalance sends the metadata of every member to the leader."""
+"""Most members of a group of either protocol. Each rebalance of a classic group sends the metadata of every member to
+the leader."""
 
 
 class GroupState(StrEnum):
@@ -67,7 +69,8 @@ TRANSITIONS: Mapping[tuple[GroupState, GroupEvent], GroupState] = {
     (GroupState.PREPARING_REBALANCE, GroupEvent.ALL_LEFT): GroupState.EMPTY,
     (GroupState.EMPTY, GroupEvent.DELETED): GroupState.DEAD,
 }
-"""All possible state transitions. An empty group passes through PREPARING_REBALANCE too."""
+"""All state transitions, except that a start sets the state of a loaded group directly. A group whose last member
+leaves passes through PREPARING_REBALANCE too."""
 
 
 @dataclass(slots=True)
@@ -146,7 +149,7 @@ class Group:
 
     def heartbeat(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> ErrorCode:
         """Records that a member is alive: its session timeout starts again at `now_ms` (monotonic clock). Returns NONE,
-        or an error code if the member must join again.
+        or an error code: the member must join again, or another one has taken over its instance id.
 
         Args:
             instance_id: the instance id of a static member, else None.
@@ -184,7 +187,7 @@ class Group:
             generation: the group generation that the member knows; negative if it has none.
 
         Raises:
-            RequestRefused: the member or its generation is not current.
+            RequestRefused: the member or its generation is not current, or the group waits for the leader's assignment.
         """
         if generation < 0 and not self.members:
             return
@@ -197,7 +200,7 @@ class Group:
         """Checks that the group can be deleted.
 
         Raises:
-            RequestRefused: the group has members.
+            RequestRefused: the group has members or is rebalancing.
         """
         if self.state is not GroupState.EMPTY:
             raise RequestRefused(ErrorCode.NON_EMPTY_GROUP, f"group {self.group_id!r} has members; stop them first")
@@ -219,7 +222,8 @@ class Group:
 
     def tick(self, now_ms: int) -> GroupActions:
         """Removes the members that have missed their deadline at the time `now_ms` (monotonic clock), and continues a
-        rebalance that waited for them. Returns the actions to perform."""
+        rebalance that waited for them, or that has reached the end of its delay or timeout. Returns the actions to
+        perform."""
         for member_id in [
             member_id for member_id, deadline in self.members.pending_member_ids.items() if deadline <= now_ms
         ]:
@@ -372,7 +376,8 @@ class Group:
 
     def _on_join_timeout(self, now_ms: int) -> None:
         """Continues a rebalance after its timeout with the members that have joined. Of the others, static members stay
-        in the group and all others are removed. If no member has joined, waits for another timeout."""
+        in the group and all others are removed. If static members remain and none of them has joined, waits for another
+        timeout."""
         for member in [member for member in self.members.values() if member.join_ticket is None]:
             if member.instance_id is None:
                 self._drop(member)

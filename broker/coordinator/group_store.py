@@ -56,7 +56,7 @@ class GroupStore:
     Args:
         now_ms: wall clock, for times in the log.
         monotonic_ms: clock of deadlines.
-        on_compaction_due: called when the log has grown enough to be compacted.
+        on_compaction_due: called after each append while a compaction of the log is due.
         create_classic: creates a group of the classic protocol from its id.
         create_consumer: creates a group of the consumer protocol from its id.
     """
@@ -133,7 +133,8 @@ class GroupStore:
         return group
 
     def mark_unused(self, group_id: str) -> None:
-        """Records that the group has no members from now on: its offsets expire after RETENTION_MS."""
+        """Records the current time as the one since when the group has no members, from which the expiry of its offsets
+        and of the group is counted."""
         self._unused_since_ms[group_id] = self._now_ms()
 
     def unused_since_ms(self, group_id: str) -> int:

@@ -27,8 +27,8 @@ class MemberProtocol:
 
 @dataclass(slots=True)
 class GroupMember:
-    """A member of a classic group. Its session ends at `deadline_ms` unless a heartbeat extends it, or a request of the
-    member waits for a response."""
+    """A member of a classic group. Its session ends at `deadline_ms` unless a heartbeat or another request of the
+    member extends it, or a request of the member waits for a response."""
 
     member_id: str
     instance_id: str | None

@@ -13,8 +13,8 @@ NO_GENERATION = -1
 
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
-    """A JoinGroup request. `member_id` is "" for a new member. With `requires_known_member_id`, a new member first
-    receives an id and joins again with it."""
+    """A JoinGroup request. `member_id` is "" for a new member. With `requires_known_member_id`, a new member without an
+    instance id first receives a member id and joins again with it."""
 
     member_id: str
     instance_id: str | None
@@ -81,7 +81,7 @@ class Reply:
 @dataclass(frozen=True, slots=True)
 class GroupActions:
     """Actions that the caller of a group's method must perform: store the group if `must_store`, then send the
-    responses in `replies`."""
+    responses in `replies`, with an error if the group could not be stored."""
 
     replies: tuple[Reply, ...] = ()
     must_store: bool = False

@@ -15,14 +15,15 @@ TopicPartition = tuple[str, int]
 Value = TypeVar("Value")
 
 RETENTION_MS = 7 * 86_400_000
-"""Offsets of a group that has had no members for this long are deleted: Kafka's `offsets.retention.minutes`."""
+"""An offset that was committed longer ago than this is deleted if its group has had no members for this long either:
+Kafka's `offsets.retention.minutes`."""
 METADATA_CHARS_MAX = 4096
 """Longest metadata text of a committed offset."""
 OFFSET_BYTES, METADATA_CHAR_BYTES = 300, 4
 """Estimated memory of an offset with its key, and of a character of its metadata."""
 OFFSETS_MEMORY_BYTES_MAX = 512 * 1024 * 1024
-"""Memory limit for the offsets of all groups: about 1.5 million offsets without metadata, or 75 groups on 20,000
-partitions."""
+"""Memory limit for the offsets of all groups: about 1.8 million offsets without metadata, or 89 groups on 20,000
+partitions. With pending offsets, twice as much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ class _PartitionMap(Generic[Value]):
 
 
 class _GroupView(Mapping[TopicPartition, Value]):
-    """View of the values of one group in a `_PartitionMap`; it changes with the map."""
+    """View of the values of one group in a `_PartitionMap`; it changes with the map as long as the group has values."""
 
     __slots__ = ("_topics",)
 
@@ -121,8 +122,8 @@ class OffsetTable:
         return self._memory_bytes
 
     def check_capacity(self, offsets: Mapping[OffsetKey, CommittedOffset], *, is_pending: bool = False) -> None:
-        """Checks that these offsets fit into the memory limit for the offsets of all groups. Commits that replace
-        offsets of at least the same size always fit.
+        """Checks that these offsets fit into the memory limit for the offsets of all groups. Commits outside of
+        transactions that replace offsets of at least the same size always fit.
 
         Args:
             is_pending: the offsets belong to an open transaction. Until it ends, they count in addition to the

@@ -43,8 +43,7 @@ class CommittedOffset:
 
 @dataclass(frozen=True, slots=True)
 class GroupMetadata:
-    """The stored state of a classic group after its last assignment. `protocol_type` is "" if the group only has
-    offsets."""
+    """The stored state of a classic group. `protocol_type` is "" if the group has never had members."""
 
     protocol_type: str
     generation: int
@@ -72,7 +71,7 @@ def decode_key(raw: bytes) -> OffsetKey | GroupKey | ConsumerKey | int:
     part of a consumer group. If this broker does not know the kind of the record, returns the number of that kind.
 
     Raises:
-        MalformedMessage: the key is truncated.
+        MalformedMessage: the key is malformed.
     """
     reader = Reader(memoryview(raw), 0, flexible=False)
     version = reader.i16()

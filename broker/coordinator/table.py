@@ -37,7 +37,8 @@ class LogTable:
 
     Args:
         unlink: deletes files in the background.
-        growth_bytes: a compaction is due when the log has grown by this much since the last one.
+        growth_bytes: a compaction is due when the log has grown by this much since the last one; before the first one
+            since the start, when the log is larger than this.
     """
 
     def __init__(

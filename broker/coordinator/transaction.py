@@ -1,9 +1,9 @@
 """State of one transactional id: the producer that may use it, and its current transaction. Pure functions over values.
 
 Only the producer that was the last to get a producer id and epoch for the transactional id may use it; earlier ones are
-fenced, since their epoch is lower (KIP-98). A transaction starts with its first partition. Its end, commit or abort, is
-decided when the status `Prepare…` is on disk. The broker then writes the transaction's markers, again after a crash,
-and stores the status `Complete…` once all are written.
+fenced, since their epoch is lower or their producer id is another one (KIP-98). A transaction starts with its first
+partition. Its end, commit or abort, is decided when the status `Prepare…` is stored. The broker then writes the
+transaction's markers, again after a crash, and stores the status `Complete…` once all are written.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ class ProducerIdAndEpoch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """State of a transactional id. Times are wall clock.
+    """State of a transactional id. Times are wall clock, in ms.
 
     `last_epoch` is the previous epoch of the current producer. If the producer did not receive its new epoch, it
     repeats the InitProducerId request with `last_epoch`. It is NO_EPOCH if no such request is possible: the producer is
-    new, or the broker has raised the epoch to fence it.
+    new or has a new producer id, or the broker has raised the epoch to fence it.
     """
 
     producer_id: int
@@ -119,7 +119,7 @@ class Transaction:
                 for a new producer, which is always accepted.
 
         Raises:
-            RequestRefused: another producer has taken over the transactional id.
+            RequestRefused: another producer has taken over the transactional id, or the broker has fenced the producer.
         """
         if claimed is None:
             return

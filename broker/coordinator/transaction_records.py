@@ -38,7 +38,7 @@ def decode_key(raw: bytes) -> str | int:
     kind the number of that kind.
 
     Raises:
-        MalformedMessage: the key is truncated.
+        MalformedMessage: the key is malformed.
     """
     reader = Reader(memoryview(raw), 0, flexible=False)
     version = reader.i16()
@@ -69,7 +69,7 @@ def decode_transaction(raw: bytes) -> Transaction:
     """Decodes the record value that stores the state of a transactional id.
 
     Raises:
-        MalformedMessage: the value is truncated or of an unknown version or status.
+        MalformedMessage: the value is malformed or of an unknown version or status.
     """
     reader = Reader(memoryview(raw), 0, flexible=False)
     version, producer_id, epoch, timeout_ms, number = (

@@ -15,13 +15,14 @@ of it.
 
 4. All markers are written before the row says that the transaction is complete.
 
-So a start completes every transaction that is decided in its row. A partition that already has the marker is
-skipped, since nothing is open in it. Other transactions continue, since their client may still be alive, until the
-client ends them or they time out.
+So a start completes every transaction that is decided in its row. A partition that already has the marker is skipped,
+since nothing is open in it. Other transactions continue, since their client may still be alive, until the client ends
+them or they time out.
 
 After a power failure, which may have lost acknowledged records, open transactions are aborted and their producers
-fenced: no client could detect the loss. An open transaction in a partition without a row (possible after corruption or
-with fsync `none`) is aborted at the start.
+fenced: no client could detect the loss. This requires a boot id, which only Linux provides: a start after an unclean
+shutdown compares it with the stored one. A transaction that is open in a partition but not in a row with that partition
+(possible after corruption or with fsync `none`) is aborted at the start.
 
 Requests for one transactional id run one at a time. Writes to partitions only check the state and do not wait for them.
 """
@@ -68,10 +69,11 @@ from headrace.kafka_wire.errors import CorruptBatch, MalformedMessage
 logger = logging.getLogger(__name__)
 
 COMPACT_BYTES = 4 * 1024 * 1024
-"""The log is compacted when it has grown by this much, about 10,000 transactions."""
+"""The log is compacted when it has grown by this much since its last compaction, about 10,000 transactions, or if it is
+larger than this after a start."""
 IDS_MAX = 10_000
-"""Maximum number of transactional ids, which are all in memory. Beyond it the least recently used idle ids are deleted;
-requests of their producers are then refused."""
+"""Maximum number of transactional ids, which are all in memory. When a new id would exceed it, the
+EVICTED_IDS_PER_BATCH least recently used idle ids are deleted; requests of their producers are then refused."""
 EVICTED_IDS_PER_BATCH = 100
 ID_CHARS_MAX = 1000
 TIMEOUT_CHECK_INTERVAL_MS = 1000
@@ -84,7 +86,7 @@ class TransactionCoordinator:
     Args:
         logs: all partition logs.
         offsets: topic and number of the partition of `__consumer_offsets`.
-        open_table: creates the table of transactional ids; called for the first id.
+        open_table: creates the table of transactional ids; called for the first id, unless `table` is given.
         was_clean_shutdown: whether the last broker on this directory shut down cleanly.
         boot_id: identifies the current boot of the machine; "" if the system does not provide it.
     """
@@ -138,7 +140,8 @@ class TransactionCoordinator:
                 for a new producer.
 
         Raises:
-            RequestRefused: the claimed identity is not current, or the change could not be stored.
+            RequestRefused: the claimed identity is not current, the transactional id or the timeout is invalid, there
+                are too many ids, no producer id could be allocated, or a change could not be stored.
         """
         if not transactional_id or len(transactional_id) > ID_CHARS_MAX:
             raise RequestRefused(
@@ -188,10 +191,10 @@ class TransactionCoordinator:
             ) from error
 
     def _evict_unused(self) -> None:
-        """Deletes the least recently used idle transactional ids if there are IDS_MAX ids.
+        """Deletes the EVICTED_IDS_PER_BATCH least recently used idle transactional ids if there are IDS_MAX ids.
 
         Raises:
-            RequestRefused: all ids are in use.
+            RequestRefused: all ids are in use, or a deletion could not be stored.
         """
         if len(self._transactions) < IDS_MAX:
             return
@@ -215,7 +218,8 @@ class TransactionCoordinator:
         """Adds partitions to the transaction of a transactional id, and starts the transaction if none is open.
 
         Raises:
-            RequestRefused: the producer is not current, or the change could not be stored.
+            RequestRefused: the id does not exist, the producer is not current, the previous transaction is still being
+                completed, or the change could not be stored.
         """
         async with self._locked(transactional_id):
             current = self._existing(transactional_id)
@@ -231,7 +235,8 @@ class TransactionCoordinator:
         """Checks that a producer may write to a partition in its open transaction.
 
         Raises:
-            RequestRefused: the producer is not current, or the partition is not in an open transaction.
+            RequestRefused: `transactional_id` is None or does not exist, the producer is not current, the partition is
+                not in an open transaction, or the transaction is being committed.
         """
         if transactional_id is None:
             raise RequestRefused(
@@ -249,7 +254,8 @@ class TransactionCoordinator:
         consumers can see the outcome.
 
         Raises:
-            RequestRefused: the producer has no transaction to end, or the change could not be stored.
+            RequestRefused: the id does not exist, the producer is not current, it has no transaction to end, the
+                opposite is decided, or the change could not be stored.
         """
         async with self._locked(transactional_id):
             current = self._existing(transactional_id)
@@ -301,7 +307,8 @@ class TransactionCoordinator:
         self._flusher.mark_dirty(log)
 
     def _abort_orphans(self) -> None:
-        """Aborts transactions that are open in a partition but not in the table of transactional ids."""
+        """Aborts transactions that are open in a partition, but have no row with that partition in the table of
+        transactional ids."""
         known = {each.producer_id: each for each in self._transactions.values() if each.status not in IDLE}
         try:
             for topic_partition, log in self._logs.items():

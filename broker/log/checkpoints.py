@@ -1,4 +1,4 @@
-"""Kafka's checkpoint files. Each stores one kind of offset for every partition of the data directory.
+"""Kafka's checkpoint files. Each stores one kind of offset by partition; not every partition has a row.
 
 Text format: a line with the version 0, a line with the row count, then one line `topic partition offset` per partition.
 """

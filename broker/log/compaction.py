@@ -7,10 +7,10 @@ installs the new files. The rules are Kafka's:
   is removed, except the last one of a segment, which marks the segment's end, and the last ones of each idempotent
   producer.
 - A record without a value (a tombstone) removes older records of its key. It stays for `delete.retention.ms` after the
-  first compaction that reads it, so that consumers reading from the start see it. The deadline is stored in its batch
+  first compaction that retains it, so that consumers reading from the start see it. The deadline is stored in its batch
   (attribute bit 6, in place of the base timestamp, KIP-534).
 - Records without a key and aborted records are removed. A transaction's marker is removed like a tombstone once none of
-  its records are left. Nothing is compacted from the first open transaction on.
+  the transaction's batches are left. Nothing is compacted from the first open transaction on.
 
 Several small segments, a group, are merged into one. A swap replaces the segments of a group by their compacted file:
 
@@ -19,7 +19,8 @@ Several small segments, a group, are merged into one. A swap replaces the segmen
 - `install_swap` gives it the name of the first segment.
 - `complete_swap` removes the other segments, and then the name `.swap`.
 
-`stage_swap` and `install_swap` only rename files; the fsyncs and deletions between and after them run in a thread.
+`stage_swap` and `install_swap` run in the event loop: they only rename or link files and delete indexes. The fsyncs and
+deletions between and after them run in a thread.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ from headrace.kafka_wire.record_batch import (
 
 CLEANED, SWAP = ".cleaned", ".swap"
 KEYS_MAX = 500_000
-"""Most keys that one compaction of a log holds in memory, about 70 MB. In a log with more keys it stops at the batch
-where this number is reached; the next compaction continues there."""
+"""Number of keys in memory, about 70 MB, at which one compaction of a log reads no further batch; the next compaction
+continues there. The last batch may exceed it."""
 KEY_BYTES = 16
 """Longest key that an offset map contains unchanged; a longer key is replaced by a hash."""
 OFFSET_SPAN_MAX = (1 << 31) - 1
@@ -77,8 +78,8 @@ NewestOffsets = Mapping[bytes, int]
 
 @dataclass(frozen=True, slots=True)
 class OffsetMap:
-    """The newest offset of each key, among the records of a log up to the offset `end`. Later records are not
-    compacted."""
+    """The newest offset of each key, among the records that a compaction of a log has read, which are below the offset
+    `end`. Batches that reach `end` are not compacted."""
 
     newest: NewestOffsets
     end: int
@@ -89,8 +90,9 @@ class CleaningRules:
     """Determines which records and batches compaction retains besides the newest record of each key.
 
     Args:
-        tombstones_until_ms: deadline given to tombstones that have none yet.
-        now_ms: tombstones with a deadline before this time are removed.
+        tombstones_until_ms: deadline given to tombstones, and to markers of transactions without remaining batches, if
+            they have none yet.
+        now_ms: tombstones and markers with a deadline before this time are removed.
         retained_last_offsets: last offsets of the batches that stay even without records, because they are the last
             batches of idempotent producers.
     """
@@ -105,12 +107,13 @@ class CompactionCancelled(Exception):
 
 
 class NoSpaceForSwap(OSError):
-    """The disk is too full to put a compacted file in the place of its segments; the log is unchanged."""
+    """The disk is too full to put a compacted file in the place of its segments; the log is unchanged except for
+    indexes."""
 
 
 class SwapPending(OSError):
     """A swap, which replaces segments by their compacted file, cannot be finished yet: the disk is too full to rename
-    or delete files. The `.swap` file still exists."""
+    or delete files. The compacted file still exists, as `.swap` or, for a single segment, as `.cleaned`."""
 
 
 class DutyCycle:
@@ -145,7 +148,7 @@ def build_offset_map(
     segments: Sequence[ClosedSegment], start: int, outcomes: TransactionOutcomes, duty_cycle: DutyCycle
 ) -> OffsetMap:
     """Returns the newest offset of each key in the records from offset `start` to the end of the segments. Stops before
-    the batch at which KEYS_MAX keys are reached.
+    the next batch once KEYS_MAX keys are reached.
 
     Args:
         outcomes: the aborted transactions; their records do not count.
@@ -174,7 +177,8 @@ def build_offset_map(
 
 
 def group_segments(segments: Sequence[ClosedSegment], bytes_max: int) -> Iterator[tuple[ClosedSegment, ...]]:
-    """Yields groups of adjacent segments that fit into one segment of `bytes_max` bytes and OFFSET_SPAN_MAX offsets."""
+    """Yields groups of adjacent segments that fit into one segment of `bytes_max` bytes and OFFSET_SPAN_MAX offsets. A
+    larger segment forms a group alone."""
     group: list[ClosedSegment] = []
     for segment in segments:
         is_full = bool(group) and (
@@ -250,8 +254,8 @@ def clean_batch(
     *,
     must_retain: bool,
 ) -> bytes | None:
-    """Removes the records of a batch that compaction does not retain. Returns the rewritten batch; the same object if
-    nothing is removed, None if nothing remains.
+    """Removes the records of a batch that compaction does not retain. Gives retained tombstones without a deadline
+    their deadline. Returns the rewritten batch; the same object if nothing changes, None if the batch is removed.
 
     Args:
         header: the header of `batch`, already parsed.
@@ -284,7 +288,7 @@ def clean_batch(
 
 
 def _cleaned_marker(batch: bytes, header: BatchHeader, rules: CleaningRules) -> bytes | None:
-    """Returns `batch`, the marker of a transaction of which no records remain, with a deadline like that of a
+    """Returns `batch`, the marker of a transaction of which no batches remain, with a deadline like that of a
     tombstone; None after the deadline. `rules` gives the deadline and the current time. A consumer that reads the
     transaction before the deadline still finds the marker."""
     if header.attributes & DELETE_HORIZON:
@@ -355,7 +359,8 @@ def install_swap(group: Sequence[ClosedSegment]) -> None:
     of that segment.
 
     Raises:
-        OSError: the log is unchanged except for the indexes; call `abort_swap`.
+        OSError: the log is unchanged except for the indexes if the disk is full; then call `abort_swap`. After other
+            errors the state on disk is unknown.
     """
     first = group[0]
     if len(group) > 1:
@@ -380,8 +385,8 @@ def abort_swap(group: Sequence[ClosedSegment]) -> None:
 
 
 def complete_swap(group: Sequence[ClosedSegment]) -> list[Path]:
-    """Renames the files of the segments that a compacted file has replaced to `.deleted`, fsyncs the directory, and
-    then deletes the `.swap` file.
+    """Renames the files of the second and later replaced segments to `.deleted`; the compacted file has the name of the
+    first. Then fsyncs the directory and deletes the `.swap` file.
 
     At every moment, and with any subset of these renames on disk, a start finds either all old segments or the
     compacted file. After a power failure the name `.swap` may exist again; its content is then that of the installed
@@ -391,7 +396,7 @@ def complete_swap(group: Sequence[ClosedSegment]) -> list[Path]:
         group: the replaced segments, in order of their offsets.
 
     Returns:
-        The new names of the replaced files, also of files that did not exist; the caller deletes them.
+        The new names of the renamed files, also of files that did not exist; the caller deletes them.
 
     Raises:
         SwapPending: call it again later; until it succeeds, the installed segment may not be deleted.

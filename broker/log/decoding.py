@@ -1,4 +1,4 @@
-"""Decodes the records of a stored batch. Most of the broker needs only the header."""
+"""Decodes the records of a batch. Most of the broker needs only the header."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from headrace.kafka_wire.errors import CorruptBatch
 from headrace.kafka_wire.record_batch import Record, RecordParser, decode_batch, read_batch_header
 
 RECORDS_DECODED_MAX = 200_000
-"""Most records in one decoded batch: decoding takes about a microsecond per record and blocks the event loop."""
+"""Most records in one decoded batch that a client wrote, except in compaction: decoding takes about a microsecond per
+record and blocks the event loop."""
 DECODED_BYTES_MAX = 64 * 1024 * 1024
-"""Most bytes of one batch after decompression: a kilobyte can be crafted to expand to gigabytes."""
+"""Most bytes of one batch after decompression, but at least the size of the batch itself with `is_own_batch`: a
+kilobyte can be crafted to expand to gigabytes."""
 
 
 def decode_records(
@@ -19,8 +21,8 @@ def decode_records(
     """Returns the records of one complete batch.
 
     Args:
-        is_own_batch: do not limit the number of records. For batches that the broker wrote, and for compaction, which
-            must decode every batch and runs in a thread.
+        is_own_batch: do not limit the number of records, and permit as many bytes as the batch has. For batches that
+            the broker wrote, and for compaction, which must decode every batch and runs in a thread.
         record_parser: parser to use instead of `parse_records`.
 
     Raises:

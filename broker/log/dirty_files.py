@@ -1,4 +1,4 @@
-"""Tracks the dirty files of a log: those written since their last fsync."""
+"""Tracks the dirty files of a log: those written since their last fsync. Appends to the active segment do not count."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 
 class DirtyFiles:
-    """The dirty files of a log, at first `paths`. The directory counts as dirty while names of new files in it are not
-    durable.
+    """The dirty files of a log, at first `paths`. The batches that were appended to the active segment are not tracked
+    here, but by the log's recovery point. The directory counts as dirty while names of new files in it are not durable.
 
-    `changes` counts all changes, and each file has the number of its last change. If a file is changed during its
-    fsync, that number shows that it is still dirty afterwards.
+    `changes` counts the calls of `mark_dirty`, and each file has the number of its last one. If a file is changed
+    during its fsync, that number shows that it is still dirty afterwards.
     """
 
     __slots__ = ("_at", "changes")

@@ -1,5 +1,5 @@
-"""File primitives of the log: crash-safe replacement, an LRU cache of open files, and reads that never block on the
-disk."""
+"""File primitives of the broker: crash-safe replacement, an LRU cache of open files, and reads that do not block on the
+disk where the file system supports that."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from weakref import WeakValueDictionary
 
 DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 SLICE_BYTES_MIN = 32 * 1024
-"""Smaller ranges of a file are copied into memory. Larger ones become a `FileSlice`, which can be sent with `sendfile`;
-for few bytes, that call costs more than the copy."""
+"""Smaller ranges of a file are copied into memory. Larger ones usually become a `FileSlice`, which can be sent with
+`sendfile`; for few bytes, that call costs more than the copy."""
 READ_AHEAD_BYTES = 128 * 1024
 """Size of the kernel's read-ahead: a read brings pieces of about this size into the page cache."""
 READ_AHEAD_FILE_BYTES_MAX = 4 * 1024 * 1024
@@ -66,7 +66,7 @@ def write_fully(fd: int, pieces: list[bytes | bytearray | memoryview], position:
 
 
 def sync_file(path: Path) -> None:
-    """Fsyncs a file through a separate descriptor, so that the file can be written to meanwhile."""
+    """Fsyncs a file or directory through a separate descriptor, so that the file can be written to meanwhile."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fdatasync(fd)
@@ -116,8 +116,8 @@ class NotCached(Exception):
         self._path, self._position = path, position
 
     def read_ahead(self) -> None:
-        """Reads the bytes that were not in the page cache, and some around them, from the disk into the page cache.
-        Call it in a thread.
+        """Reads the bytes that were not in the page cache, and some after them or the whole file if it is small, from
+        the disk into the page cache. Call it in a thread.
 
         Errors are ignored: the next read of the file raises them.
         """
@@ -141,7 +141,7 @@ def nonblocking_reads(enabled: bool = True) -> Iterator[None]:
     """A context manager. Inside its block, `read_at` raises `NotCached` where it would block the event loop on the
     disk.
 
-    Threads and other tasks are not affected.
+    Other threads are not affected, nor are tasks that were created outside of the block.
 
     Args:
         enabled: False permits blocking reads again inside the block.
@@ -154,7 +154,8 @@ def nonblocking_reads(enabled: bool = True) -> Iterator[None]:
 
 
 def read_at(fd: int, size: int, position: int) -> bytes:
-    """Reads `size` bytes of the open file `fd` at `position`; fewer if the file ends before.
+    """Reads `size` bytes of the open file `fd` at `position`; fewer if the file ends before. Inside
+    `nonblocking_reads`, the read still blocks if the file system does not support such reads.
 
     Raises:
         NotCached: inside `nonblocking_reads`, if the bytes are not in the page cache.
@@ -207,7 +208,8 @@ class FileSlice:
         return os.pread(self._fd, self.size, self.position)
 
     def is_cached(self, byte_count: int) -> bool:
-        """Returns whether the first `byte_count` bytes can be read without blocking on the disk.
+        """Returns whether the first `byte_count` bytes can be read without blocking on the disk; True also if the file
+        system does not support this test.
 
         Each read-ahead window (READ_AHEAD_BYTES) is tested only once, by reading one byte of it. After a result of
         False, call `read_ahead` instead of testing again: a second test would return True without reading anything.
@@ -295,7 +297,8 @@ class OpenFiles:
         return file
 
     def forget(self, path: Path) -> None:
-        """Closes the file if the cache has it open. Call this before the file is renamed or deleted."""
+        """Removes the file from the cache. It is closed unless a slice uses it; then it is closed with the last slice.
+        Call this before the file is renamed or deleted."""
         self._files.pop(path, None)
 
     def close(self) -> None:

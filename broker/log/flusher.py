@@ -25,16 +25,18 @@ from headrace.broker.request_counts import Histogram
 logger = logging.getLogger(__name__)
 
 SYNC_THREADS = 8
-"""Number of threads, and so of files fsynced at the same time."""
+"""Number of threads, and so the most files fsynced at the same time."""
 
 _DISK_FAILED = "the broker's disk has failed, and the broker is stopping; retry when it has been restarted"
 
 
 class Flusher:
-    """Fsyncs the logs that have dirty files. `seconds` is a histogram of fsync durations.
+    """Fsyncs the logs that have dirty files. `seconds` is a histogram of the durations of `sync`, which fsyncs several
+    files.
 
     Args:
-        on_failure: called when an fsync has failed; it must stop the broker.
+        on_failure: called when an fsync has failed, or when `fail` is called after another failure; it must stop the
+            broker.
     """
 
     def __init__(self, executor: Executor, on_failure: Callable[[OSError], None]) -> None:
@@ -56,8 +58,8 @@ class Flusher:
         self._dirty.discard(log)
 
     def flush(self, log: PartitionLog) -> asyncio.Future[None]:
-        """Returns a future that completes when all batches that were appended to the log before this call are
-        durable."""
+        """Returns a future that completes when all batches that were appended to the log before this call are durable.
+        It fails with RequestRefused if the disk has failed."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._failed:
             waiter.set_exception(RequestRefused(ErrorCode.STORAGE_ERROR, _DISK_FAILED))

@@ -1,16 +1,16 @@
 """Sparse indexes of one segment, in Kafka's file format.
 
-Offset index (`.index`): 8-byte entries, relative offset i32 and file position i32, one per INTERVAL_BYTES of log. The
-offset is the last one of the batch at that position.
+Offset index (`.index`): 8-byte entries, relative offset i32 and file position i32, at most one per INTERVAL_BYTES of
+log. The offset is the last one of the batch at that position.
 
-Time index (`.timeindex`): 12-byte entries, largest timestamp so far i64 and relative offset i32 of the batch that has
-it. The last entry holds the segment's largest timestamp.
+Time index (`.timeindex`): 12-byte entries, largest timestamp so far i64 and relative last offset i32 of the batch that
+has it. The last entry holds the segment's largest timestamp.
 
 Both ascend. The indexes of the active segment are in memory, and are written when the segment or the log is closed. The
 indexes of closed segments are searched on disk, so that memory does not grow with the log.
 
-Indexes only accelerate reads: every entry is compared with the batch it points to, and an index that does not match is
-rebuilt from the log.
+Indexes only accelerate reads: an entry is compared with the batch it points to before a read relies on it, and a wrong
+index is rebuilt from the log.
 """
 
 from __future__ import annotations

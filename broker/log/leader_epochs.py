@@ -35,7 +35,7 @@ class LeaderEpochs:
 
     @property
     def latest(self) -> int:
-        """The epoch of the last batch; -1 if the log has never had a batch."""
+        """The newest epoch, that of the last batch; -1 if no epoch is known."""
         return self._starts[-1][0] if self._starts else -1
 
     @property
@@ -53,8 +53,8 @@ class LeaderEpochs:
         self._starts.append((epoch, offset))
 
     def trim(self, log_start_offset: int, log_end_offset: int) -> None:
-        """Removes the epochs that have no offsets in [log_start_offset, log_end_offset); called after truncation or
-        retention."""
+        """Removes the epochs that begin at `log_end_offset` or later, or end at `log_start_offset` or earlier; the
+        newest remaining epoch stays. Called when the log is opened and when a new epoch begins."""
         starts = [one for one in self._starts if one[1] < log_end_offset]
         expired = max(sum(start <= log_start_offset for _, start in starts) - 1, 0)
         self._starts = starts[expired:]
@@ -88,7 +88,8 @@ class LeaderEpochs:
 
 
 def read_leader_epochs(directory: Path) -> LeaderEpochs | None:
-    """Reads the file `leader-epoch-checkpoint` in a partition's directory; None if it is missing or corrupt."""
+    """Reads the file `leader-epoch-checkpoint` in a partition's directory; None if it is missing or corrupt, or
+    contains no epoch."""
     try:
         lines = (directory / FILE_NAME).read_bytes().decode("ascii").split("\n")
         rows = [tuple(map(int, line.split(" "))) for line in lines[2:] if line]

@@ -6,15 +6,16 @@ Invariants:
 - `log_start_offset` <= `high_watermark` <= `log_end_offset`.
 - Bytes below `recovery_point` have been fsynced.
 - Consumers read below the high watermark; with isolation level `read_committed`, below the last stable offset. That is
-  the first offset of the oldest open transaction, or the high watermark if that is lower.
+  the first offset of the oldest open transaction, at least the log start offset and at most the high watermark; without
+  an open transaction, the high watermark.
 - The high watermark equals the log end offset, except with fsync `always`: there it is the end of the fsynced data, so
   that no consumer reads a message that a power failure could remove.
 
-Files per partition: `<base>.log`, `.index`, `.timeindex`, `.txnindex` and, where a segment begins, `<offset>.snapshot`
-with the state of idempotent producers up to that offset. `leader-epoch-checkpoint` holds the leader epochs of the
-batches.
+Files per partition: `<base>.log`, `.index`, `.timeindex`, `.txnindex`, and `<offset>.snapshot` with the state of the
+producers up to that offset, written when a segment or the log is closed. `leader-epoch-checkpoint` holds the leader
+epochs of the batches.
 
-Not thread-safe; only the fsyncs of a `FlushJob` run in threads.
+Not thread-safe. The fsyncs of a `FlushJob` and the compaction of closed segments run in threads, on the files.
 """
 
 from __future__ import annotations
@@ -53,13 +54,13 @@ logger = logging.getLogger(__name__)
 
 RELATIVE_OFFSET_MAX = (1 << 31) - 1
 SNAPSHOTS_MAX = 2
-"""Number of producer snapshots on disk: the newest one, and an older one in case a crash has corrupted it."""
+"""Most producer snapshots that stay on disk: the newest one, and an older one in case a crash has corrupted it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogLimits:
-    """Limits of one log. The active segment is closed when it has `segment_bytes_max` bytes or is older than
-    `segment_ms_max`. With `fsynced_reads_only`, consumers read only fsynced batches."""
+    """Limits of one log. An append first closes the active segment if it would exceed `segment_bytes_max` bytes with
+    the new batch, or is older than `segment_ms_max`. With `fsynced_reads_only`, consumers read only fsynced batches."""
 
     segment_bytes_max: int = 1 << 30
     segment_ms_max: int = 7 * 86_400_000
@@ -73,7 +74,7 @@ class FlushJob:
 
     Attributes:
         next_offset: everything below this offset is durable after the fsyncs.
-        base_offset: base offset of the segment that contains `next_offset`.
+        base_offset: base offset of the active segment.
         position: number of bytes of that segment that lie below `next_offset`.
         changes: number of file changes when the job was created (see `DirtyFiles`).
     """
@@ -87,13 +88,14 @@ class FlushJob:
 
 @dataclass(frozen=True, slots=True)
 class RecoveredLog:
-    """The state of a log that recovery has read from its directory; the argument of `PartitionLog`.
+    """The state of a log that recovery has read from its directory; an argument of `PartitionLog`.
 
     Attributes:
         leader_epoch: leader epoch of the batches that will be appended.
         recovery_point: offset up to which the log is fsynced.
         dirty_paths: files that may not be durable yet.
-        is_state_saved: whether the snapshot of the producers' state on disk is current.
+        is_state_saved: whether the producers' snapshot and the indexes of the active segment on disk are current, so
+            that `close` need not write them.
         active_since_ms: time from which the age of the active segment counts.
     """
 
@@ -175,7 +177,8 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """The offset below which all transactions have ended; consumers with `read_committed` read up to it."""
+        """The offset up to which consumers with `read_committed` read: all readable transactions that begin below it
+        have ended."""
         first = self.producers.first_open()
         if first is None:
             return self.high_watermark
@@ -200,10 +203,10 @@ class PartitionLog:
 
         Args:
             header: the header of `batch`, already parsed.
-            now_ms: wall clock; decides whether the active segment is old enough to be closed first.
+            now_ms: wall clock, for the age of the active segment and the time at which the producer was last active.
 
         Raises:
-            RequestRefused: an idempotence check or the disk rejected the batch; the log is unchanged.
+            RequestRefused: an idempotence check or the disk rejected the batch; it was not appended.
         """
         known = self.producers.duplicate_of(header)
         return known if known is not None else self.append_unchecked(batch, header, now_ms)
@@ -215,7 +218,7 @@ class PartitionLog:
         Args:
             epoch: the producer's epoch, for the marker.
             is_commit: write a commit marker; False writes an abort marker.
-            now_ms: wall clock, the timestamp of the marker.
+            now_ms: wall clock: the timestamp of the marker and the time of the append.
 
         Raises:
             RequestRefused: the disk rejected the write; the transaction stays open.
@@ -243,10 +246,10 @@ class PartitionLog:
 
         Args:
             header: the header of `batch`, already parsed.
-            now_ms: wall clock; decides whether the active segment is old enough to be closed first.
+            now_ms: wall clock, for the age of the active segment and the time at which the producer was last active.
 
         Raises:
-            RequestRefused: the disk rejected the write; the log is unchanged.
+            RequestRefused: the disk rejected the write; the batch was not appended.
         """
         size = len(batch)
         active = self.segments.active
@@ -310,13 +313,14 @@ class PartitionLog:
             self._visible_base, self._visible_position = base_offset, position
 
     def notify_waiters(self, byte_count: int) -> None:
-        """Notifies the waiting fetch requests that `byte_count` more bytes are readable."""
+        """Notifies the waiting fetch requests that up to `byte_count` more bytes are readable. `sys.maxsize` makes all
+        of them read again."""
         for waiter in tuple(self.waiters):
             waiter(byte_count)
 
     def roll(self, now_ms: int) -> None:
-        """Closes the active segment and starts a new one, whose age counts from `now_ms`. Does nothing if the active
-        segment is empty.
+        """Closes the active segment and starts a new one at the time `now_ms`. Does nothing if the active segment is
+        empty. The age of a segment counts from its first append.
 
         Raises:
             OSError: the segment could not be closed and stays active.
@@ -350,15 +354,16 @@ class PartitionLog:
 
     @property
     def has_dirty_segments(self) -> bool:
-        """Whether closed segments are waiting for an fsync."""
+        """Whether files are waiting for an fsync, such as closed segments. Batches that were appended to the active
+        segment do not count."""
         return bool(self._dirty_files)
 
     def flush_job(self, *, closed_only: bool = False) -> FlushJob:
         """Returns a job for the files of this log that must be fsynced.
 
         Args:
-            closed_only: include only the files of closed segments; by default, everything appended so far becomes
-                durable.
+            closed_only: do not include the batches that were appended to the active segment; by default, everything
+                appended so far becomes durable.
         """
         active = self.active
         paths, changes = self._dirty_files.paths, self._dirty_files.changes
@@ -370,7 +375,7 @@ class PartitionLog:
 
     def flushed(self, job: FlushJob) -> None:
         """Records that the files in `job`, a result of `flush_job`, were fsynced. Writes after the creation of the job
-        remain dirty."""
+        remain dirty. With `fsynced_reads_only`, consumers may now read the batches that became durable."""
         self._dirty_files.mark_fsynced(job.changes)
         self.recovery_point = max(self.recovery_point, job.next_offset)
         if self.limits.fsynced_reads_only and job.next_offset > self.high_watermark:
@@ -379,8 +384,13 @@ class PartitionLog:
             self.notify_waiters(before - self.segments.bytes_behind(self._visible))
 
     def close(self) -> list[Path]:
-        """Closes the log. Writes its indexes and the snapshot of the idempotent producers, so that the next start need
-        not scan the log, and returns the files that the caller must still fsync."""
+        """Closes the log, and returns the files that the caller must still fsync. Writes the indexes of the active
+        segment and the snapshot of the producers unless those on disk are current, so that the next start need not scan
+        the log.
+
+        Raises:
+            OSError: an index or the snapshot could not be written.
+        """
         dirty_paths = list(self.flush_job().paths) if self.needs_flush else []
         if self.log_end_offset and not self._is_state_saved:
             if self.active.size:
@@ -397,27 +407,32 @@ class PartitionLog:
     # Reading
 
     def read(self, offset: int, bytes_max: int, *, min_one_batch: bool) -> bytes | FileSlice:
-        """Returns up to `bytes_max` bytes of stored batches, starting with the batch that contains `offset`.
+        """Returns up to `bytes_max` bytes of stored batches, starting with the first batch that ends at or after
+        `offset`. They come from one segment and end at the high watermark at the latest.
 
         The last batch may be incomplete, as the protocol allows. With `min_one_batch` the first batch is complete even
-        if it is larger than `bytes_max`, so that a consumer always makes progress.
+        if it is larger than `bytes_max`, so that a consumer always makes progress; without it, no bytes are returned
+        then.
 
         Raises:
             RequestRefused: the offset is outside [log_start_offset, log_end_offset].
+            NotCached: inside `nonblocking_reads`, if bytes are not in the page cache.
         """
         return self._read(offset, bytes_max, min_one_batch, self._visible)[0]
 
     def read_committed(
         self, offset: int, bytes_max: int, *, min_one_batch: bool
     ) -> tuple[bytes | FileSlice, Sequence[TransactionIndexEntry]]:
-        """Returns up to `bytes_max` bytes of the batches below the last stable offset, starting with the batch that
-        contains `offset`, and the aborted transactions that overlap these batches.
+        """Returns up to `bytes_max` bytes of the batches below the last stable offset, starting with the first batch
+        that ends at or after `offset`. Also returns the aborted transactions that overlap these batches, and possibly
+        some that begin after them.
 
         With `min_one_batch` the first batch is returned even if it is larger than `bytes_max`; without it, no bytes are
         returned then.
 
         Raises:
             RequestRefused: the offset is outside [log_start_offset, log_end_offset].
+            NotCached: inside `nonblocking_reads`, if bytes are not in the page cache.
         """
         bound = self._stable_bound()
         records, base, end = self._read(offset, bytes_max, min_one_batch, bound)
@@ -429,14 +444,15 @@ class PartitionLog:
         self, offset: int, bytes_max: int, min_one_batch: bool, bound: ReadBound
     ) -> tuple[bytes | FileSlice, int, int]:
         """Reads up to `bytes_max` bytes of the batches before `bound`, the end of the log for this reader, starting
-        with the batch that contains `offset`. Returns the bytes and the place where they end: the base offset of the
-        segment and the position in its file.
+        with the first batch that ends at or after `offset`. Returns the bytes and the place where they end: the base
+        offset of the segment and the position in its file; two zeros without bytes.
 
         With `min_one_batch` the first batch is returned even if it is larger than `bytes_max`; without it, no bytes are
         returned then.
 
         Raises:
             RequestRefused: the offset is outside [log_start_offset, log_end_offset].
+            NotCached: inside `nonblocking_reads`, if bytes are not in the page cache.
         """
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise RequestRefused(
@@ -463,24 +479,26 @@ class PartitionLog:
         return self.segments.aborted(start, end)
 
     def is_in_last_segment(self, offset: int) -> bool:
-        """Returns whether all readable batches from `offset` on are in the last segment. Only then can one `read`
-        return all of them, because a read never crosses the end of a segment."""
+        """Returns whether all readable batches from `offset` on are in the last segment that has readable batches. Only
+        then can one `read` return all of them, because a read never crosses the end of a segment."""
         return offset >= self._visible_base
 
     def batches(self, offset: int) -> Iterator[tuple[LocatedBatch, bytes]]:
-        """Yields each batch below the high watermark, starting with the one that contains `offset`: its header with its
-        file position, and its bytes."""
+        """Yields each batch below the high watermark, starting with the first one that ends at or after `offset`: its
+        header with its file position, and its bytes."""
         for base, located in self.located_batches(offset):
             yield located, self.segments.bytes_of(base, located)
 
     def located_batches(self, offset: int) -> Iterator[tuple[int, LocatedBatch]]:
-        """Yields two values for each batch below the high watermark, starting with the one that contains `offset`: the
-        base offset of its segment, and its header with its file position. The log must not change during iteration."""
+        """Yields two values for each batch below the high watermark, starting with the first one that ends at or after
+        `offset`: the base offset of its segment, and its header with its file position. The log must not change during
+        iteration."""
         return self.segments.located_batches(offset, self._visible)
 
     def epoch_end(self, epoch: int) -> tuple[int, int] | None:
-        """Returns the newest leader epoch of the log up to `epoch`, and the offset after that epoch's last batch; None
-        if `epoch` is newer than the current leader epoch, or if no epoch is known. See `LeaderEpochs.end_of`."""
+        """Returns the newest leader epoch of the log up to `epoch`, and the offset at which that epoch ends. The
+        current leader epoch ends at the high watermark, even if it has no batch yet. Returns None if `epoch` is newer
+        than the current leader epoch, or older and no epoch is known. See `LeaderEpochs.end_of`."""
         if epoch == self.leader_epoch:
             return epoch, self.high_watermark
         if epoch > self.leader_epoch:
@@ -496,7 +514,7 @@ class PartitionLog:
         `epoch` is the newest epoch up to `requested`, and its batches end at offset `end`.
 
         This is true if the batch before `end` has at most the epoch `epoch`, and the batch at `end` a newer epoch than
-        `requested`.
+        `requested`. A batch that does not exist is not checked.
         """
         before = self.segments.batch_at(max(end - 1, self.log_start_offset), self._visible)
         behind = self.segments.batch_at(end, self._visible)
@@ -505,8 +523,8 @@ class PartitionLog:
         )
 
     def _rebuild_epochs(self) -> None:
-        """Rebuilds the leader epochs in memory and in their file from the batches. If the disk is full, the file
-        remains wrong until the next rebuild."""
+        """Rebuilds the leader epochs in memory and in their file from the batches. If the file cannot be written, it
+        remains wrong until it is written again."""
         self.epochs = LeaderEpochs(self.segments.epochs(self.log_start_offset, self._visible))
         with contextlib.suppress(OSError):
             self._dirty_files.mark_dirty(self.epochs.write(self.directory), self.directory)
@@ -515,8 +533,8 @@ class PartitionLog:
     # Compaction
 
     def roll_if_older(self, since_ms: int, now_ms: int) -> None:
-        """Closes the active segment if its first batch was appended before the time `since_ms`, so that compaction can
-        process the segment. The age of the new active segment counts from `now_ms`.
+        """Closes the active segment if its age counts from a time before `since_ms`, so that compaction can process the
+        segment. The new active segment starts at the time `now_ms`.
 
         Raises:
             OSError: the segment could not be closed and stays active.
@@ -535,7 +553,7 @@ class PartitionLog:
             facts: describes the file that replaces them.
 
         Raises:
-            NoSpaceForSwap: the disk is full; the log is unchanged.
+            NoSpaceForSwap: the disk is full; the log is unchanged except for indexes.
             OSError: the state on disk is unknown; the next start completes or reverts the swap.
         """
         self.segments.close_files(group)
@@ -554,13 +572,14 @@ class PartitionLog:
     # Retention
 
     def advance_log_start(self, offset: int) -> None:
-        """Raises the log start offset: records below it can no longer be read. `drop_segments` then removes the
-        segments that lie completely below it."""
+        """Raises the log start offset to `offset`, at most to the high watermark: reads from a lower offset are
+        refused. The segments that lie completely below it can then be dropped (`drop_segments`)."""
         self.log_start_offset = max(self.log_start_offset, min(offset, self.high_watermark))
 
     def drop_segments(self, count: int) -> list[Path]:
         """Removes the oldest `count` closed segments from the log and renames their files to `.deleted`. Returns the
-        new paths of the files, which the caller must delete.
+        new paths of the files, which the caller must delete. The log start offset rises to the first remaining segment
+        if it is lower.
 
         Raises:
             OSError: a segment could not be removed; this one and later ones are unchanged.

@@ -73,7 +73,8 @@ def validate_timestamps(header: BatchHeader, now_ms: int, *, after_ms_max: int, 
     """Checks the batch's timestamps against the broker's clock, which shows `now_ms` (KIP-937, KIP-1030).
 
     A single record far in the future would exempt its whole segment from retention by age. Kafka compares every record;
-    this broker compares the first and the largest timestamp in the batch header, so that records need not be decoded.
+    this broker compares only two timestamps in the batch header, so that records need not be decoded: the largest one
+    with the limit ahead of the clock, the first one with the limit behind it. A batch without timestamps passes.
     Retention uses only the largest one.
 
     Args:
@@ -101,7 +102,7 @@ def validate_keys(batch: memoryview) -> None:
     """Checks that every record of a batch for a compacted topic has a key.
 
     Raises:
-        RequestRefused: a record has no key, or the batch cannot be decoded.
+        RequestRefused: a record has no key, or the batch cannot be decoded or exceeds a limit of `decode_records`.
     """
     try:
         keyless = [offset for offset, _, key, _, _ in decode_records(bytes(batch)) if key is None]

@@ -1,9 +1,9 @@
 """State of the idempotent producers of one partition: detects retries and gaps in sequence numbers (KIP-98).
 
-The last five batches of a producer are known, as many as a client may have in flight, so a retry of any of them gets
-its original offset. A retry of an earlier batch gets DUPLICATE_SEQUENCE_NUMBER, which clients treat as stored. The
-broker gives that response only for sequence numbers that it has certainly stored. Those are the last `run` sequence
-numbers of the producer, which were stored without a gap.
+The last five batches of a producer in its current epoch are known, as many as a client may have in flight, so a retry
+of any of them gets its original offset. A retry of an earlier batch gets DUPLICATE_SEQUENCE_NUMBER, which clients treat
+as stored. The broker gives that response only for sequence numbers that it has certainly stored: the last `run`
+sequence numbers of the producer, which were stored without a gap. Other retries get OUT_OF_ORDER_SEQUENCE_NUMBER.
 
 The partition's open transactions are tracked too. A transaction begins with its first batch in the partition and ends
 with its marker. A producer with an open transaction does not expire.
@@ -30,7 +30,7 @@ from headrace.kafka_wire.record_batch import CONTROL, TRANSACTIONAL, BatchHeader
 
 WINDOW_BATCHES = 5
 EXPIRATION_MS = 86_400_000
-"""A producer expires after a day without batches: Kafka's `producer.id.expiration.ms`."""
+"""A producer without an open transaction expires after a day without batches: Kafka's `producer.id.expiration.ms`."""
 SEQUENCE_MODULUS = 1 << 31
 
 RUN_MAX = SEQUENCE_MODULUS // 2
@@ -53,8 +53,8 @@ class AppendedBatch(NamedTuple):
 
 @dataclass(slots=True)
 class ProducerState:
-    """State of one producer: its epoch and its last five batches. The last `run` sequence numbers up to its newest
-    batch were stored without a gap."""
+    """State of one producer: its epoch and up to five of its last batches. The last `run` sequence numbers up to its
+    newest batch were stored without a gap."""
 
     epoch: int
     seen_at_ms: int
@@ -113,8 +113,9 @@ class ProducerStates:
             None if the batch must be appended.
 
         Raises:
-            RequestRefused: the producer is fenced, the sequence has a gap, or the batch is a retry of an older batch
-                than the last five.
+            RequestRefused: the producer is fenced, the sequence has a gap, the batch is a retry of an older batch than
+                the last five, it has a producer id but no sequence number, or it is not transactional and the producer
+                has an open transaction.
         """
         if header.producer_id < 0:
             return None
@@ -216,8 +217,8 @@ class ProducerStates:
 
     @classmethod
     def from_snapshot(cls, content: bytes) -> ProducerStates | None:
-        """Parses `content`, the snapshot file of the idempotent producers; None if it is corrupt. The caller then uses
-        an older snapshot, or reads the log."""
+        """Parses `content`, the snapshot file of the idempotent producers; None if it is corrupt or of another version.
+        The caller then uses an older snapshot, or reads the log."""
         if len(content) < _START.size:
             return None
         version, crc, count = _START.unpack_from(content)

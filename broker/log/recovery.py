@@ -1,13 +1,14 @@
 """Opens the log of a partition after a clean shutdown or a crash.
 
-After a clean shutdown the files are used as they are. After a crash everything above the recovery point, the end of the
-fsynced data, is read batch by batch. The log is truncated at the first batch that is incomplete, fails its CRC or does
-not continue the offsets, so that a prefix of the written data remains. Below the recovery point data can be missing
-only because of corruption: then the start fails, or repairs the log if the operator has allowed it (see `repair`).
+After a clean shutdown a segment is used without a scan, unless its indexes do not match it or the epoch file is missing
+or corrupt. After a crash everything above the recovery point, the end of the fsynced data, is read batch by batch. The
+log is truncated at the first batch that is incomplete, fails its CRC or does not continue the offsets, so that a prefix
+of the written data remains. Below the recovery point data can be missing only because of corruption: then the start
+fails, or repairs the log if the operator has allowed it (see `repair`).
 
-Below the recovery point, offsets may have gaps and epochs may be in any order: compaction leaves such logs. Even
-there a closed segment ends where the next one begins: compaction retains its last batch, possibly without records, and
-repair adds one. A segment that ends earlier has lost its last batches, even if the remaining ones are intact.
+Below the recovery point, offsets may have gaps and epochs may be in any order: compaction leaves such logs. Even there
+a closed segment ends where the next one begins: compaction retains its last batch, possibly without records, and repair
+adds one. A segment that ends earlier has lost its last batches, even if the remaining ones are intact.
 
 The broker's internal logs are read completely at every start, and every batch must pass its CRC: consumers check the
 CRC of messages, but nothing else would check these.
@@ -88,13 +89,13 @@ def open_log(
 
     Args:
         limits: when segments are closed, and whether consumers read only fsynced batches.
-        is_clean: the last broker shut down cleanly, so the files are used without a scan.
+        is_clean: the last broker shut down cleanly, so segments are not scanned if their indexes match.
         recovery_point: offset up to which the log was fsynced, None if unknown.
         log_start_offset: offset of the first record that can be read, from the checkpoint file.
         leader_epoch: epoch of batches to be appended; stored batches have this or an older one.
         repairs_corruption: repair a corrupt log below the recovery point instead of raising LogDamaged.
         verifies_fsynced: check the CRC of batches below the recovery point too.
-        now_ms: wall clock, the time of the broker's start.
+        now_ms: wall clock, the time of the broker's start or of the partition's creation.
 
     Raises:
         LogDamaged: the log is corrupt below the recovery point, and `repairs_corruption` is False.
@@ -165,8 +166,8 @@ class _LogReader:
         return self.recovery_point or 0
 
     def read(self, base: int, later: list[int]) -> SegmentFacts:
-        """Scans one segment, rebuilds its indexes and returns the facts about it. At a fault above the recovery point,
-        truncates the log; below it, repairs the segment.
+        """Scans one segment, rebuilds its indexes (those of the last segment only in memory) and returns the facts
+        about it. At a fault above the recovery point, truncates the log; below it, repairs the segment.
 
         Args:
             base: base offset of the segment.
@@ -260,8 +261,8 @@ def _remove_leftovers(directory: Path) -> None:
 
 
 def _check_writable(directory: Path, bases: list[int]) -> None:
-    """Checks at the broker's start that the log's directory and files are writable. A copy that another user restored
-    is often read-only, and would otherwise fail at the first append.
+    """Checks, when the log is opened, that the log's directory and files are writable. A copy that another user
+    restored is often read-only, and would otherwise fail at the first append.
 
     Args:
         bases: base offsets of the log's segments.
@@ -286,8 +287,8 @@ def _scan(path: Path, base_offset: int, expected: ScanExpectations) -> ScanResul
 
 
 def _passes_crc(path: Path) -> bool:
-    """Returns whether every batch of a file passes its CRC. Reads up to the first bytes that are not a batch; a scan of
-    the segment detects those."""
+    """Returns whether every batch of a file passes its CRC. Reads up to the first bytes that are not a batch; batches
+    after them are not checked."""
     if not path.exists() or path.stat().st_size == 0:
         return True
     with (
@@ -370,7 +371,7 @@ def _active_facts(directory: Path, base: int, size: int) -> SegmentFacts | None:
 
 
 def _active_since_ms(directory: Path, active: SegmentFacts, now_ms: int) -> int:
-    """Returns the start time of the active segment: the timestamp of its first batch, as in Apache Kafka.
+    """Returns the start time of the active segment: the largest timestamp of its first batch, as in Apache Kafka.
 
     The time of the broker's start, `now_ms`, is used only if the batch has no timestamp or one in the future, or if the
     segment is empty. If it were always used, a broker that restarts daily would never roll a segment by age.

@@ -1,12 +1,13 @@
-"""Truncates and repairs damaged logs. Damaged bytes are preserved next to the log in files that end in `.corrupt`.
+"""Truncates and repairs damaged logs. Damaged bytes are preserved next to the log in files that end in `.corrupt`,
+unless all of them are zero.
 
 A fault is a place where a segment has no valid batch. Above the recovery point a fault is expected after a crash: the
 log is truncated there. Below it, the disk has lost fsynced data, and the operator decides: with `broker.on_corruption =
 "rename"`, intact batches are copied to a new segment and the offsets of damaged ones are missing from then on. A
-`.corrupt` file is deleted when retention has passed its offsets, or with its topic.
+`.corrupt` file is deleted by the first start after the log start offset has passed its first offset, or with its topic.
 
-A closed segment always ends where the next one begins. If its last batches are lost, an empty batch takes their place,
-as after compaction.
+A closed segment always ends where the next one begins. If its last batches are lost below the recovery point, an empty
+batch takes their place, as after compaction.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ def remove_expired_corrupt_files(directory: Path, log_start_offset: int) -> None
 
 
 def truncate_log(directory: Path, base: int, scan: ScanResult, later: list[int]) -> int:
-    """Truncates a log at a fault: removes the bytes of a segment after its last intact batch, and the segments after
-    it.
+    """Truncates a log at a fault: removes the bytes of a segment after the last batch before the fault, and the
+    segments after it.
 
     Args:
         base: base offset of the segment.
-        scan: result of the segment's scan, which contains the end of the intact batches.
+        scan: result of the segment's scan, which contains the end of the batches before the fault.
         later: base offsets of the segments that follow.
 
     Returns:

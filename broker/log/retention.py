@@ -1,4 +1,4 @@
-"""Decides which segments retention deletes, as a pure function."""
+"""Decides which segments retention deletes."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def expired_segments(
     A segment expires when all older ones have expired, all of it is below the high watermark, and one of these
     conditions is true:
 
-    - its largest timestamp lies more than `retention_ms` before `now_ms`,
-    - the log, which has `total_bytes`, has at least `retention_bytes` without it,
+    - its time (`ClosedSegment.timestamp_ms`) lies more than `retention_ms` before `now_ms`,
+    - the log, which has `total_bytes`, has at least `retention_bytes` without it and the older ones,
     - it lies completely below the log start offset.
 
     The value UNLIMITED disables `retention_ms` or `retention_bytes`.

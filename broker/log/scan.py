@@ -30,12 +30,14 @@ class LocatedBatch(NamedTuple):
 
 @dataclass(slots=True)
 class SegmentFacts:
-    """Facts about a segment: its offsets, its size and the content of its indexes. Updated with every batch.
+    """Facts about a segment: its offsets, its size and the content of its indexes. Updated with every batch. For a
+    closed segment that was not scanned, `index` and `time_index` are empty.
 
     Attributes:
-        next_offset: the offset after the last record.
+        next_offset: the offset after the last batch.
         size: size of all batches in bytes.
-        largest: the largest timestamp, and the last offset of the first batch that has it; None for an empty segment.
+        largest: the largest timestamp, and the last offset (relative to `base_offset`) of the first batch that has it;
+            None for an empty segment.
         index: the offset index.
         aborted: the transactions that end with an abort marker in the segment, in order.
     """
@@ -85,7 +87,7 @@ class ScanExpectations:
         epochs: the log's leader epochs as read from the epoch file; a scan adds those that the file lacks after a
             crash.
         newest_epoch: no batch can have a newer epoch.
-        fsynced_to: batches below this offset were fsynced, so the sizes in their headers are trusted.
+        fsynced_to: batches below this offset were fsynced, so their CRC is not checked (see `verifies_fsynced`).
         end: base offset of the next segment, None for the last one.
         may_have_holes: offsets may be missing above `fsynced_to` too. If it is False, a gap there means data loss or a
             wrong base offset, which the CRC does not cover; compaction leaves gaps only below `fsynced_to`.
@@ -204,8 +206,8 @@ def _is_misplaced(view: memoryview, position: int, header: BatchHeader) -> bool:
 
 
 def walk_batches(view: memoryview, position: int = 0) -> Iterator[LocatedBatch]:
-    """Yields the position and header of each batch in the bytes `view`, which are known to be valid, from `position`
-    on. An incomplete batch at the end is skipped."""
+    """Yields the position and header of each batch in the bytes `view` from `position` on, without validating it. Ends
+    at the first batch that is incomplete or shorter than a header."""
     end = len(view)
     while position + HEADER_BYTES <= end:
         header = read_batch_header(view, position)

@@ -59,8 +59,8 @@ def base_offsets(directory: Path, suffix: str = LOG) -> list[int]:
 class ClosedSegment:
     """A segment that is no longer appended to, with offsets [base_offset, next_offset) and `size` bytes.
 
-    `largest` is the time index entry with its largest timestamp. `aborted` summarizes the blocks of its `.txnindex`
-    file, so that readers load only the blocks that they need.
+    `largest` is the time index entry with its largest timestamp, None if it has no batches. `aborted` summarizes the
+    blocks of its `.txnindex` file, so that readers load only the blocks that they need.
     """
 
     directory: Path
@@ -72,8 +72,8 @@ class ClosedSegment:
 
     @classmethod
     def of(cls, directory: Path, facts: SegmentFacts, next_offset: int | None = None) -> ClosedSegment:
-        """Creates a closed segment of the log in `directory` from the facts that a scan or recovery found about it. Its
-        offsets end at `next_offset`, by default after its last batch."""
+        """Creates a closed segment of the log in `directory` from the facts about it. Its offsets end at `next_offset`,
+        by default after its last batch."""
         end = facts.next_offset if next_offset is None else next_offset
         return cls(directory, facts.base_offset, end, facts.size, facts.largest, blocks_of(facts.aborted))
 
@@ -82,8 +82,8 @@ class ClosedSegment:
 
     @property
     def timestamp_ms(self) -> int:
-        """The time from which retention counts the segment's age: its largest record timestamp, or the file's
-        modification time if no record has a timestamp."""
+        """The time from which retention and compaction count the segment's age: the largest timestamp in its batch
+        headers, or the file's modification time if no record has a timestamp; 0 if the file is missing too."""
         if self.largest is not None and self.largest.timestamp_ms >= 0:
             return self.largest.timestamp_ms
         try:
@@ -93,8 +93,13 @@ class ClosedSegment:
 
 
 def rename_to_deleted(path: Path) -> list[Path]:
-    """Renames a file to `.deleted`; the caller or the next start deletes it. Deletes it at once if the disk is too full
-    for the new name. Returns a list with the new path; empty if the file was missing or deleted at once."""
+    """Renames a file to `.deleted`; the caller or the next start deletes it. Deletes it at once if it cannot be
+    renamed, for example because the disk is full. Returns a list with the new path; empty if the file was missing or
+    deleted at once.
+
+    Raises:
+        OSError: the file could be neither renamed nor deleted.
+    """
     if not path.exists():
         return []
     try:
@@ -143,7 +148,8 @@ def _marker_bytes(fd: int, located: LocatedBatch) -> bytes:
 def aborted_in(directory: Path, base_offset: int, size: int) -> list[TransactionIndexEntry]:
     """Returns the transactions that end with an abort marker in a segment.
 
-    Reads all batch headers if the `.txnindex` file is missing or corrupt.
+    If the `.txnindex` file is missing, corrupt or of a log of another size, reads all batch headers and rebuilds the
+    file.
 
     Args:
         directory: the partition's directory.
@@ -247,8 +253,8 @@ def ends_with(path: Path, size: int, position: int, next_offset: int, largest: T
 
 
 def walk_file(fd: int, position: int, end: int) -> Iterator[LocatedBatch]:
-    """Yields the header and the position of each batch of the open log file `fd` that begins between the file positions
-    `position` and `end`. Reads the file in chunks.
+    """Yields the header and the position of each batch of the open log file `fd` whose header lies between the file
+    positions `position` and `end`. Ends early at a batch of impossible length. Reads the file in chunks.
 
     The first chunk is small, since callers often need only one batch.
     """

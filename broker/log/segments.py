@@ -1,7 +1,7 @@
 """The segments of one log, and the file positions of its offsets. The last segment is the active one.
 
-The segments ascend by offset and never overlap; there may be gaps between them. Each index entry is compared with the
-batch it points to, and a wrong index is rebuilt.
+The segments ascend by offset and never overlap. A closed segment ends where the next one begins; offsets may be missing
+within it. A read compares the index entry that it uses with the batch it points to, and rebuilds a wrong index.
 
 Not thread-safe.
 """
@@ -105,8 +105,9 @@ class Segments:
         self, offset: int, bytes_max: int, bound: ReadBound, *, min_one_batch: bool
     ) -> tuple[bytes | FileSlice, int, int]:
         """Reads up to `bytes_max` bytes of the batches before `bound`, the end of the readable log, starting with the
-        batch that contains `offset`. Returns the bytes and the place where they end: the base offset of the segment and
-        the position in its file.
+        first batch that ends at or after `offset`. Returns the bytes, which come from one segment, and the place where
+        they end: the base offset of the segment and the position in its file; two zeros without bytes. The last batch
+        may be incomplete.
 
         With `min_one_batch` the first batch is returned even if it is larger than `bytes_max`; without it, no bytes are
         returned then.
@@ -133,8 +134,8 @@ class Segments:
         return bound.base_offset, bound.position
 
     def located_batches(self, offset: int, bound: ReadBound) -> Iterator[tuple[int, LocatedBatch]]:
-        """Yields two values for each batch before `bound`, the end of the readable log, starting with the batch that
-        contains `offset`: the base offset of its segment, and its header with its file position.
+        """Yields two values for each batch before `bound`, the end of the readable log, starting with the first one
+        that ends at or after `offset`: the base offset of its segment, and its header with its file position.
 
         The log must not change during iteration.
         """
@@ -164,8 +165,8 @@ class Segments:
         return header is None or header.leader_epoch > epoch
 
     def content(self, base: int, located: LocatedBatch) -> bytes | FileSlice:
-        """Returns the content of one batch: its bytes, or for a large batch a slice of the file, which stays readable
-        even if the segment is deleted.
+        """Returns the content of one batch: its bytes, or a slice of the file if the batch is large and few slices
+        exist. A slice stays readable even if the segment is deleted.
 
         Args:
             base: base offset of the segment that contains the batch.
@@ -269,7 +270,8 @@ class Segments:
         """Rebuilds the indexes of a closed segment from its batches.
 
         Raises:
-            OSError: the indexes could not be written.
+            OSError: the segment could not be read, or the indexes could not be written.
+            NotCached: inside `nonblocking_reads`, if bytes are not in the page cache.
         """
         facts = read_facts(self.directory, segment.base_offset, segment.size)
         write_indexes(self.directory, facts)
@@ -315,7 +317,8 @@ class Segments:
         the files, which the caller must delete.
 
         Raises:
-            OSError: a segment could be neither renamed nor deleted; this one and later ones are unchanged.
+            OSError: a segment could be neither renamed nor deleted, or the directory could not be fsynced; this segment
+                and later ones are unchanged.
         """
         renamed: list[Path] = []
         for segment in self.closed[:count]:

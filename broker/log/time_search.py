@@ -5,7 +5,7 @@ flip or a crash may have corrupted the index and records would be missed. From t
 to decode. A header may claim a later timestamp than its records have, so several batches may have to be decoded.
 
 A search runs in steps, between which the event loop serves other requests and the log may change. Progress is an
-offset; no file stays open between steps, except for the batch that a thread is decoding.
+offset; the search holds no file open between steps, except for the batch that a thread is decoding.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headrace.kafka_wire.errors import CorruptBatch
 from headrace.kafka_wire.record_batch import CODEC_MASK, NO_HEADERS, BatchHeader, Record, parse_times
 
 HEADERS_PER_STEP = 256
-"""Batch headers read per call of `TimeSearch.step`. If batches are large, each header is a separate read."""
+"""Most batch headers examined per call of `TimeSearch.step`. If batches are large, each header is a separate read."""
 INLINE_DECODE_BYTES_MAX = 4096
 """Uncompressed batches up to this size are decoded in the event loop: passing them to a thread would take longer."""
 BATCHES_DECODED_MAX = 10
@@ -52,11 +52,11 @@ class CandidateBatch:
 
     def first_record(self, pause: Callable[[], None] = lambda: None) -> TimestampOffset | None:
         """Decodes the batch and returns the timestamp and offset of its first record that matches the search; None if
-        no record matches. If the batch cannot be decoded, returns its largest timestamp and its first searched offset,
-        so that no record is missed.
+        no record matches. If the batch cannot be decoded or has too many records, returns its largest timestamp and its
+        first searched offset, so that no record is missed.
 
         Args:
-            pause: called after each RECORDS_PER_PAUSE records.
+            pause: called once per RECORDS_PER_PAUSE records.
         """
         try:
             found = decode_records(bytes(self.content), record_parser=partial(self._first_of, pause))
@@ -71,8 +71,9 @@ class CandidateBatch:
         return self.first_record(DutyCycle().pause_if_due)
 
     def first_offset(self) -> TimestampOffset:
-        """Returns the search result for a batch that cannot be decoded: its largest timestamp and its first searched
-        offset, so that a consumer that starts there skips no record."""
+        """Returns the search result for a batch that is not decoded, because it cannot be or the search has reached a
+        limit: its largest timestamp and its first searched offset, so that a consumer that starts there skips no
+        record."""
         return TimestampOffset(self.header.max_timestamp, max(self.header.base_offset, self.start))
 
     def _first_of(
@@ -95,7 +96,8 @@ class CandidateBatch:
 class TimeSearch:
     """Searches a log for the first record with a timestamp of at least `timestamp_ms`.
 
-    When `is_done` is True, `found` is the result; None means that there is no such record. All offsets below
+    When `is_done` is True, `found` is the result; None means that there is no such record. The result may have an
+    earlier offset than the record if a batch was not decoded (see `CandidateBatch.first_offset`). All offsets below
     `searched_to` have been searched without a result.
     """
 
@@ -108,8 +110,8 @@ class TimeSearch:
         self._batches_left, self._records_left = BATCHES_DECODED_MAX, RECORDS_DECODED_MAX
 
     def step(self) -> CandidateBatch | None:
-        """Continues the search, reading at most HEADERS_PER_STEP batch headers. If it returns a batch, decode that and
-        pass the result to `record_result` before the next step.
+        """Continues the search, examining at most HEADERS_PER_STEP batch headers. If it returns a batch, decode that
+        and pass the result to `record_result` before the next step.
 
         Raises:
             NotCached: inside `nonblocking_reads`, if bytes are not in the page cache; the next step resumes at the same

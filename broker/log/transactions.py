@@ -41,7 +41,8 @@ _VALUE = struct.Struct(">hi")
 _OFFSETS = struct.Struct(">qq")
 _OFFSETS_NAME = "offsets"
 BLOCK_ENTRIES = 512
-"""Number of entries in a block of a `.txnindex` file. A block has 17 KB and is read as a whole."""
+"""Most entries in a block of a `.txnindex` file; only the last block has fewer. A block has up to 17 KB and is read as
+a whole."""
 _ENTRY = struct.Struct(">hqqqq")
 _LOG_BYTES = struct.Struct(">q")
 _CRC = struct.Struct(">I")
@@ -121,7 +122,7 @@ def end_marker(
 
 def is_commit(batch: bytes) -> bool:
     """Returns whether a transaction marker commits its transaction; False for an abort marker, and for a marker of
-    unknown type, which this broker never writes."""
+    unknown type or one that cannot be decoded, which this broker never writes."""
     return _type_of(batch) == COMMIT
 
 
@@ -136,7 +137,8 @@ def _type_of(batch: bytes) -> int | None:
 
 
 def aborted_by(header: BatchHeader, batch: bytes | memoryview) -> TransactionIndexEntry | None:
-    """Returns the transaction that an abort marker ends; None for a commit marker or a data batch.
+    """Returns the transaction that an abort marker ends; None for any other batch, and for a marker without this
+    broker's header `offsets`.
 
     Args:
         header: the header of the stored batch.
