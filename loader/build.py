@@ -1,5 +1,5 @@
-"""Identifies the installation of Headrace by a text, the build. A driver puts its build into its work units, and each
-task compares it with its own build, because another version could produce other rows."""
+"""Identifies the installation of Headrace by a text, the build. A driver puts its build into its work units and merge
+units, and each task compares it with its own build, because another version could produce other rows."""
 
 from __future__ import annotations
 

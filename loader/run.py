@@ -39,9 +39,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """Settings of a run. `task` are the settings of its tasks, except for the staging directory, which each run sets.
-    `topics_only` limits the run to these topics; empty for all. `may_begin` permits the creation of a warehouse
-    although tables have files in another one."""
+    """Settings of a run. `task` are the settings of its tasks, except for the staging directory and the time, which
+    each run sets. `topics_only` limits the run to these topics; empty for all. `may_begin` permits the creation of a
+    warehouse although tables have files in another one."""
 
     topics_include: tuple[str, ...]
     topics_exclude: tuple[str, ...]
