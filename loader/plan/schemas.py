@@ -214,8 +214,9 @@ class WriterSchemas:
                 self._fetched_text(schema_id, set())
 
     def ask(self, schema_ids: Iterable[int]) -> FetchedIds:
-        """Looks up schemas by id in the registry, even if they are cached, and caches those that exist. The ids may
-        come from messages of several topics."""
+        """Looks up schemas by id in the registry, even if they are cached, and caches those that exist. Sends nothing
+        after an inconclusive error; cached ids then count as registered. The ids may come from messages of several
+        topics."""
         schema_ids = tuple(schema_ids)
         registered: set[int] = set()
         absent: set[int] = set()

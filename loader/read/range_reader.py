@@ -184,7 +184,8 @@ def read_range(
     Args:
         fetch: sends fetch requests for the partition.
         offsets: the range; reading begins at `tally.position`.
-        take: receives the records of each batch; may raise `StopBefore`, which is raised again.
+        take: receives the data records of each batch that has any in the range; may raise `StopBefore`, which is raised
+            again.
         options: limits, and functions to call while reading.
 
     Raises:

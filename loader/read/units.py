@@ -9,7 +9,8 @@ registered later.
 
 An id that the registry has ends the range for this run. It may belong to a new version of the topic's subject, which
 must be folded into the load schema first; the next plan does that. An id without a response, because the registry is
-down or denies access, ends the range too, and the next run requests it again.
+down or denies access, ends the range too, and the next run requests it again. So does an id that was not looked up
+because the run has already found `ABSENT_IDS_MAX` absent ones.
 """
 
 from __future__ import annotations
