@@ -1,7 +1,8 @@
 """SASL login of one connection: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512 (KIP-43, KIP-84, KIP-152).
 
-Neither a response nor its timing reveals whether a user exists: an unknown user gets a SCRAM challenge too, derived
-from a random key, and no password fits it.
+Neither the error of a refused login nor its timing reveals whether a user exists. An unknown user gets a SCRAM
+challenge too, derived from a key that is random at each start, and no password fits it. It has ITERATIONS iterations; a
+user's challenge differs if the verifier has another number.
 
 PLAIN costs the broker one password hash per check. These checks share one thread. A verified password is remembered in
 memory as a keyed digest, so later logins skip the hash.
@@ -37,7 +38,7 @@ PLAIN: Final = "PLAIN"
 MECHANISMS: Final = (PLAIN, *HASHES)
 PLAIN_HASH: Final = "SCRAM-SHA-256"
 PASSWORD_BYTES_MAX: Final = 1024
-"""Longer passwords are refused before they are hashed."""
+"""Longer passwords in a PLAIN message are refused before they are hashed."""
 FAILED_LOGIN_DELAY_S: Final = 0.2
 """A failed login gets its response after this delay; then the connection is closed."""
 
@@ -45,8 +46,8 @@ FAILED_LOGIN_DELAY_S: Final = 0.2
 class Users:
     """The users of a broker, and the state that their logins share.
 
-    `key` is random and generated at every start. It makes the challenges of unknown users and the digests of verified
-    passwords unpredictable.
+    `key` makes the challenges of unknown users and the digests of verified passwords unpredictable. By default it is
+    random and generated at every start.
     """
 
     def __init__(self, file: BrokerUsersFile, key: bytes = b"") -> None:
@@ -123,7 +124,8 @@ class Login:
         a login.
 
         Raises:
-            LoginRefused: the client did not prove its identity; the connection must be closed.
+            LoginRefused: the client did not prove its identity, or sent the message in the wrong state; the connection
+                must be closed. Raised after FAILED_LOGIN_DELAY_S.
         """
         try:
             if self._users is None or self.is_authenticated or not self._mechanism:

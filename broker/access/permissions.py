@@ -42,7 +42,7 @@ _AUTHORIZATION_FAILED_CODES: Final = {
 class Grant:
     """One line of the users file: a permission on all resources of one type with a name that matches a pattern.
 
-    `resource_type` None stands for `*`: every topic, group and transactional id, and the broker itself.
+    `resource_type` None stands for `*`: every topic, group and transactional id and, with `admin`, the broker itself.
     """
 
     permission: BrokerPermission
@@ -114,7 +114,7 @@ class BrokerPermissions:
 
     @property
     def is_admin(self) -> bool:
-        """True if the user has admin on all resources (`grant NAME admin *`)."""
+        """True if the user has admin on all resources (`grant NAME admin *`, also with `*` as NAME)."""
         return any(grant.permission is BrokerPermission.ADMIN and grant.resource_type is None for grant in self.grants)
 
     def check_admin(self) -> None:

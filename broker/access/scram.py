@@ -2,7 +2,8 @@
 
 A password is stored in PostgreSQL's format, once per hash function: `SCRAM-SHA-256$<iterations>:<salt>$<stored
 key>:<server key>`, in base64. This text is the verifier of the password. The broker checks passwords against it, also
-for PLAIN, and proves its own identity to the client with the server key. A stolen verifier does not allow a login.
+for PLAIN, and proves its own identity to the client with the server key. A stolen verifier alone does not allow a
+login, but weak passwords can be guessed with it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ SALT_BYTES: Final = 16
 MESSAGE_CHARS_MAX: Final = 4096
 NONCE_CHARS_MAX: Final = 512
 WRONG_CREDENTIALS: Final = "wrong user or password"
-"""The message of every refused login: it must not reveal whether the user exists."""
+"""The message of every login that is refused because of its user or password: it must not reveal whether the user
+exists."""
 
 _FORMAT = re.compile(r"(SCRAM-SHA-(?:256|512))\$(\d{1,7}):([A-Za-z0-9+/=]+)\$([A-Za-z0-9+/=]+):([A-Za-z0-9+/=]+)")
 _FIRST = re.compile(r"(n,(?:a=([^,]*))?,)(n=([^,]+),r=([\x21-\x2b\x2d-\x7e]+)(?:,.*)?)")
@@ -65,7 +67,8 @@ class Verifier:
         """Parses a verifier in a users file.
 
         Raises:
-            ValueError: the text is malformed; the message does not repeat it.
+            ValueError: the text is malformed, or its number of iterations is not allowed; the message contains no salt
+                and no key.
         """
         match = _FORMAT.fullmatch(text)
         try:
@@ -109,7 +112,8 @@ class ClientFirstMessage:
         """Parses `raw`, the first message of a SCRAM client (RFC 5802, section 7).
 
         Raises:
-            LoginRefused: the message is malformed, or the client wants to act for another user.
+            LoginRefused: the message is malformed, or the client wants to act for another user or has a delegation
+                token.
         """
         match = _FIRST.fullmatch(_text(raw))
         if match is None or len(match[5]) > NONCE_CHARS_MAX:
@@ -143,7 +147,7 @@ class ScramExchange:
         the broker knows the password's verifier.
 
         Raises:
-            LoginRefused: the client's proof is wrong.
+            LoginRefused: the message is malformed, or the client's proof is wrong.
         """
         match = _FINAL.fullmatch(_text(raw))
         name, verifier = HASHES[self._verifier.mechanism], self._verifier

@@ -1,12 +1,13 @@
 """The users file: names, passwords and permissions.
 
-One entry per line, words separated by blanks; `#` begins a comment:
+One entry per line, words separated by blanks; a word that begins with `#` begins a comment:
 
     user  NAME  VERIFIERS              as `headrace broker user NAME` prints it; see `scram`
-    grant NAME  PERMISSION  RESOURCE   PERMISSION is read, write or admin; RESOURCE is topic:PATTERN, group:PATTERN or *
+    grant NAME  PERMISSION  RESOURCE   PERMISSION is read, write or admin;
+                                       RESOURCE is topic:PATTERN, group:PATTERN, transaction:PATTERN or *
 
-In a grant the name `*` means every user of the file. A `*` in a PATTERN matches any text. Everything not granted is
-refused.
+In a grant the name `*` means every user of the file. A `*` in a PATTERN matches any text. Access to topics, groups and
+transactional ids, and administration of the broker, are refused unless they are granted.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ def parse_users(text: str) -> BrokerAccessPolicy:
     """Parses the text of a users file. Returns the verifiers (stored passwords) and the permissions of each user.
 
     Raises:
-        ValueError: a line is malformed, or lines contradict each other; the message repeats no hash.
+        ValueError: a line is malformed, lines contradict each other, or the file has no user; the message repeats no
+            verifier of a `user` line.
     """
     users: dict[str, Verifiers] = {}
     granted: dict[str, list[Grant]] = {}
@@ -149,8 +151,8 @@ class BrokerUsersFile:
             raise UsersUnusable(str(self._path), str(error)) from None
 
     def reload_if_changed(self) -> frozenset[str]:
-        """Reads the file again if it has changed. Returns the users that were deleted or have a new password; their
-        connections must be closed.
+        """Reads the file again if it has changed. Returns the users that were deleted or have a new password, whose
+        connections must be closed; none if the file is unchanged or has an error.
 
         If the file has an error, the error is logged and the previous content stays in effect.
         """

@@ -1,6 +1,7 @@
-"""ApiVersions, versions 0 to 4: lists the served API versions.
+"""ApiVersions, versions 0 to 4: lists the advertised API versions.
 
-No finalized features are announced, so clients do not use newer protocols.
+No finalized features are announced, so clients do not use protocols that depend on one, such as transactions of version
+2.
 """
 
 from __future__ import annotations

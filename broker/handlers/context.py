@@ -13,7 +13,7 @@ from headrace.broker.protocol.error_codes import ErrorCode
 
 class RequestContext(NamedTuple):
     """The broker node, the API version and the client of a request, for its handler. `client_host` is the client's IP
-    address, as DescribeGroups shows it."""
+    address; DescribeGroups shows it after a slash."""
 
     node: BrokerNode
     version: int

@@ -1,7 +1,7 @@
 """CreateTopics, versions 2 to 7: creates topics, each partition with one replica, on this node.
 
-From version 4 on, -1 partitions or replicas stand for the defaults. Version 5 adds the configuration to the response,
-version 7 the topic id.
+-1 partitions or replicas stand for the defaults; in Kafka only from version 4 on. Version 5 adds the configuration to
+the response, version 7 the topic id.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""DeleteRecords, versions 0 to 2: raises the log start offset of partitions; -1 stands for the end of the log.
+"""DeleteRecords, versions 0 to 2: raises the log start offset of partitions; -1 stands for the high watermark.
 
 The new log start offset is durable before the response. Segments below it are deleted by the next run of retention. On
 a full disk they are deleted at once, since deletion needs no space and may free enough to write the new log start
-offset. If it does not, the client gets a retriable error; the records stay hidden until the broker restarts.
+offset. If it does not, the client gets a retriable error; the records stay hidden until the broker restarts, and for
+good if the offset is written before.
 """
 
 from __future__ import annotations

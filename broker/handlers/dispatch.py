@@ -185,8 +185,8 @@ def unsupported_version_pieces(frame: memoryview, header: RequestHeader) -> Piec
     """Encodes the response to a request of an unsupported version, as a list of byte strings. Returns [] if the client
     expects no response, and None if no response exists that the client could read.
 
-    Clients first request which versions are served, so this concerns only ApiVersions requests of newer versions, and
-    the old Produce versions that are advertised only for librdkafka.
+    A client that first requests which versions are served gets here only with ApiVersions requests of newer versions,
+    and with the old Produce versions that are advertised only for librdkafka.
 
     Args:
         frame: the whole request.

@@ -1,4 +1,5 @@
-"""ElectLeaders, versions 0 to 2: always ELECTION_NOT_NEEDED, because a single node leads every partition."""
+"""ElectLeaders, versions 0 to 2: returns ELECTION_NOT_NEEDED for each existing partition, because a single node leads
+all of them."""
 
 from __future__ import annotations
 

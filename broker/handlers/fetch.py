@@ -3,7 +3,7 @@ data.
 
 Version 7 adds sessions (see `fetch_sessions`), version 9 checks leader epochs, version 12 uses compact encoding,
 version 13 names topics by id. With isolation level 1 (read committed) a consumer reads up to the last stable offset,
-and the response lists the aborted transactions in that range.
+and the response lists the aborted transactions that overlap its batches.
 """
 
 from __future__ import annotations
@@ -34,19 +34,21 @@ from headrace.broker.protocol.fetch import (
 )
 
 RESPONSE_BYTES_MAX = 32 * 1024 * 1024
-"""Maximum record bytes per response, even if the client allows more. The limit is large enough for the fixed cost of a
-request for many partitions to be small in comparison."""
+"""Maximum record bytes per response, even if the client allows more; only the first batch may be larger. The limit is
+large enough for the fixed cost of a request for many partitions to be small in comparison."""
 COPIED_BYTES_MAX = 8 * 1024 * 1024
-"""Maximum record bytes per response that are copied to memory; further records are sent from their files. Copying
-blocks other clients, and the copy stays in memory until the client has received it."""
+"""Once this many record bytes of a response have been copied to memory, the response gets no further records. Records
+that are sent from their files do not count. Copying blocks other clients, and the copy stays in memory until the client
+has received it."""
 NO_ABORTED_TRANSACTIONS: Sequence[TransactionIndexEntry] = ()
 READ_AHEAD_ROUNDS = 5
 """Maximum number of disk reads, one after another, that a response waits for: an index, then the batch header it points
 to, and so on. Data that is still not in memory afterwards (a rebuilt index, an unreadable page) is read in the event
-loop, which blocks other clients."""
+loop, which blocks other clients. If the response has records of other partitions, that is done only for partitions that
+were not in memory in any round."""
 READ_AHEAD_PARTITIONS_MAX = 32
-"""Maximum number of partitions that are read from disk at the same time for one request. If more partitions need the
-disk, the response contains no records of these."""
+"""Maximum number of partitions that are read from disk at the same time for one request. Further partitions are read in
+a later one of the READ_AHEAD_ROUNDS, or the response contains no records of them."""
 WAIT_MS_MAX = 300_000
 """Longest wait for records, even if the client allows more, so that an abandoned connection does not wait forever."""
 
@@ -126,8 +128,9 @@ def _remove_waiters(logs: Sequence[PartitionLog], growth: _Growth) -> None:
 
 
 def _session_result(result: FetchResult, request: FetchRequest, session: FetchSession | None) -> FetchResult:
-    """Returns the response to a Fetch request: without a session all of `result`, which was read for the request, else
-    `result` without the partitions that have not changed since the session's last response."""
+    """Returns the response to a Fetch request: without a session, and for the request that starts one, all of `result`,
+    which was read for the request; else `result` without the partitions that have not changed since the session's last
+    response."""
     if session is None:
         return result
     topics = session.filter_response(result.topics, is_full=request.session_epoch == INITIAL_EPOCH)
@@ -148,8 +151,9 @@ async def _wait(
     context: RequestContext, request: FetchRequest, session: FetchSession | None, growth: _Growth
 ) -> FetchResult:
     """Waits until the partitions of a Fetch request have grown by the bytes that are missing to its `bytes_min`, which
-    `growth` counts, or until the client's time limit. Then reads again and returns the response. While it waits it
-    holds no records, so that their memory and files are available to other requests.
+    `growth` counts, or until the client's time limit, at most WAIT_MS_MAX. Then reads again and returns the response;
+    if bytes are still missing before the limit, waits again. While it waits it holds no records, so that their memory
+    and files are available to other requests.
 
     Args:
         session: the fetch session of the request; None if it belongs to none.
@@ -201,8 +205,8 @@ async def _read_with_disk_waits(
 
 
 class _Growth:
-    """Detects that partitions have grown by `missing_bytes` in total, without reading them: each append calls `add`,
-    and `is_enough` is set when the sum is reached."""
+    """Detects that partitions have grown by `missing_bytes` in total, without reading them: their logs call `add` when
+    bytes become readable, and `is_enough` is set when the sum is reached."""
 
     def __init__(self, missing_bytes: int) -> None:
         self.is_enough = asyncio.Event()

@@ -1,5 +1,5 @@
-"""IncrementalAlterConfigs, versions 0 and 1, for topics: changes single values of a configuration. The broker's own
-configuration can only be changed in its settings file."""
+"""IncrementalAlterConfigs, versions 0 and 1, for topics: changes single values of a configuration. Requests cannot
+change the broker's own configuration."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ def _checked_topic(context: RequestContext, requested: Any) -> Topic:
     """Returns the topic that an entry of an AlterConfigs or IncrementalAlterConfigs request names.
 
     Raises:
-        RequestRefused: the resource is not a topic, or the topic cannot be altered.
+        RequestRefused: the resource is not a topic, the topic does not exist or is internal, or the client may not
+            alter it.
     """
     if requested.resource_type != TOPIC:
         raise RequestRefused(
@@ -127,7 +128,7 @@ def _apply(configs: dict[str, str], change: Any, defaults: BrokerConfig) -> None
 
 def _changed_list(configs: Mapping[str, str], change: Any, defaults: BrokerConfig) -> str:
     """Returns the new value of a topic's configuration key that is a list, with items appended or removed; the order of
-    the remaining items is unchanged.
+    the remaining items is unchanged. An item that the list already contains is not appended again.
 
     Args:
         configs: the topic's configuration before the change.

@@ -1,5 +1,5 @@
-"""InitProducerId, versions 0 to 5: returns a new id for an idempotent producer, or the next epoch of a transactional
-id.
+"""InitProducerId, versions 0 to 5: returns a new id for an idempotent producer, or the id and the next epoch of a
+transactional id.
 
 From version 3 on, a producer that has lost its sequence state may send its id to get the next epoch (KIP-360). The
 broker does that for transactional ids. A producer without a transactional id always gets a new id, because the broker

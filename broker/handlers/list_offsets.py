@@ -1,9 +1,9 @@
 """ListOffsets, versions 1 to 9: the start and end offsets of partitions, and the first record at or after a timestamp.
 
-From version 2 on, read-committed consumers see nothing above the last stable offset. Version 4 adds leader epochs. From
-version 7 on, timestamp -3 requests the record with the largest timestamp. Versions 8 and 9 add -4 (local log start) and
--5 (end of tiered storage). This broker has no tiered storage: it returns the log start offset for -4, and no offset for
--5. As in Kafka, a partition that is named twice gets one error.
+From version 2 on, read-committed consumers see nothing from the last stable offset on. Version 4 adds leader epochs.
+From version 7 on, timestamp -3 requests the record with the largest timestamp. Versions 8 and 9 add -4 (local log
+start) and -5 (end of tiered storage). This broker has no tiered storage: it returns the log start offset for -4, and no
+offset for -5. As in Kafka, a partition that is named twice gets one error.
 
 A search by timestamp reads from disk and decompresses batches in a thread, and the event loop serves other requests in
 between.
@@ -124,8 +124,8 @@ async def _run_lookup(context: RequestContext, lookup: _PartitionLookup, lock: a
 
 class _PartitionLookup:
     """Finds the offset that a ListOffsets request asks for in one partition. `response` is set when the lookup is
-    complete. If `candidate` is set, a thread must first search this batch for the record with the requested timestamp.
-    """
+    complete. If `candidate` is set, a thread must first search this batch for the first record with at least the
+    requested timestamp."""
 
     __slots__ = (
         "_context",
@@ -162,7 +162,7 @@ class _PartitionLookup:
 
     def record_result(self, found: TimestampOffset | None) -> None:
         """Continues the lookup of a partition's offset after a thread has searched the batch `candidate`: `found` is
-        the record with the requested timestamp, None if the batch does not contain it."""
+        its first record with at least the requested timestamp, None if the batch does not contain such a record."""
         assert self._search is not None and self.candidate is not None
         self._search.record_result(self.candidate, found)
         self.candidate = None
@@ -210,7 +210,8 @@ class _PartitionLookup:
 
     def _search_in(self, log: PartitionLog) -> TimeSearch:
         """Continues the search by timestamp in `log` with one call of `TimeSearch.step`, and returns the search, which
-        may still be incomplete. Begins a new search if the topic was deleted and recreated."""
+        may still be incomplete. The first call begins the search; so does a call after the topic was deleted and
+        recreated."""
         search = self._search
         if search is None or search.log is not log:
             timestamp_ms = self._requested.timestamp

@@ -1,4 +1,5 @@
-"""ListTransactions, versions 0 and 1: transactional ids, optionally filtered by state and producer id.
+"""ListTransactions, versions 0 and 1: the transactional ids on which the client has a permission, optionally filtered
+by state and producer id.
 
 Version 1 adds a filter for transactions that have been running for longer than a given time in ms.
 """

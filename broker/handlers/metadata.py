@@ -1,5 +1,5 @@
-"""Metadata, versions 0 to 12: brokers and topics. Creates missing topics that are requested by name, if the broker and
-the client allow it.
+"""Metadata, versions 0 to 12: brokers and topics. Creates missing topics that are requested by name, if the
+configuration, the request and the client's permissions allow it.
 
 Versions 8 to 10 may include the operations allowed on the cluster; from version 8 on also those on each topic. Version
 10 adds topic ids to the response. From version 12 on topics may be requested by id; Kafka's Java client then sends an
@@ -28,8 +28,8 @@ from headrace.broker.topics import NO_TOPIC_ID, Topic
 BY_ID_FROM = 12
 
 RequestedTopics = Mapping[tuple[str | None, uuid.UUID | None], None]
-"""The topics that a request names, as an ordered set: the keys are (name, nil UUID) or (None, topic id), in the order
-of the request, and the values are unused."""
+"""The topics that a request names, as an ordered set: the keys are (name, None) or (None, topic id), in the order of
+the request, and the values are unused."""
 
 
 def handle(context: RequestContext, request: Any) -> MetadataResult | Awaitable[MetadataResult]:

@@ -1,8 +1,8 @@
-"""OffsetCommit, versions 2 to 9: stores a group's offsets, all or none of a request.
+"""OffsetCommit, versions 2 to 9: stores a group's offsets.
 
-Versions 2 to 4 have a retention time, which is ignored as in Kafka. Version 6 adds leader epochs, version 7 static
-members, version 9 member epochs (KIP-848) in place of the generation. Unknown partitions and overlong metadata are
-refused per partition.
+An offset is refused if its partition is unknown, the client may not read the topic, or its metadata is too long. The
+other offsets are stored all or none. Versions 2 to 4 have a retention time, which is ignored as in Kafka. Version 6
+adds leader epochs, version 7 static members, version 9 member epochs (KIP-848) in place of the generation.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """OffsetFetch, versions 1 to 9: a group's committed offsets, -1 where none is committed.
 
-From version 2 on, a request with null topics gets the offsets of all topics. From version 7 on, a client that requires
-stable offsets gets UNSTABLE_OFFSET_COMMIT while a transaction has an uncommitted offset for the partition. Version 8
-adds several groups per request.
+From version 2 on, a request with null topics gets the offsets of all topics on which the client has a permission. From
+version 7 on, a client that requires stable offsets gets UNSTABLE_OFFSET_COMMIT while a transaction has an uncommitted
+offset for the partition. Version 8 adds several groups per request.
 """
 
 from __future__ import annotations

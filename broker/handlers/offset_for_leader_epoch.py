@@ -1,7 +1,8 @@
 """OffsetForLeaderEpoch, versions 2 to 4: the end offset of a leader epoch. With it, clients detect a truncated log.
 
-For an epoch without batches, the response contains the latest earlier epoch that has batches and its end; for the
-current epoch, the end of the log.
+For an epoch without batches, the response contains the latest earlier epoch that has batches and its end; without one,
+the epoch itself and the start of the first later one. For the current epoch it contains the high watermark, and for a
+newer one -1.
 """
 
 from __future__ import annotations

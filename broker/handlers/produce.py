@@ -7,7 +7,7 @@ TRANSACTION_ABORTABLE.
 
 Versions 0 to 2 carry messages of format 0 and 1, which are not stored; they are advertised (see `api_versions`) and
 refused. A transactional batch is accepted only while its producer has an open transaction that includes the partition,
-so a late batch never belongs to another transaction.
+so a late batch never opens a transaction that no client ends.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ ABORTABLE_FROM = 11
 
 ProduceResult = tuple[ProducedTopic, ...]
 Appended = list[tuple[PartitionLog, ProducedPartition]]
-"""The appended batches that must be on disk before the response is sent, each as its log and its result in the
-response. The result gets an error if the batch cannot be written to disk."""
+"""The batches that must be on disk before the response is sent with fsync `always`, each as its log and its result in
+the response. A batch that an earlier request has appended is included. The result gets an error if the batch cannot be
+written to disk."""
 
 
 def handle(context: RequestContext, request: ProduceRequest) -> ProduceResult | Awaitable[ProduceResult | None] | None:
@@ -187,8 +188,8 @@ def _check_transactional_write(
 
 
 async def _wait_until_durable(context: RequestContext, response: ProduceResult, appended: Appended) -> ProduceResult:
-    """Waits until every appended batch is on disk, then returns `response`, in which the result of a batch that could
-    not be written has an error."""
+    """Waits until every batch in `appended` is on disk, then returns `response`, in which the result of a batch that
+    could not be written has an error."""
     waits = [context.node.flusher.flush(log) for log, _ in appended]
     outcomes = await asyncio.gather(*waits, return_exceptions=True)
     for (_, result), outcome in zip(appended, outcomes, strict=True):

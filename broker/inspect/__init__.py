@@ -1,1 +1,1 @@
-"""Reads a data directory without the broker: prints the batches of logs, and verifies all files."""
+"""Reads a data directory without the broker: batches of logs for printing, and checks of its files."""

@@ -37,8 +37,9 @@ class DumpedRecord:
 
 @dataclass(frozen=True, slots=True)
 class DumpedBatch:
-    """One batch, for printing. `marker` is the type of a control batch, "" for a data batch. `undecoded_reason`
-    explains why its records are missing; "" if they were decoded or not requested."""
+    """One batch, for printing. `marker` is the type of a control batch, "" for a data batch. `records` is None if they
+    were not requested or could not be decoded. `undecoded_reason` explains why the records, or the type of a control
+    batch, could not be decoded; otherwise it is ""."""
 
     file: str
     position: int
@@ -50,8 +51,8 @@ class DumpedBatch:
 
 @dataclass(frozen=True, slots=True)
 class DumpedDamage:
-    """Bytes of a file that are not a valid batch of the log. A batch that begins at offset `next_offset` is expected
-    there."""
+    """Bytes of a file that are not a valid batch of the log. A batch that begins at offset `next_offset` or later is
+    expected there."""
 
     file: str
     position: int
@@ -64,8 +65,9 @@ Dumped = DumpedBatch | DumpedDamage
 
 
 def dump(directory: Path, start: int, end: int | None, *, with_records: bool) -> Iterator[Dumped]:
-    """Yields the batches of a partition's directory that overlap the offsets [start, end), and the damage between them.
-    Decodes the records of the batches if `with_records`.
+    """Yields the batches of a partition's directory that overlap the offsets [start, end), and the damage before `end`
+    in the segments that may contain these offsets. Decodes the records with these offsets if `with_records`. Segments
+    that are deleted meanwhile are skipped.
 
     Raises:
         OSError: a file cannot be read.

@@ -1,7 +1,9 @@
-"""Verifies a data directory: every batch, and its indexes, checkpoints, epochs and producer snapshots.
+"""Verifies a data directory: every batch, and its offset and time indexes, checkpoints, epochs, newest producer
+snapshots and producer id file.
 
-Read-only; no broker may be running on the directory. Each discrepancy is a note or a finding. A note is one that the
-next start repairs, as after a crash. A finding is fsynced data that is missing, or a file that contradicts the log.
+Read-only; no broker may be running on the directory. Each discrepancy is a note or a finding. A note is normal after a
+crash, or the trace of an earlier repair. A finding is fsynced data that is missing or damaged, or another file that is
+missing, damaged or contradicts the log, even if a start rebuilds it.
 
 Memory does not grow with the logs: at most FINDINGS_MAX findings per partition and one chunk of a file are in memory.
 """
@@ -36,9 +38,9 @@ INDEX_READ_BYTES = 48 * 1024
 
 @dataclass(frozen=True, slots=True)
 class BrokerFinding:
-    """One discrepancy found in a data directory: a note, which the next start of the broker repairs, if `is_note` is
-    True, otherwise a finding. `check` is its category: directories, batches, offsets, indexes, checkpoints, epochs or
-    producers."""
+    """One discrepancy found in a data directory: a note, which is normal after a crash or an earlier repair, if
+    `is_note` is True, otherwise a finding. `check` is its category: directories, batches, offsets, indexes,
+    checkpoints, epochs or producers."""
 
     check: str
     where: str
@@ -86,7 +88,7 @@ class _Checkpoints:
 @dataclass(frozen=True, slots=True)
 class _ExpectedLog:
     """Bounds that a partition's log must have according to the checkpoint files. Everything below `fsynced_to` was
-    fsynced and must exist."""
+    fsynced and must exist, unless retention has deleted it."""
 
     topic: Topic
     fsynced_to: int
@@ -106,10 +108,11 @@ def verify(directory: Path, progress: Callable[[str], None] = lambda where: None
     add to the directory's report at the end.
 
     Args:
-        progress: called with the name of each file before it is read.
+        progress: called with the name of each segment before it is read.
 
     Raises:
         CorruptFile: the topics file is missing or corrupt.
+        OSError: a file other than a segment cannot be read.
     """
     if not (directory / TOPICS_FILE).exists():
         raise CorruptFile(
@@ -191,7 +194,7 @@ class _PartitionCheck:
 
     Args:
         expected: bounds that the log must have according to the checkpoint files.
-        progress: called with the name of each file before it is read.
+        progress: called with the name of each segment before it is read.
     """
 
     def __init__(
@@ -266,8 +269,8 @@ class _PartitionCheck:
                     self._add("indexes", index.path.name, fault)
 
     def _record_damage(self, segment: SegmentFile, found: Damage, size: int) -> bool:
-        """Adds a finding for damaged bytes to the report. Returns whether a start of the broker would truncate the log
-        there.
+        """Adds a finding for damaged bytes to the report, or a note if a start of the broker would truncate the log
+        there. Returns whether it would.
 
         Args:
             found: the damaged bytes.
@@ -382,8 +385,8 @@ EntriesOf = Callable[[bytes], Iterator[tuple[int, int]]]
 
 
 class _IndexCheck:
-    """Compares the entries of a segment's index file with the batches of its log. `fault` describes the first
-    difference, "" without a difference.
+    """Compares the entries of a segment's index file with the batches of its log. `fault` describes the first fault, ""
+    without one: a difference, an incomplete entry, or a missing file.
 
     Args:
         suffix: suffix of the index file.

@@ -1,8 +1,8 @@
 """Reads the batches of a partition's files in any condition. Nothing is repaired, locked or written.
 
-A broker may be running on the files. If retention deletes a segment, the iteration ends; if compaction replaces one,
-its old content is read to the end. Files are not memory-mapped, since truncation by the broker would kill the process;
-at most CHUNK_BYTES of a file are in memory.
+A broker may be running on the files. A segment that retention deletes, or compaction replaces, while it is open is read
+to the end of its old content. Files are not memory-mapped, since truncation by the broker would kill the process; at
+most CHUNK_BYTES of a file, and the batch that is decoded, are in memory.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class SegmentFile:
 
 
 class Damage(NamedTuple):
-    """Bytes [position, end) of a file that are not a valid batch. A batch that begins at offset `next_offset` is
-    expected there."""
+    """Bytes [position, end) of a file that are not a valid batch. A batch that begins at offset `next_offset` or later
+    is expected there."""
 
     position: int
     end: int

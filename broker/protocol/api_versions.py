@@ -1,9 +1,9 @@
-"""The served versions of each Kafka API: one row per API key.
+"""The advertised versions of each Kafka API: one row per API key.
 
-Clients use the highest version of a row. If a row had no handler, they would retry until their timeout; so every row
-has one (a test compares the two tables). APIs without a handler are not listed: telemetry (71, 72), share groups and
-streams groups, and WriteTxnMarkers (27). The versions for transactions of version 2 (KIP-890) are not listed either,
-nor is the feature announced.
+Clients use the highest version of a row that they know. If a row had no handler, they would retry until their timeout;
+so every row has one (a test compares the two tables). APIs without a handler are not listed, among them telemetry (71,
+72), share groups and streams groups, and WriteTxnMarkers (27). The versions for transactions of version 2 (KIP-890) are
+not listed either, nor is the feature announced.
 """
 
 from __future__ import annotations

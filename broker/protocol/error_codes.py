@@ -1,4 +1,4 @@
-"""The Kafka error codes that this broker uses: name, code, retriable, meaning."""
+"""The Kafka error codes that this broker knows: name, code, retriable, meaning."""
 
 from __future__ import annotations
 

@@ -20,7 +20,8 @@ from headrace.kafka_wire.primitives import Reader, Writer
 
 TOPIC_IDS_FROM = 13
 READ_COMMITTED = 1
-"""Isolation level of requests that see neither open nor aborted transactions; level 0 sees all records."""
+"""Isolation level of consumers that see neither open nor aborted transactions: the broker sends no records from the
+first open transaction on, and lists the aborted ones. With other levels consumers see all records."""
 
 _PARTITION_4, _PARTITION_9, _PARTITION_12 = (struct.Struct(fields) for fields in (">iq", ">iiqqi", ">iiqiqi"))
 _FETCHED_4, _FETCHED_5 = struct.Struct(">ihqq"), struct.Struct(">ihqqq")

@@ -18,7 +18,7 @@ from headrace.kafka_wire.errors import MalformedMessage
 from headrace.kafka_wire.primitives import after_tags, text_at
 
 FRAME_BYTES_MAX = 100 * 1024 * 1024
-"""Largest frame: Kafka's `socket.request.max.bytes`. Clients keep their produce requests below it."""
+"""Largest Produce request: Kafka's `socket.request.max.bytes`. Clients keep their requests below it."""
 CONTROL_FRAME_BYTES_MAX = 1024 * 1024
 """Largest request of an API without records. Such requests are decoded into objects of many times their size. The limit
 is enough for REQUEST_ITEMS_MAX partitions."""
@@ -76,8 +76,12 @@ def read_frame_length(view: memoryview, start: int, end: int) -> int:
 
 
 def read_header(frame: memoryview) -> RequestHeader:
-    """Reads the header of the request in `frame`. If the API key is unknown, reads only the fixed fields and the client
-    id."""
+    """Reads the header of the request in `frame`. If the API key or the version is unknown, reads only the fixed fields
+    and the client id.
+
+    Raises:
+        MalformedMessage: the header is truncated or malformed.
+    """
     try:
         api_key, api_version, correlation_id, client_id_bytes = _HEADER.unpack_from(frame)
     except struct.error:

@@ -20,7 +20,7 @@ from headrace.broker.protocol.framing import REQUEST_ITEMS_MAX
 from headrace.kafka_wire.errors import MalformedMessage
 
 SYNC_DECODE_BYTES_MAX = 32 * 1024
-"""Requests of more bytes are decoded by the yielding decoder."""
+"""Requests of more bytes, except Produce and Fetch, are decoded by the yielding decoder."""
 
 DECODE_ERRORS = (struct.error, IndexError, ValueError, AssertionError, OverflowError, MemoryError)
 """Exceptions that kafka-python's decoders raise for malformed bytes."""

@@ -25,8 +25,9 @@ _PARTITION_0, _PARTITION_7 = struct.Struct(">hii"), struct.Struct(">hiii")
 
 
 class DescribedTopic(NamedTuple):
-    """A topic in a Metadata response. `name` is None if the request named an id that no topic has.
-    `authorized_operations` is None if the client did not request them."""
+    """A topic in a Metadata response. `name` is None if the request named an id that no topic has, or a topic on which
+    the client has no permission. `authorized_operations` is None if the client did not request them, and for a topic
+    with an error."""
 
     error_code: ErrorCode
     name: str | None

@@ -31,7 +31,7 @@ fields."""
 
 class ProducePartition(NamedTuple):
     """The record batch for one partition in a Produce request. `records` is a view into the request's frame, valid
-    until the request was handled."""
+    until the handler returns; None if the request contains null."""
 
     partition: int
     records: memoryview | None
@@ -51,8 +51,9 @@ class ProduceRequest(NamedTuple):
 
 @dataclass(slots=True)
 class ProducedPartition:
-    """Result of a Produce request for one partition. `base_offset` is -1 after an error. `append_time_ms` is -1 if the
-    records have the producer's timestamps."""
+    """Result of a Produce request for one partition. `base_offset` is -1 after an error. `append_time_ms` is the time
+    that the broker set as the timestamp of the records. It is -1 for records with the producer's timestamps, for a
+    refused batch, and for a batch that an earlier request has stored."""
 
     partition: int
     error: ErrorCode = ErrorCode.NONE
@@ -76,8 +77,9 @@ def decode(view: memoryview, pos: int, version: int) -> ProduceRequest:
 
 
 def _decode_single_partition(view: memoryview, pos: int) -> ProduceRequest | None:
-    """Decodes a Produce request with exactly one topic and one partition, as librdkafka sends it. Returns None for any
-    other request. The fields of the request begin at position `pos` of `view`."""
+    """Decodes a Produce request of a flexible version with exactly one topic and one partition, and without a
+    transactional id and tagged fields, as librdkafka sends it. Returns None for any other request, and for a topic name
+    of more than 126 bytes. The fields of the request begin at position `pos` of `view`."""
     try:
         transactional, acks, timeout_ms, topics, name_size = _ONE_TOPIC.unpack_from(view, pos)
         name_at = pos + _ONE_TOPIC.size
