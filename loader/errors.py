@@ -177,7 +177,7 @@ class EarlierWarehouse(LoaderError):
 
     Args:
         warehouse: the new warehouse.
-        topics: the topics of the other warehouse, as far as the evidence shows.
+        topics: the topics for which there is evidence.
         known: a clause that names the evidence: a table with files elsewhere, or offsets of the loader's consumer
             group.
         otherwise: the remedy if the user wants a second warehouse.

@@ -124,8 +124,8 @@ def run_load(ports: RunDependencies, settings: RunSettings) -> RunReport:
 
     Raises:
         EarlierWarehouse: there is no commit yet, a table has its files in another warehouse, and `may_begin` is False.
-        LoaderError, KafkaError, OSError: the run failed. All commits stay, also those of this run, and the next run
-            continues.
+        LoaderError, KafkaError, OSError: the run failed. All commits stay, including commits of this run, and the next
+            run continues.
     """
     started_ms = ports.now_ms()
     logger.info("phase_started phase=catch_up")

@@ -98,8 +98,8 @@ def line_of(report: RunReport, started_at_ms: int, exit_code: int) -> RunLine:
 
 
 def append_line(path: Path | None, line: RunLine) -> None:
-    """Appends the line of a load to the run log `path`; does nothing if that is None. A failure is logged and does not
-    fail the load."""
+    """Appends the line of a load to the run log `path`; does nothing if `path` is None. A failure is logged and does
+    not fail the load."""
     if path is None:
         return
     content = json.dumps(dataclasses.asdict(line), separators=(",", ":")).encode() + b"\n"

@@ -23,8 +23,8 @@ class OffsetRange:
 
     `topic_id` is the topic's id ("" if the broker reports none) and `leader_epoch` the epoch at planning (-1 if
     unknown). `bytes_estimate` is the planner's estimate of the size. `follows_another` means that the planner split a
-    range, and another piece of it ends at `start`: this piece is committed only if that one is complete, so it shares
-    no file with other ranges.
+    range, and another piece of it ends at `start`: this piece is committed only if the other piece is complete, so it
+    shares no file with other ranges.
     """
 
     topic_partition: TopicPartition

@@ -243,9 +243,9 @@ def _by_topic(commits: Sequence[Commit], positions: Mapping[str, int]) -> dict[s
 class _Run:
     """One pass over the appliers.
 
-    `topics` are those with pending commits for any applier, and those whose tables are only compared. `met` holds the
-    pending commits of the pass that may have files in staging: by run id, the topics of the commit. `outage` is the
-    error that made the storage unavailable.
+    `topics` have pending commits for any applier, or a table to compare. `met` holds the pending commits of the pass
+    that may have files in staging: by run id, the topics of the commit. `outage` is the error that made the storage
+    unavailable.
     """
 
     def __init__(

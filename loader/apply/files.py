@@ -86,8 +86,8 @@ class FilesApplier:
 
     def _refuse_undelivered(self, step: Step, one: _Wanted) -> None:
         """Raises an error if the missing file `one` may never have been published: `step` still lists its run among
-        those that may have files in staging. A file of another run was published and then deleted by others; that is
-        only reported, elsewhere.
+        those that may have files in staging. A missing file of another run was published before others deleted it, and
+        is only reported, elsewhere.
 
         Args:
             step: the commits of the topic that are being applied.

@@ -146,7 +146,7 @@ class Repair:
         unrepaired ones last.
 
         Args:
-            tell: receives each difference with its result: a repaired one at once, an unrepaired one at the end.
+            tell: receives each difference with its result: at once if it was repaired, otherwise at the end.
 
         Raises:
             MetastoreUnavailable, SessionFailed: the metastore cannot be reached.

@@ -1,9 +1,9 @@
 """Determines which part of the tasks' results can be committed. Pure.
 
-A commit must contain the offsets of a partition without holes, so only the ranges of a partition up to the first
-incomplete one can be committed, and of that one the part that was read. A file contains rows of several partitions: if
-one of its ranges cannot be committed, the file is discarded, and so are all ranges in it. This is repeated until
-nothing changes.
+A commit must contain the offsets of a partition without holes, so the ranges of a partition can be committed only up to
+the first incomplete one, including its beginning that was read. A file contains rows of several partitions: if one of
+its ranges cannot be committed, the file is discarded, and so are all ranges in it. This is repeated until nothing
+changes.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `fetch_changes` finds topics and partitions that changed on the brokers during the read. If only the leader of a
 partition changed, `reconcile` discards what was read from that partition. `revalidate` then discards all ranges and
-files of the topics whose messages must not be committed.
+files of rejected topics.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def revalidate(
     changes: Changes,
     staging: Staging,
 ) -> dict[str, ReconciledTopic]:
-    """Returns the reconciled topics, after checking which messages may be committed. A topic whose messages must not be
-    committed has no ranges and files in the result, and the reason is added to its problems.
+    """Returns the reconciled topics, after checking that their messages may be committed. A rejected topic has no
+    ranges and files in the result, and the reason is added to its problems.
 
     Args:
         plan: has the limit for bad messages of each topic.

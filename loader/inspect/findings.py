@@ -32,8 +32,8 @@ class VerifyFinding:
 
 @dataclass(frozen=True, slots=True)
 class TopicVerified:
-    """The result of `verify_topic` for one topic. `files`, `rows` and `bytes` are those of published files; `rows` only
-    of data files. `waiting` counts committed files that the next load will publish."""
+    """The result of `verify_topic` for one topic. `files`, `rows` and `bytes` count published files, `rows` only data
+    files. `waiting` counts committed files that the next load will publish."""
 
     topic: str
     commits: int

@@ -15,7 +15,7 @@ class PartitionStatus:
     `next_offset` is the offset at which the next load begins, None if that is the log start offset. `is_loaded` is
     False for a partition without loaded offsets; its `next_offset` is then None or one set by the operator.
     `leader_epoch` is that of the last commit, -1 if unknown. `log_end` is the last stable offset. `log_start`,
-    `log_end` and `lag` are None if they are unknown, for example because the brokers are unavailable.
+    `log_end` and `lag` are None if unknown, for example without a connection to the brokers.
     """
 
     topic: str

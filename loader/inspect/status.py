@@ -25,9 +25,9 @@ class TopicStatus:
     """Status of one topic.
 
     `lag` is in offsets, None if the brokers are unavailable, or lack the topic, or the settings exclude it. `files` and
-    `rows` do not include the quarantine. `file_bytes_mean` is None without files. `complete_until` is the value that
-    loads last gave to the table's property `headrace.complete_until`, "" for none. `pending` names the appliers that
-    have not applied the topic's newest commit.
+    `rows` do not include the quarantine. `file_bytes_mean` is None without files. `complete_until` is the last known
+    value of the table's property `headrace.complete_until`, "" for none. `pending` names the appliers that have not
+    applied the topic's newest commit.
     """
 
     topic: str

@@ -94,7 +94,7 @@ EMPTY: Final = LoadState()
 
 def fold(state: LoadState, version: int, schema: Schema, schema_id: int | None = None) -> LoadState:
     """Folds a version of the subject into the load schema `state` and returns the new state. Returns the same state if
-    the version is already in it, and its schema id has a route or is None.
+    the version is already in it, with a route for `schema_id` unless this is None.
 
     Versions are folded in ascending order. The fold is deterministic, so two drivers get the same result. If a subject
     was permanently deleted and registered again, a version number occurs a second time, with another schema id; it
