@@ -1,8 +1,9 @@
 """Avro bytes: validation, encoding, and the conversion of a message body to another schema.
 
 `walk`, `check` and `rewrite` are the specification, in Python. `core` does the same in C, faster: it executes programs
-(`program`) on whole batches and leaves every body that it does not accept to Python. Without a compiled core, Python
-does everything. The loader compiles the programs (`loader.project.projection`); clients use `check` and `encode`.
+(`program`) on whole batches or single bodies, and leaves every body that it does not accept to Python. Without a
+compiled core, Python does everything. The loader (`loader.project.projection`) and `check` compile the programs;
+clients use `check` and `encode`.
 """
 
 from headrace.avro_codec.check import Check, compile_check

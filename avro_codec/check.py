@@ -22,8 +22,8 @@ NESTED_MAX: Final = 1_000
 would also stop the walk, but some applications raise it."""
 
 OPERATIONS_MAX: Final = 10_000
-"""Maximum number of operations in a program. A type is compiled at each use, so a short schema can have a very large
-program."""
+"""Maximum number of types that are compiled to a program. A type counts at each use, so a short schema can have a very
+large program."""
 
 Check = Callable[[bytes], None]
 """A function that raises `BadBody` for a body that is not exactly one value, or is nested too deeply."""
@@ -95,13 +95,12 @@ def deepest_nesting(schema: Schema) -> int:
 
 
 class _Unsupported(Exception):
-    """The schema cannot be compiled to a program of the core, or only to one of more than `OPERATIONS_MAX`
-    operations."""
+    """The schema cannot be compiled to a program of the core, or has more than `OPERATIONS_MAX` types."""
 
 
 def walk_program(schema: Schema) -> Program | None:
     """Returns the program of the core that validates bodies of a schema without output, or None if the core does not
-    support it."""
+    support it or the program would be too large."""
     try:
         return program.assemble(_Walk(schema).code(schema.root, frozenset()))
     except (_Unsupported, RecursionError):

@@ -50,7 +50,8 @@ def encode_float(value: float) -> bytes:
 
 
 def encode_default(schema: Schema, node: Type, default: JsonValue) -> bytes:
-    """Encodes a field's default, which `avro_schema` has validated.
+    """Encodes a field's default. The default must be valid for its type; otherwise the result is wrong, or an exception
+    of any type is raised.
 
     Args:
         schema: resolves references to named types.

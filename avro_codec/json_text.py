@@ -1,4 +1,4 @@
-"""Converts values of recursive types to text in Avro's JSON encoding, because Hive columns cannot have recursive types.
+"""Converts values of types that Hive columns cannot have, such as recursive types, to text in Avro's JSON encoding.
 
 Union values other than null are objects with the name of the branch, bytes are texts of the code points 0 to 255, and
 the numbers without JSON form are the texts NaN, Infinity and -Infinity (Avro 1.12, JSON Encoding).

@@ -1,8 +1,8 @@
 """Programs for the C core: the conversion of a body as a flat sequence of operations.
 
-`loader.project.projection` compiles each field twice, to Python functions and to `Code`. `assemble` converts the code
-to the words that `core/program.c` executes; `core/program.h` documents each operation. The code is None for a
-conversion that the core does not support; Python then converts the messages.
+`loader.project.projection` compiles each field twice, to Python functions and to `Code`; `check` compiles schemas.
+`assemble` converts the code to the words that `core/program.c` executes; `core/program.h` documents each operation. The
+code is None for a conversion that the core does not support; Python then converts the messages.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class Loop:
 class Arrangement:
     """The conversion of a record to a row with columns in another order than the writer's fields.
 
-    `fields` convert the fields in the writer's order. `columns` are in the order of the row: a number is the index of a
-    field in `fields`, bytes are an encoded constant.
+    `fields` convert the fields in the writer's order; one of them may convert several adjacent fields. `columns` are in
+    the order of the row: a number is an index in `fields`, bytes are an encoded constant.
     """
 
     fields: tuple[Code, ...]
@@ -191,7 +191,7 @@ def record(fields: Sequence[tuple[int, Code | None]], columns: Sequence[bytes]) 
 
     Args:
         fields: for each field in the writer's order, the index of its column and the operations for its value.
-        columns: encoded constants of the columns that get no field.
+        columns: for each column, its encoded constant; ignored if the column gets a field.
     """
     codes = _all([code for _, code in fields])
     if codes is None:
@@ -211,7 +211,7 @@ def _arrange(codes: Sequence[Code], taken: Sequence[int], columns: Sequence[byte
     Args:
         codes: the operations of each field, in the writer's order.
         taken: index of the column of each field.
-        columns: encoded constants of the columns that get no field.
+        columns: for each column, its encoded constant; ignored if the column gets a field.
     """
     groups: list[Code] = []
     first_of: dict[int, int] = {}
@@ -310,7 +310,7 @@ TIME_UNITS = {TimeUnit.MILLIS: 1, TimeUnit.MICROS: 2, TimeUnit.NANOS: 3, TimeUni
 
 def assemble(code: Code | None) -> Program | None:
     """Returns the core's program for a message with these operations (`code`). Returns None if `code` is None, or is
-    nested too deeply for the core."""
+    needs more frames or slots than the core has: for nested arrays and maps, or for fields in another order."""
     if code is None:
         return None
     found = _Assembler()

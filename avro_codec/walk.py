@@ -319,7 +319,8 @@ class ZeroWidth:
 
 
 class WalkCompiler:
-    """Compiles the types of one schema to walks. A type is compiled once; the walk of a recursive type calls itself."""
+    """Compiles the types of one schema to walks. A named type is compiled once; the walk of a recursive type calls
+    itself."""
 
     def __init__(self, schema: Schema, limits: Limits | None = None) -> None:
         self.schema = schema

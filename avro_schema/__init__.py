@@ -1,6 +1,6 @@
 """Avro 1.12 schemas as immutable values: parsing with positions, texts, fingerprints, message framing and message time.
 
-`json_reader` and `parse` convert a schema text to the `model`, which all other modules use.
+`quick_json`, `json_reader` and `parse` convert a schema text to the `model`, which the other modules use.
 """
 
 from headrace.avro_schema.defaults import default_datum, default_problem

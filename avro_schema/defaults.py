@@ -32,7 +32,8 @@ def default_problem(node: Type, value: JsonValue, resolve: Resolve) -> str | Non
     """Returns a description of why `value` is not a valid default of type `node`, or None if it is valid.
 
     A default of a union may match any of its branches (Avro 1.12; earlier versions allowed only the first). A record's
-    default may omit members whose fields have defaults.
+    default may omit members if their fields have defaults. As in Avro Java, any string is valid for an enum, a fixed or
+    bytes.
 
     Args:
         resolve: returns the type that a reference denotes.
@@ -106,8 +107,8 @@ class DefaultValidator:
 
 
 def default_datum(schema: Schema, node: Type, value: JsonValue) -> Any:
-    """Converts a valid default from JSON to the value that a decoder returns: bytes for bytes and fixed, records with
-    all members, else the JSON value.
+    """Converts a valid default from JSON to the value that a decoder returns: bytes for bytes and fixed, a float for
+    float and double, records with all members, else the JSON value.
 
     Args:
         schema: resolves references to named types.

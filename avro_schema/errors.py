@@ -2,7 +2,7 @@
 
 AvroSchemaError
 ├── SchemaParseError  a text is not an Avro schema; has the position and the expected syntax
-├── FramingError      a message does not start with a schema id
+├── FramingError      a message has no valid schema id
 └── MessageTimeError  the field configured as the message's time is unsuitable
 """
 
@@ -19,7 +19,8 @@ class SchemaParseError(AvroSchemaError):
     """The text is not a valid Avro schema.
 
     `message` describes the problem and the expected syntax, `position` its location and `source` the file or subject.
-    The text of the error is `source:line:column: message`, in the style of compilers.
+    The text of the error is `source:line:column: message`, in the style of compilers; an unknown source or position is
+    left out.
     """
 
     def __init__(self, message: str, position: Position = NOWHERE, source: str = "") -> None:
@@ -34,8 +35,8 @@ class SchemaParseError(AvroSchemaError):
 
 
 class FramingError(AvroSchemaError):
-    """A message value that does not follow the wire format; `reason` is a short code by which such messages are
-    counted."""
+    """A message value does not follow the wire format, or a schema id is out of range. `reason` is a short code, used
+    to count such messages."""
 
     def __init__(self, message: str, reason: str) -> None:
         super().__init__(message, reason)

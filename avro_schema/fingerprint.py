@@ -1,7 +1,7 @@
 """Parsing Canonical Form and fingerprints (Avro 1.12, Transforming into Parsing Canonical Form; Schema Fingerprints).
 
-The form contains only the attributes that matter for reading data. Schemas with the same form are equal for a reader
-that ignores logical types.
+The form contains only the attributes of a writer schema that matter for reading its data, but no logical types.
+Defaults and aliases, which a reader schema also uses, are not in it.
 """
 
 from __future__ import annotations

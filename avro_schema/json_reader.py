@@ -1,8 +1,8 @@
 """JSON parser that records the offset of each value.
 
 `read_json` returns plain scalars, and objects and arrays that also hold the offset of every member, so that the schema
-parser can report exact positions. It is stricter than `json.loads`: duplicate keys, NaN, infinities, a byte order mark,
-lone surrogates and text after the value are errors.
+parser can report exact positions. It is stricter than `json.loads`: duplicate keys, NaN, infinities and lone surrogates
+are errors, and the text's length, nesting and numbers are limited.
 
 One regular expression matches a complete `"key": "text",`, because most of a schema consists of such members. A schema
 of 40 fields is therefore read in about a millisecond.
@@ -21,7 +21,7 @@ from headrace.avro_schema.errors import SchemaParseError
 from headrace.avro_schema.model import JsonValue, Position
 
 TEXT_CHARS_MAX = 4_000_000
-"""Longest schema text that is read; Kafka and all registries refuse much shorter ones."""
+"""Longest schema text that is read. Kafka by default refuses messages of more than 1 MB, a quarter of it."""
 
 DEPTH_MAX = 200
 """Deepest nesting of objects and arrays (some 65 nested records); bounds the recursion of every walk."""

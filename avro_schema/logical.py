@@ -1,7 +1,7 @@
 """Logical types (Avro 1.12) and the underlying types that each may annotate.
 
-Every Avro implementation ignores a logical type that is unknown or invalid for its underlying type. Such a type never
-makes a schema invalid; it only remains in the properties.
+As the specification requires, a logical type that is unknown or invalid for its underlying type is ignored. It never
+makes a schema invalid, and only remains in the properties.
 """
 
 from __future__ import annotations

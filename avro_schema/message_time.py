@@ -1,8 +1,8 @@
 """Time of a message: the one rule that every tier applies, so that counts of the same window are comparable.
 
-The time is the field that the subject's metadata property `headrace.time` names, else the first existing candidate
-field, else the record's own timestamp. A long without logical type is milliseconds since 1970. Strings and doubles have
-no unit and are never used. Times are UTC.
+The time is the field that the subject's metadata property `headrace.time` names, else the first candidate field that
+exists and has a unit, else the record's own timestamp, which is also used if the field is null. A long without logical
+type is milliseconds since 1970. Strings and doubles have no unit and are never used. Times are UTC.
 """
 
 from __future__ import annotations

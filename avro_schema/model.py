@@ -1,7 +1,7 @@
 """Avro schemas as immutable values.
 
 A parsed schema is a tree of frozen nodes. A named type (record, enum, fixed) occurs once in the tree, at its
-definition; every later use is a `Reference` by full name. Recursive schemas are therefore finite values with structural
+definition; every other use is a `Reference` by full name. Recursive schemas are therefore finite values with structural
 equality. `Schema.resolve` resolves a reference.
 
 Positions and source text are excluded from equality: two schemas that differ only in layout are equal.

@@ -1,8 +1,9 @@
 """Parses JSON text to the model: Avro 1.12, Schema Declaration, with Avro Java's rules where the specification is
 silent.
 
-A name is resolved in the enclosing namespace, then without namespace, then among types defined later in the same text
-(Avro 1.12 allows a use before the definition). Two equal definitions are one type.
+A name is resolved in the enclosing namespace, then without namespace, then in the enclosing namespace among types
+defined later in the same text (Avro 1.12 allows a use before the definition). Two definitions that differ at most in
+documentation, aliases and an enum's default are one type.
 
 `strict` applies to new schemas: defaults must be valid and the parts of namespaces must be names. Without it, schemas
 that older registries accepted can still be read; names themselves are always checked.
@@ -246,8 +247,8 @@ class _Parser:
 
     def with_number_default(self, field: Field, value: JsonObject, pointer: str) -> Field:
         """Returns the field. If it is a float or double with a text such as "1.5" as its default, the default is
-        converted to a number, as in Avro Java since 1.4. If the parser is strict, a text that is not a finite number is
-        an error.
+        converted to a number, as in Avro Java since 1.4. If the parser is strict, a text other than a finite number,
+        NaN, Infinity or -Infinity is an error.
 
         Args:
             value: the field in the schema text, which has the offset for the error.

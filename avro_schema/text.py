@@ -1,8 +1,8 @@
 """Converts the model to text: canonical text (stored by registries), normalized text and self-contained text.
 
 The canonical text equals Avro Java's `Schema.toString()` byte for byte, because it identifies schemas in the registry.
-Attributes have the order type, name, namespace, doc, fields | symbols | size, default, properties, aliases. A namespace
-is written only if it differs from the enclosing one, a named type in full at its first use.
+Attributes of a named type have the order type, name, namespace, doc, fields | symbols | size, default, properties,
+aliases. A namespace is written only if it differs from the enclosing one, a named type in full at its first use.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def canonical_text(schema: Schema) -> str:
 
 
 def normalized_text(schema: Schema) -> str:
-    """Returns the canonical text with sorted aliases and properties and converted defaults: schemas with the same
-    meaning have the same text."""
+    """Returns the canonical text with sorted aliases and properties, converted defaults, no empty documentation of
+    types, and error types as records. Schemas that differ only in these have the same text."""
     return to_json_text(_NormalWriter(schema, inline=defined_names(schema)).json(schema.root, ""))
 
 

@@ -32,7 +32,11 @@ class Framed:
 
 
 def frame(schema_id: int, body: bytes) -> bytes:
-    """Returns the framed value of a body written with the schema `schema_id`."""
+    """Returns the framed value of a body written with the schema `schema_id`.
+
+    Raises:
+        FramingError: the id is negative or has more than 31 bits.
+    """
     if not 0 <= schema_id < 2**31:
         raise FramingError(f"schema id {schema_id} is outside 0 … 2^31-1", "bad-id")
     return _PREFIX.pack(MAGIC_ID, schema_id) + body

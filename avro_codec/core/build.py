@@ -21,11 +21,11 @@ HEADERS = tuple(HERE / f"{name}.h" for name in ("bytes", "core", "program"))
 LIBRARY = "libheadrace_core.so"
 FLAGS = ("-std=c11", "-O3", "-fPIC", "-shared", "-fvisibility=default")
 ZIG_TARGETS = {"x86_64": "x86_64-linux-gnu.2.17", "aarch64": "aarch64-linux-gnu.2.17"}
-"""Targets by processor, with the glibc version of manylinux2014, which every current Linux has."""
+"""Targets by processor, with the glibc version of manylinux2014, which every current Linux with glibc has."""
 
 
 class BuildError(Exception):
-    """No compiler was found, or it failed; the message is one line."""
+    """No compiler was found, or it could not be run or failed."""
 
 
 def compiler() -> list[str]:
@@ -60,7 +60,7 @@ def build(target: Path, command: list[str], *flags: str) -> None:
         flags: more arguments of the compiler.
 
     Raises:
-        BuildError: the compiler failed.
+        BuildError: the compiler failed or cannot be run.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f"{target.name}.{os.getpid()}")

@@ -85,7 +85,8 @@ class Library:
 
     Raises:
         OSError: the library is missing, or built for another machine.
-        ValueError: the library was built from other sources.
+        ValueError: the library has another version.
+        AttributeError: the library lacks a function.
     """
 
     def __init__(self, path: Path) -> None:
