@@ -76,7 +76,7 @@ class Decoder:
 
     def decode(self, record: FetchedRecord) -> tuple[int | None, Any, int | None]:
         """Returns three values of a record: the schema id, the decoded value, and the message time, which is the time
-        of the event, or None to use the record timestamp. A tombstone has three times None.
+        of the event, or None to use the record timestamp; all None for a tombstone.
 
         Raises:
             UndecodableMessage: the value has no valid schema id or does not match its schema, or the schema is not

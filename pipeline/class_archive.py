@@ -1,9 +1,10 @@
 """Creates the class archive: a file with Spark's loaded classes that halves the start time of a JVM (Java's class data
-sharing, see `hive_ddl.executors.class_archive`). It takes half a minute, once.
+sharing, see `hive_ddl.executors.class_archive`). It takes half a minute, once for each installation of Java and Spark.
 
-To create it, a JVM starts the metastore, SQL and loads on a temporary metastore, and writes the classes that it has
-loaded to the archive when it exits. `make setup` runs `python -m headrace.pipeline.class_archive`, and `headrace up`
-runs it in the background. A failure is not retried; without the archive everything works, but starts more slowly.
+To create it, a JVM runs SQL queries on a temporary metastore, loads the classes of the metastore server, and writes the
+classes that it has loaded to the archive when it exits. `make setup` runs `python -m headrace.pipeline.class_archive`,
+and `headrace up` runs it in the background. If Java writes no archive, later runs do not retry it. Without the archive
+everything works, but starts more slowly.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def main() -> int:
 
 def is_needed() -> bool:
     """Returns whether to create the class archive, Java's file of loaded classes with which JVMs start faster: it is
-    missing, no earlier attempt has failed, and its directory is writable with enough free space."""
+    missing or truncated, Java has not failed to write it in an earlier run, and its directory is writable with enough
+    free space."""
     try:
         key = archive_key()
         directory = next(one for one in key.parents if one.exists())
@@ -60,8 +62,9 @@ def is_needed() -> bool:
 
 
 def create_archive(scratch: Path) -> None:
-    """Creates the class archive, Java's file of loaded classes with which JVMs start faster, and deletes outdated
-    archives. Does nothing if the archive is not needed (`is_needed`) or another process is creating it.
+    """Creates the class archive, Java's file of loaded classes with which JVMs start faster, and deletes all other
+    archives in its directory. Does nothing if the archive is not needed (`is_needed`) or another process is creating
+    it.
 
     Args:
         scratch: directory for temporary files.

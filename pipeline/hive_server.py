@@ -13,7 +13,7 @@ def hive_server_address(settings: Settings) -> HiveServerAddress:
     """Returns the address and credentials of the configured HiveServer2.
 
     Raises:
-        SettingsError: the settings contradict each other, or the password file cannot be read.
+        SettingsError: the settings contradict each other, or the password file cannot be read or is empty.
     """
     hive = settings.hive
     if problem := _problem(hive):

@@ -110,7 +110,7 @@ def jvm_end_reason(code: int, memory_key: str, memory: str) -> str:
 
 def free_port(listen: Address, server: str, key: str) -> int:
     """Returns the port of a configured address, or a free port if that is 0. Fails before the JVM is started, which
-    takes seconds, if the port is in use.
+    takes seconds, if a server cannot listen on the address.
 
     Args:
         listen: the configured address.
@@ -118,7 +118,7 @@ def free_port(listen: Address, server: str, key: str) -> int:
         key: the setting of the address, for the message.
 
     Raises:
-        JvmServerError: the port is in use.
+        JvmServerError: the port is in use, or the address does not belong to this machine.
     """
     try:
         family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET

@@ -96,7 +96,8 @@ class SparkConnection:
         return self._session_in_use is not None and self._needs_session
 
     def executor(self) -> Executor:
-        """Returns the `hive_ddl` executor, which creates and alters Hive tables through Spark.
+        """Returns the `hive_ddl` executor of the settings. It creates and alters Hive tables through Spark or
+        HiveServer2, or only prints the statements.
 
         Raises:
             MetastoreUnavailable: the metastore is not available, or an earlier call in this run found it unavailable.
@@ -200,7 +201,7 @@ def commit_log(settings: Settings, *, read_only: bool = False) -> CommitLog:
         read_only: whether the log must not be written or fsynced, for commands that may lack write permission.
 
     Raises:
-        StorageError: the warehouse belongs to another commit log.
+        StorageError: the warehouse and the commit log do not belong together.
     """
     storage = warehouse_storage(settings)
     check_warehouse_and_log(settings, storage, is_dry=True)
@@ -227,7 +228,8 @@ def reject_second_warehouse(settings: Settings, log: CommitLog) -> None:
     into a second warehouse.
 
     Raises:
-        EarlierWarehouse: the log is empty, and the loader's consumer group has offsets.
+        EarlierWarehouse: the log is empty, and the loader's consumer group has offsets of topics that this load would
+            load.
         KafkaError: the brokers cannot be reached.
     """
     try:
@@ -252,8 +254,8 @@ def reject_second_warehouse(settings: Settings, log: CommitLog) -> None:
 
 
 def audit_positions(settings: Settings) -> Mapping[str, AppliedCommit]:
-    """Returns the position of each topic in the audit store: number and checksum of the newest commit whose message
-    counts the store has.
+    """Returns the position of each topic in the audit store: number and checksum of the newest commit with message
+    counts in the store. Without a store there are no positions.
 
     Raises:
         StoreUnavailable: the audit store cannot be read.
@@ -276,8 +278,8 @@ def open_load(
     may_begin: bool = False,
     session: LoadSession | None = None,
 ) -> Iterator[Load]:
-    """Yields everything that a load or a rewrite uses, as a `Load`. Closes Spark and the connections to brokers and
-    registry at the end.
+    """Yields everything that a load or a rewrite uses, as a `Load`. At the end, closes the connections to brokers and
+    registry, and Spark unless `session` outlives the load.
 
     Args:
         log: the commit log. The caller has opened it, unless `is_dry`.

@@ -68,6 +68,7 @@ class LoadSession:
         Raises:
             MetastoreUnavailable: the metastore is not available.
             SessionFailed: Spark did not start.
+            JavaNotFoundError: no usable Java was found.
         """
         from headrace.hive_ddl.executors.session import check_metastore_reachable, open_session
 
@@ -83,10 +84,12 @@ class LoadSession:
         return self._session
 
     def any_session(self, settings: Settings) -> SparkSession:
-        """Returns the open Spark session, or starts one without a metastore, for a load that only reads messages.
+        """Returns the open Spark session, or starts one without a metastore, for a load in which Spark changes no
+        tables.
 
         Raises:
             SessionFailed: Spark did not start.
+            JavaNotFoundError: no usable Java was found.
         """
         if self._session is None:
             from headrace.hive_ddl.executors.session import open_session_without_metastore, session_properties

@@ -51,7 +51,7 @@ def serve(options: MetastoreOptions, stop: threading.Event) -> None:
     """Opens the Derby database in a JVM and serves the metastore until the event `stop` is set.
 
     Raises:
-        JvmServerError: the address is in use, or the JVM ended.
+        JvmServerError: the server cannot listen on the address, the database cannot be opened, or the JVM ended.
         HiveDdlError: the JVM did not start, or another process has the database open.
     """
     from headrace.hive_ddl.executors.derby import wait_for_derby

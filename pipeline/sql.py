@@ -106,7 +106,7 @@ def run_query(session: SparkSession, statement: str, database: str, *, with_valu
         with_values: whether to fill the result's `values`.
 
     Raises:
-        QueryFailed: Spark cannot parse or run the query.
+        QueryFailed: Spark cannot parse or run the query, or the statement writes.
     """
     try:
         _reject_writes(session, statement)

@@ -29,7 +29,7 @@ PATH_BYTES_MAX = 100  # length of a socket's path; Linux allows 107, macOS 103
 
 
 class SqlServerUnavailable(Exception):
-    """No SQL server listens on the socket."""
+    """No SQL server listens on the socket, or it ended before it started the query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +52,11 @@ def send_query(path: Path, request: SqlRequest, is_up: Callable[[], bool]) -> Qu
 
     Args:
         path: path of the socket.
-        is_up: returns whether this `headrace up` still runs; while it does, the call waits for its SQL server to start.
+        is_up: returns whether this `headrace up` still runs; while it does, the call waits up to `START_TIMEOUT_S` for
+            its SQL server to start.
 
     Raises:
-        SqlServerUnavailable: the SQL server does not run and does not start.
+        SqlServerUnavailable: the SQL server does not run and does not start in time.
         QueryFailed: the query failed.
     """
     deadline = time.monotonic() + START_TIMEOUT_S
@@ -169,7 +170,7 @@ def _connected(path: Path) -> Iterator[socket.socket]:
 @contextlib.contextmanager
 def _short_name(path: Path) -> Iterator[str]:
     """Yields a name for the path of a socket that is short enough for the operating system. A path that is too long is
-    replaced by /proc/self/fd/<open descriptor of its directory>/<name>."""
+    replaced by /proc/self/fd/<open descriptor of its directory>/<name>, which only Linux has."""
     if len(os.fsencode(path)) <= PATH_BYTES_MAX:
         yield str(path)
         return

@@ -85,7 +85,7 @@ def serve(options: SqlOptions, stop: threading.Event) -> None:
     """Opens a Spark session and runs the queries of clients until the event `stop` is set.
 
     Raises:
-        JvmServerError: an address is in use, or the JVM ended.
+        JvmServerError: the server cannot listen on an address, or the JVM ended.
         HiveDdlError: the metastore is not available, or Spark did not start.
     """
     from headrace.hive_ddl.executors.session import close_session, open_session

@@ -27,7 +27,7 @@ Event = dict[str, Any]
 
 
 class DemoDataError(Exception):
-    """The data set is not installed, or has another version than expected."""
+    """The data set is not installed, or lacks a file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The queries of the demo on the Hive tables, each with a Python function that computes the expected result.
 
-The two share no code: the queries read data that went through producer, registry, broker, loader, metastore and Spark
-SQL; the functions loop over the rows of the data set's CSV files.
+The two share only the reading of the data set's files: the queries read data that went through producer, registry,
+broker, loader, metastore and Spark SQL; the functions loop over the rows of the data set's CSV files.
 """
 
 from __future__ import annotations
@@ -152,8 +152,8 @@ QUERIES = (
 
 
 def differences(found: Table, expected: Table) -> Sequence[str]:
-    """Returns the differences between the result of a query (`found`) and the expected result, one sentence per row.
-    Floats may differ in their last digits."""
+    """Returns the differences between the result of a query (`found`) and the expected result: one sentence per
+    different row, or a single one if the numbers of rows differ. Floats may differ in their last digits."""
     if len(found) != len(expected):
         return [f"{len(found)} rows instead of {len(expected)}"]
     return [

@@ -96,7 +96,9 @@ def run_demo(settings: Settings, environment: Mapping[str, str], out: TextIO) ->
         out: stream for the progress.
 
     Raises:
-        DemoError: a step failed; the message has the reason and the path of the log.
+        DemoError: the directory cannot be used, or a step failed; the message has the reason.
+        DemoDataError: the data set is not installed, or lacks a file.
+        UpError: a server did not start; the message has the reason and the path of its log.
     """
     data = find_data()
     data_dir = settings.data_dir.resolve()
@@ -113,7 +115,9 @@ def run_demo_in(environment: DemoEnvironment, data: Path, log_dir: Path, out: Te
         out: stream for the progress.
 
     Raises:
-        DemoError: a step failed; the message has the reason and the path of the log.
+        DemoError: a command failed, or the registry accepted an incompatible schema; the message has the reason.
+        DemoDataError: the data set lacks a file.
+        Exception: `environment` raised it, such as UpError of a server that did not start.
     """
     demo = _Demo(environment, data, log_dir, out)
     started = time.monotonic()

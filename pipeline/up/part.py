@@ -52,7 +52,8 @@ def python_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 class UpError(Exception):
-    """A part did not start or died. The message is one line for the user."""
+    """`headrace up` cannot start or continue, usually because a part did not start or died. The message is one line for
+    the user."""
 
 
 class Part:
@@ -111,7 +112,7 @@ class Part:
 
     def ready(self, wait_s: float) -> Mapping[str, str] | None:
         """Waits up to `wait_s` seconds for the ready line. Returns its addresses, or None if the part has not printed
-        it yet."""
+        it yet. A part that prints no ready line is ready at once, without addresses."""
         if self._addresses is None:
             self._read_output(wait_s)
         return self._addresses
@@ -153,8 +154,8 @@ class Part:
             self._ready_at = time.monotonic()
 
     def last_log_line(self) -> str:
-        """Returns the last line that the part wrote to its log, preferably an error of Headrace (`headrace: …`),
-        without this prefix. If it wrote none, returns a text with its exit code."""
+        """Returns the last line that the part wrote to its log since its start or the last `send_line`, preferably an
+        error of Headrace (`headrace: …`), without this prefix. If it wrote none, returns a text with its exit code."""
         lines = self.log.lines()
         own_lines = [line for line in lines if line.startswith("headrace: ")]
         if own_lines or lines:

@@ -1,9 +1,9 @@
 """The log of a part of `headrace up`, and its rotation.
 
-A log is rotated when it exceeds `LOG_BYTES_MAX`, and a week after its first line: to `.log.1`, the previous `.log.1` to
-`.log.2` and so on; the oldest is deleted. The logs of a part take at most `ROTATED_LOGS_MAX` + 1 times `LOG_BYTES_MAX`,
-and logs with few lines go back several weeks. The age of a log is taken from its first line with a time, so that
-restarts do not reset it.
+A log is checked when its part starts and every minute. It is rotated when it exceeds `LOG_BYTES_MAX`, and a week after
+its first line: to `.log.1`, the previous `.log.1` to `.log.2` and so on; the oldest is deleted. The logs of a part take
+about `ROTATED_LOGS_MAX` + 1 times `LOG_BYTES_MAX` at most, and logs with few lines go back several weeks. The age of a
+log is taken from its first line with a time, so that restarts do not reset it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Decides what `headrace up` starts and when. Pure functions only.
 
 Registry and broker hold acknowledged data. If one of them dies, `headrace up` ends: half a pipeline that appears to
-work is worse than one that is down. The other parts hold no data. They are restarted, and their clients retry.
+work is worse than one that is down. The other parts are restarted, and their clients retry.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class PartCommand:
     """The command of a part: a module and its arguments. `name` is also the name of its log file.
 
     Attributes:
-        restarts: whether the part is restarted when it ends; otherwise `headrace up` ends.
+        restarts: whether `supervisor` restarts the part when it ends; otherwise `headrace up` ends. Not used for the
+            load process, which `schedule` restarts, and for the process that creates the class archive.
         is_server: whether the part prints a ready line.
         reads_requests: whether the part reads requests on standard input, one per line, and prints a line in response.
         niceness: as of nice(1), 0 or more.
@@ -121,7 +122,7 @@ def restart_delay_s(quick_deaths: int) -> float:
     """Returns the delay in seconds before a part is restarted: 0, 0, 1, 2, 4 … up to `RESTART_DELAY_MAX_S`.
 
     Args:
-        quick_deaths: number of consecutive early ends of the part, from 0.
+        quick_deaths: number of consecutive early ends of the part, as `consecutive_deaths` returns it, or 0.
     """
     return min(RESTART_DELAY_MAX_S, 2.0 ** (quick_deaths - 2)) if quick_deaths > 1 else 0.0
 

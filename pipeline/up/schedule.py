@@ -21,10 +21,12 @@ EXIT_RESTART = 75  # exit code of a process that requests a restart and a repeti
 
 class Schedule:
     """Requests a load from the load process at each multiple of the interval since 1970, such as every ten full
-    minutes. At most one load runs at a time.
+    minutes. At most one load runs at a time: a multiple at which a load still runs is skipped.
 
-    The load process is restarted whenever it ends. If a load was due before the process was ready, or the process ended
-    before the load was finished, the load is requested from the next process.
+    The load process is restarted whenever it ends. If a load is due before the process is ready, it is requested when
+    the process is ready. If the process ends during a load with the code `EXIT_RESTART` or by a signal, the load is
+    requested from the next process. With any other code the load has failed, and the next one is requested at the next
+    multiple.
 
     Args:
         command: the command of the load process.

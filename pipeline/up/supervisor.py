@@ -1,8 +1,8 @@
 """The main loop of `headrace up`: registry, broker, metastore, SQL and scheduled loads, each in its own process.
 
 Registry and broker hold acknowledged data: when one of them ends, `headrace up` ends with a non-zero code. Metastore
-and SQL are restarted on their previous addresses; only clients with running requests notice. The load process is
-restarted too, see `schedule`.
+and SQL are restarted on their previous addresses; requests that run or begin meanwhile fail or wait. The load process
+is restarted too, see `schedule`.
 """
 
 from __future__ import annotations
@@ -42,16 +42,19 @@ def run_up(
     announce: Callable[[LiveAddresses], None],
     only: Collection[str] = (),
 ) -> None:
-    """Starts all parts, calls `announce` when they are ready, and returns after a clean stop by SIGINT or SIGTERM.
+    """Starts the parts, calls `announce` when the servers are ready (the SQL server only if `sql.listen` is set), and
+    returns after a clean stop by SIGINT or SIGTERM.
 
     Args:
         environment: environment variables of the children, from which they read the same settings.
-        announce: called once with the addresses.
-        only: names of the parts to run, such as `registry`; empty for all parts that no setting replaces with
-            an existing server.
+        announce: called once with the addresses, unless a stop is requested before.
+        only: names of the parts to run, such as `registry`; empty for all parts that no setting replaces with an
+            existing server.
 
     Raises:
-        UpError: another `headrace up` runs here, a part did not start, or a part died that is not restarted.
+        UpError: a directory cannot be written, the SQL server would have no metastore, another `headrace up` runs here,
+            a part did not start, or a part died that is not restarted.
+        SettingsError: the warehouse is not local, or its location is invalid.
     """
     stop = _StopFlag()
     data_dir = settings.data_dir.resolve()

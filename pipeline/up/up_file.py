@@ -1,8 +1,8 @@
 """`up.json`: the addresses of a running `headrace up`.
 
 The process holds a `flock` on the file from start to end, so that at most one `headrace up` runs per data directory,
-and a file left by a killed process is known to be stale. It contains addresses once all parts are ready; restarted
-parts keep theirs.
+and a file left by a killed process is known to be stale. It contains addresses once the servers are ready (the SQL
+server only if `sql.listen` is set); restarted parts keep theirs.
 """
 
 from __future__ import annotations
