@@ -21,7 +21,8 @@ from headrace.registry.rules import RuleSet
 from headrace.registry.tags import TaggedEntity
 
 SchemaId = NewType("SchemaId", int)
-"""Id of a schema's content within its context, from 1. The same content has the same id under every subject."""
+"""Id of a schema's content within its context, assigned from 1. The same content has the same id under every subject of
+a context, unless an import has registered it with another id."""
 
 VERSION_MAX: Final = 2**31 - 1
 SCHEMA_ID_MAX: Final = 2**31 - 1
@@ -103,7 +104,7 @@ def _json(value: object) -> str:
 class SchemaContent:
     """The content that a schema id identifies: canonical text, ordered references, metadata and rules.
 
-    The class has no `__slots__`, because its cached properties `fingerprint` and `guid_bytes` need a `__dict__`.
+    The class has no `__slots__`, because its cached properties need a `__dict__`.
     """
 
     text: str
@@ -165,9 +166,11 @@ class SchemaContent:
 
 @dataclass(frozen=True, slots=True)
 class StoredSchema:
-    """A schema with its id. `deleted` is True when every version that uses the schema is soft-deleted.
+    """A schema with its id. `deleted` is True when every version that uses the schema is soft-deleted; the schema of a
+    `StoredVersion` does not have this information, and `deleted` is False there.
 
-    `row_key` is the primary key of the database row; it is never reused for another content.
+    `row_key` is the primary key of the database row, which is never reused for another content; 0 if the schema does
+    not come from the database.
     """
 
     schema_id: SchemaId
@@ -193,9 +196,11 @@ class StoredVersion:
 class SchemaRequest:
     """A schema that a client registers, looks up or checks.
 
-    `text` is None when the request changes only metadata. `version` is the number that the new version must get; None
-    accepts any number. `schema_id` is the id that the schema must get; only imports set it. `tags_to_add` are applied
-    before `tags_to_remove`. With `propagates_tags` the new version also has the tags of the subject's previous version.
+    A registration without `text` (None or blank) uses the text and references of the subject's latest version; an
+    import must have a text. `version` is the number that the version must get; None, 0 and `LATEST` accept any number.
+    `schema_id` is the id that the schema must get; only imports may set it. `tags_to_add` are applied before
+    `tags_to_remove`. With `propagates_tags` the new version also has the tags of the subject's latest version on
+    records and fields that it still defines.
     """
 
     text: str | None
@@ -214,9 +219,10 @@ class SchemaRequest:
 class TagChange:
     """A request to register a copy of an existing version with other tags, metadata or rules.
 
-    If `metadata` is None, the copy has the metadata of the copied version. The rules of the copy are `rule_set`, unless
-    `rules_to_merge` or `rules_to_remove` (names of rules) is given. Then they are derived from the rules of version
-    `new_version - 1`; without `new_version`, from the rules of the subject's newest version.
+    Without `metadata` the copy has the metadata of the copied version. The rules of the copy are `rule_set`, or without
+    it the rules of the subject's newest version. `rules_to_merge` and `rules_to_remove` (names of rules) take
+    precedence over `rule_set`: they change the rules of version `new_version - 1`, or the rules of the subject's newest
+    version if `new_version` is None or not above 1.
     """
 
     new_version: int | None = None
@@ -237,9 +243,10 @@ class Mode(StrEnum):
     """Read-only for all enclosed subjects, including subjects with their own mode. Other implementations dropped this
     mode; this registry still accepts it."""
     IMPORT = "IMPORT"
-    """Schemas carry the ids and versions of their source registry. They are not checked for compatibility."""
+    """Registrations name the id, and may name the version, that the schema has in its source registry. They are not
+    checked for compatibility."""
     FORWARD = "FORWARD"
-    """Global only: like `IMPORT`, but the registry need not be empty."""
+    """Only for the scope of all contexts: like `IMPORT`, but the registry need not be empty."""
 
     @property
     def is_readonly(self) -> bool:
@@ -247,7 +254,7 @@ class Mode(StrEnum):
 
     @property
     def takes_ids(self) -> bool:
-        """Whether registration requests must name the schema id, as in an import."""
+        """Whether registrations of new versions must name the schema id, as in an import."""
         return self in (Mode.IMPORT, Mode.FORWARD)
 
 
@@ -265,8 +272,9 @@ def parse_mode(text: str) -> Mode:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """The configuration that is set on one scope (a subject, a context or all contexts). A value of None is not set
-    here; the configuration of the enclosing scope applies."""
+    """The configuration that is set on one scope (a subject, a context or all contexts), or the effective configuration
+    of one. A value of None is not set. `service.configuration.effective_config` determines which settings then come
+    from the enclosing scopes."""
 
     compatibility: str | None = None
     compatibility_policy: str | None = None
@@ -312,10 +320,10 @@ class ReplicationState:
         source: the identity of the source registry.
         url: the last URL that reached the source, for display.
         holder: the process that replicates. No other process replicates while it continues to poll.
-        polled_ms: the time of the last poll, successful or not.
+        polled_ms: the time of the last successful poll.
         as_of_ms: this registry holds everything that the source held at this time; 0 before the first copy.
-        mode: the global mode of the source, which the promotion restores. Until then the replica's own global mode is
-            READONLY_OVERRIDE.
+        mode: the global mode of the source, which the promotion restores; None if it has none. Until then the replica's
+            own global mode is READONLY_OVERRIDE.
         promoted_ms: the time of the promotion, after which this registry takes changes and replicates no longer; None
             for a replica.
 

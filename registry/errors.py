@@ -1,9 +1,9 @@
 """Errors of the registry.
 
 RegistryError
-├── SubjectNotFound                    the subject has no version that the request may see
+├── SubjectNotFound                    the subject has no visible version, or no configuration or mode to be removed
 ├── VersionNotFound
-├── SchemaNotFound                     no such id, or no such schema under the subject
+├── SchemaNotFound                     no such id or guid, or no version with the schema or the metadata properties
 ├── SubjectSoftDeleted                 soft deletion of a soft-deleted subject
 ├── SubjectNotSoftDeleted              permanent deletion of a subject that is not soft-deleted
 ├── VersionSoftDeleted
@@ -17,28 +17,29 @@ RegistryError
 ├── InvalidRuleSet
 ├── InvalidMode
 ├── InvalidSubject
-├── OperationNotPermitted              the mode of the subject forbids it
+├── OperationNotPermitted              a mode, a setting, or existing versions and ids forbid it
 ├── ReferenceExists                    another schema refers to the version to be deleted
-├── SchemaIdMismatch                   an imported schema is already registered with another id
+├── SchemaIdMismatch                   an imported version already exists with another schema id
 ├── ContextNotEmpty                    deletion of a context that has subjects
 ├── SchemaTooLarge
-├── StoreError                         the database failed
-│   └── DatabaseUnusable               it cannot be opened, written or migrated
-│       └── DatabaseOutdated           its tables are of an earlier migration
+├── StoreError                         the database failed, or concurrent changes conflicted too often
+│   └── DatabaseUnusable               it cannot be opened, written or migrated, or a newer release has migrated it
+│       └── DatabaseOutdated           its tables are of an earlier migration, or missing
 ├── UsersFileUnusable                  the users file cannot be read or has a mistake
-├── TokenKeysUnusable                  the keys that verify bearer tokens cannot be read
-├── ServiceError                       any other error response
+├── TokenKeysUnusable                  the keys that verify bearer tokens cannot be read or used
+├── ServiceError                       any other error response, or a response that is not one of a registry
 │   └── CredentialsRefused             missing or wrong credentials (raised by the client only)
 ├── AccessDenied                       the principal lacks the permission
-├── ExportFileInvalid                  not an export file, or truncated or changed
+├── ExportFileInvalid                  not an export file, or of another format, truncated or changed
 ├── RegistryChanged                    the source of an export changed during the export
-├── InvalidResponse                    a response that no registry with this API sends
+├── InvalidResponse                    a malformed response, or one with the replication format of another release
 ├── ReplicationStopped                 a replica cannot replicate, or no longer can
-├── ImportStopped                      the target registry did something other than the request
-└── RegistryUnavailable                the registry cannot be reached (raised by the client only)
+├── ImportStopped                      the target registry rejected too much, or did something other than the request
+└── RegistryUnavailable                no response, or unusable settings of the client (raised by the client only)
 
-The messages equal those of the Confluent Schema Registry word for word, because clients and scripts compare them.
-Errors do not depend on HTTP: `registry/api/problems.py` maps them to responses, `registry/client/responses.py` back.
+The templates equal the messages of the Confluent Schema Registry word for word if it has the same error, because
+clients and scripts compare them. Only `ServiceError` depends on HTTP. `registry/api/problems.py` maps errors to
+responses, `registry/client/responses.py` maps responses to errors.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from typing import ClassVar
 
 class RegistryError(Exception):
     """The root of the registry's errors. `subject`, `version`, `schema_id` and `detail` are set where the error has
-    them.
+    them. When the client raises the error of a response, it sets only the first three, from its request.
 
     The error's message is the class's `template`, formatted with those fields. The argument `message` replaces it.
     """
@@ -81,7 +82,8 @@ class VersionNotFound(RegistryError):
 
 
 class SchemaNotFound(RegistryError):
-    """No schema has the id, or no version of the subject has the schema. `schema_id` is None in the second case."""
+    """No schema has the id or guid, or no version of the subject has the schema or the requested metadata properties.
+    `schema_id` is None if no schema was requested by id."""
 
     template = "Schema not found"
 
@@ -116,8 +118,8 @@ class SubjectModeNotConfigured(RegistryError):
 
 
 class IncompatibleSchema(RegistryError):
-    """The subject's compatibility level forbids the schema. `findings` has one message per incompatibility; `detail` is
-    the list as text."""
+    """The subject's compatibility settings forbid the schema. `findings` has one message per incompatibility; `detail`
+    is the list as text. When the client raises the error, `findings` is empty and the message has the list."""
 
     template = (
         'Schema being registered is incompatible with an earlier schema for subject "{subject}", details: {detail}'
@@ -169,8 +171,8 @@ class ReferenceExists(RegistryError):
 
 
 class SchemaIdMismatch(RegistryError):
-    """An imported schema is already registered with another id. `schema_id` is the registered id; `detail` is the id
-    that the request imposed."""
+    """The version to be imported already exists with another schema id. `schema_id` is the existing id; `detail` is the
+    id that the request imposed."""
 
     template = "Schema already registered with id {schema_id} instead of input id {detail}"
 
@@ -190,8 +192,8 @@ class StoreError(RegistryError):
 
 
 class DatabaseUnusable(StoreError):
-    """The database cannot be opened, written or migrated. The message is `problem`, followed by `remedy` unless that is
-    empty."""
+    """The database cannot be opened, written or migrated, or a newer release has migrated it. The message is `problem`,
+    followed by `remedy` unless that is empty."""
 
     def __init__(self, problem: str, *, remedy: str = "") -> None:
         super().__init__(f"{problem}: {remedy}" if remedy else problem)
@@ -200,12 +202,13 @@ class DatabaseUnusable(StoreError):
 
 
 class DatabaseOutdated(DatabaseUnusable):
-    """The tables were made by an earlier release and lack newer migrations. The server upgrades an SQLite database when
-    it starts; other databases are upgraded by `headrace registry db upgrade`."""
+    """The tables were made by an earlier release and lack newer migrations, or the database has no tables. The server
+    upgrades an SQLite database when it starts; other databases are upgraded by `headrace registry db upgrade`."""
 
 
 class TokenKeysUnusable(RegistryError):
-    """The keys that verify bearer tokens cannot be read; the message gives the reason."""
+    """The keys that verify bearer tokens cannot be read, or are not a key set with a usable key; the message gives the
+    reason."""
 
 
 class UsersFileUnusable(RegistryError):
@@ -213,8 +216,8 @@ class UsersFileUnusable(RegistryError):
 
 
 class ServiceError(RegistryError):
-    """An error response of the registry for which there is no specific error class. `status` and `error_code` come from
-    the response."""
+    """An error response for which there is no specific error class, or a response that is not one of a registry.
+    `status` is the HTTP status. `error_code` is that of the response, or 0 if it has none."""
 
     def __init__(self, detail: str, *, status: int = 0, error_code: int = 0) -> None:
         self.status = status
@@ -231,7 +234,8 @@ class AccessDenied(RegistryError):
 
 
 class RegistryUnavailable(RegistryError):
-    """The client cannot reach the registry. `url` is the address of the registry."""
+    """The client got no response of the registry, or its settings (URL, proxy, TLS files, bearer token) cannot be used.
+    `url` is the address of the registry."""
 
     template = "schema registry at {detail}"
 
@@ -245,8 +249,8 @@ INCONCLUSIVE_ERRORS = (RegistryUnavailable, ServiceError, StoreError)
 
 
 class ExportFileInvalid(RegistryError):
-    """The file is not an export file, or it was truncated or changed. `location` is the file name, with a line number
-    for an error in one line."""
+    """The file is not an export file, has another format, or was truncated or changed. `location` is the file name,
+    with a line number for an error in one line."""
 
     def __init__(self, location: str, problem: str) -> None:
         self.location = location

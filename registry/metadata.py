@@ -13,7 +13,8 @@ VERSION_PROPERTY: Final = "confluent:version"
 """Metadata property in which a version contains its own version number."""
 
 RESERVED_PROPERTY: Final = "confluent:reserved"
-"""Metadata property with the names, separated by commas, that top-level fields may not have."""
+"""Metadata property with names, separated by commas. If the configuration sets `validateFields`, top-level fields may
+not have these names."""
 
 V = TypeVar("V")
 
@@ -55,7 +56,8 @@ def without_version_property(metadata: Metadata) -> Metadata:
 
 
 def version_property(metadata: Metadata | None) -> int | None:
-    """The number in the metadata property `confluent:version`; None if the property is missing or not a number."""
+    """The number in the metadata property `confluent:version`; None if the property is missing, is not a number or has
+    more than ten digits."""
     text = _property(metadata, VERSION_PROPERTY)
     digits = (text or "").removeprefix("-")
     return int(text) if text and digits.isascii() and digits.isdigit() and len(digits) <= 10 else None
@@ -82,7 +84,7 @@ def satisfies_request(
 
 
 def has_properties(metadata: Metadata | None, requested: Mapping[str, str]) -> bool:
-    """Whether the metadata has all `requested` properties, with the requested values."""
+    """Whether the metadata has all `requested` properties, with the requested values. False without metadata."""
     return metadata is not None and requested.items() <= dict(metadata.properties).items()
 
 
@@ -97,8 +99,8 @@ def compatibility_group_of(metadata: Metadata | None, name: str) -> str | None:
 
 
 def reserved_fields(metadata: Metadata | None) -> tuple[str, ...]:
-    """Returns the field names that are listed in the metadata property `confluent:reserved`, in their order. Top-level
-    fields of the schema may not have these names."""
+    """Returns the field names that are listed in the metadata property `confluent:reserved`, in their order and without
+    duplicates."""
     names = (name.strip() for name in (_property(metadata, RESERVED_PROPERTY) or "").split(","))
     return tuple(dict.fromkeys(name for name in names if name))
 

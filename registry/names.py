@@ -113,7 +113,8 @@ def subject_name(text: str) -> str:
     """Parses a subject in a URL or a reference and returns its qualified name: `:.:orders` gives `orders`.
 
     Raises:
-        InvalidSubject: the name is too long, reserved, ambiguous, has control characters, or its context is reserved.
+        InvalidSubject: the name or its context is too long or reserved, or the text is ambiguous or not storable (see
+            `is_storable`).
     """
     context, name = _split_valid(text)
     if context == GLOBAL_CONTEXT:
@@ -126,8 +127,9 @@ def scope_name(text: str) -> str | None:
     qualified name of the scope; None for the default context.
 
     Raises:
-        InvalidSubject: the name is too long, reserved, ambiguous or has control characters. The context `.__GLOBAL`,
-            which means all contexts, is only valid without a subject.
+        InvalidSubject: the name is too long or reserved, its context is too long, or the text is ambiguous or not
+            storable (see `is_storable`). The context `.__GLOBAL`, which means all contexts, is only valid without a
+            subject.
     """
     context, name = _split_valid(text)
     if context == GLOBAL_CONTEXT and name:
@@ -139,7 +141,7 @@ def scope_name(text: str) -> str | None:
 
 
 def resolve_in_context(subject: str, text: str) -> str:
-    """Returns the qualified name of the subject that a reference means. Without a context in its text, the reference
+    """Returns the qualified name of the subject that a reference or alias means. Without a context in its text, it
     means the context of the referring subject.
 
     Args:
@@ -147,7 +149,7 @@ def resolve_in_context(subject: str, text: str) -> str:
         text: the subject in the reference, with or without a context.
 
     Raises:
-        InvalidSubject: `text` is too long, reserved, ambiguous, has control characters, or its context is reserved.
+        InvalidSubject: `text` is not a valid subject; see `subject_name`.
     """
     name = subject_name(text)
     return name if text.startswith(":.") else qualified(context_of(subject), name)
@@ -157,7 +159,7 @@ def context_name(text: str) -> str:
     """Parses a context in a URL, spelled `eu`, `.eu` or `:.eu:`, and returns its name, `.eu`.
 
     Raises:
-        InvalidSubject: the name has a colon or a control character, or is too long.
+        InvalidSubject: the name has a colon, is not storable (see `is_storable`), or is too long.
     """
     if text.startswith(":.") and text.endswith(":") and len(text) > 2:
         text = text[1:-1]

@@ -1,7 +1,7 @@
 """Rule sets: processing of records that clients run when they write, read or migrate them.
 
-The registry only stores rules and returns them to clients. Rules are part of a schema's content, like its metadata:
-schemas with different rules have different ids.
+The registry runs no rules. It checks, merges and stores them, and returns them to clients. Rules are part of a schema's
+content, like its metadata: schemas with different rules have different ids.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class Rule:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """JSON with the API's keys in the API's order, without empty values; `disabled` is always included."""
+        """JSON with the API's keys in the API's order, without empty values, except that an empty `type` remains;
+        `disabled` is always included."""
         values: dict[str, Any] = {
             "name": self.name,
             "doc": self.doc,
@@ -95,8 +96,8 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class RuleSet:
-    """The rules of a schema in three lists, each in the order in which clients run them. `enable_at` is the time from
-    which they apply, as the client sent it."""
+    """The rules of a schema in three ordered lists. `enable_at` is the time from which they apply, as the client sent
+    it."""
 
     migration: tuple[Rule, ...] = ()
     domain: tuple[Rule, ...] = ()
@@ -147,8 +148,8 @@ PARTS: Final = (
 
 
 def check_rule_set(rule_set: RuleSet) -> None:
-    """Checks that rule names are valid and unique, and that rules have a type and a mode that their list (migration,
-    domain or encoding) allows.
+    """Checks that rule names are valid and unique, that rules have a type and a mode that their list (migration, domain
+    or encoding) allows, and that only rules with mode WRITEREAD or UPDOWN have several actions.
 
     Raises:
         InvalidRuleSet: the message describes the first mistake.
@@ -169,10 +170,10 @@ def check_rule_set(rule_set: RuleSet) -> None:
 
 def _check_action(rule: Rule, action: str | None) -> None:
     """Checks the actions that a client runs after a rule succeeds or fails, which `action` names. A rule with mode
-    WRITEREAD or UPDOWN may have two actions, separated by a comma; other rules may have one. None means no action.
+    WRITEREAD or UPDOWN may have several actions, separated by commas; other rules may have one. None means no action.
 
     Raises:
-        InvalidRuleSet: a rule of another mode has two actions.
+        InvalidRuleSet: a rule of another mode has several actions.
     """
     if action is not None and "," in action and rule.mode not in (RuleMode.WRITEREAD, RuleMode.UPDOWN):
         raise InvalidRuleSet("Multiple actions only valid with WRITEREAD and UPDOWN")

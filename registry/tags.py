@@ -83,10 +83,10 @@ def _texts(value: JsonValue) -> tuple[str, ...]:
 
 
 def with_tags(text: str, add: Iterable[TaggedEntity], remove: Iterable[TaggedEntity]) -> str:
-    """Returns the canonical text of a schema after adding and then removing tags.
+    """Returns the JSON text of a schema after adding and then removing tags. The text is not canonical.
 
     Args:
-        text: the canonical text before.
+        text: the canonical text before, possibly with other blanks.
         add: records and fields, each with the tags to add to it.
         remove: records and fields, each with the tags to remove from it.
 
@@ -116,7 +116,7 @@ def known_entities(text: str, entities: Iterable[TaggedEntity]) -> list[TaggedEn
     """Returns those of `entities` (tagged records and fields, by path) that a schema defines.
 
     Args:
-        text: the canonical text of the schema.
+        text: the canonical text of the schema, possibly with other blanks.
     """
     defined = _defined(json.loads(text))
     return [entity for entity in entities if (entity.path, entity.kind) in defined]

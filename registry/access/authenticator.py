@@ -3,14 +3,15 @@
 The header has a user and password (HTTP basic authentication, RFC 7617) or a bearer token (RFC 6750).
 
 A password hash takes a fifth of a second. The result of a check is therefore cached under a keyed digest of the header;
-passwords are never stored. `cached_principal` uses only this cache and never waits. A changed users file is read again.
-If it cannot be read or has a mistake, the previous policy stays in force and the error is logged.
+the cache contains no passwords. `cached_principal` computes no hash and waits for none. A changed users file is read
+again. If it cannot be read or has a mistake, the previous policy stays in force and the error is logged.
 
 A client that guesses passwords must not lock out others. Checks run in the order of arrival. All addresses that have
 just sent a wrong password share one check at a time. A request that cannot be checked in time is denied with
-`TOO_BUSY`, and its password is checked in the background: one pending check for each user of the file, and one for all
-unknown names. After a background check succeeds, the next request with that password is accepted. The failure of a
-background check is neither reported nor cached, because different responses or times would reveal which users exist.
+`TOO_BUSY`, and its password is checked in the background, unless such a check is pending: one for each user with a
+password, and one for all other names. After a background check succeeds, the next request with that password is
+accepted. The failure of a background check is neither reported nor cached, because different responses or times would
+reveal which users exist.
 """
 
 from __future__ import annotations
@@ -103,7 +104,8 @@ class RegistryUsersFile:
         return self._tokens is not None
 
     def cached_principal(self, authorization: str | None, certificate: str = "") -> Principal | None:
-        """Returns the principal if it is known without waiting, or None if only `authenticate` can find it.
+        """Returns the principal if it is known without waiting. Returns None if only `authenticate` can find it, or if
+        the credentials are wrong.
 
         Args:
             authorization: the value of the Authorization header; None without one.
@@ -125,7 +127,7 @@ class RegistryUsersFile:
     def authenticate(self, authorization: str | None, address: str = "", certificate: str = "") -> AuthenticationResult:
         """Checks the credentials of a request. Returns the principal (the authenticated sender), or the denial to send.
 
-        It may take a fraction of a second, so it must not run in an event loop.
+        It may wait for seconds, so it must not run in an event loop.
 
         Args:
             authorization: the value of the Authorization header; None without one.
@@ -291,7 +293,7 @@ class RegistryUsersFile:
 
 
 class _PolicyState:
-    """The parsed users file (`policy`) as of its last change, and the cached results of authentication with it."""
+    """The parsed users file (`policy`) as of its last valid change, and cached results of authentication with it."""
 
     def __init__(self, policy: RegistryAccessPolicy) -> None:
         self.policy = policy
@@ -304,13 +306,14 @@ class _PolicyState:
             PasswordHash(cost, secrets.token_bytes(SALT_BYTES), secrets.token_bytes(HASH_BYTES))
             for cost in {known.cost for known in policy.hashes.values()} or {DEFAULT_COST}
         ]
-        """Random hashes, one for each cost in the file. The check of any user also computes these, so that its time
-        does not reveal whether the user exists."""
+        """Random hashes, one for each cost in the file; without passwords, one of the default cost. Each check computes
+        one hash per cost: the user's own hash for its cost, and these for other costs. So its time does not reveal
+        whether the user exists."""
 
     def with_policy(self, policy: RegistryAccessPolicy) -> _PolicyState:
         """Returns the state to use after a change of the users file; `policy` is the new content of the file.
 
-        The accepted Authorization headers of a user remain cached if the user's password has not changed.
+        The accepted Authorization headers of a user remain cached if the user's password hash has not changed.
         """
         found = _PolicyState(policy)
         for digest, principal in self.accepted.items():
@@ -389,7 +392,7 @@ def _stamp(path: Path) -> tuple[int, ...]:
 
 def _credentials(authorization: str) -> tuple[str, str] | None:
     """Returns the (user, password) of the value of an `Authorization` header. Returns None for a scheme other than
-    basic authentication and for a malformed value."""
+    basic authentication, and for a malformed or too long value."""
     scheme, _, encoded = authorization.partition(" ")
     if scheme.lower() != "basic" or len(authorization) > HEADER_CHARS_MAX:
         return None

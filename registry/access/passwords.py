@@ -71,7 +71,8 @@ class PasswordHash:
         """Parses a hash as it is written in a users file.
 
         Raises:
-            ValueError: the text is not such a hash; the message does not repeat it.
+            ValueError: the text is not such a hash, or its parameters or length are out of bounds; the message does not
+                repeat salt and hash.
         """
         found = _FORMAT.fullmatch(text)
         if found is None:

@@ -26,9 +26,10 @@ class Permission(IntEnum):
     READ = 1
     """Reads schemas, versions, configuration and mode; looks up schemas and checks compatibility."""
     WRITE = 2
-    """Registers schemas and soft-deletes versions."""
+    """Registers schemas, changes tags and soft-deletes versions."""
     ADMIN = 3
-    """Deletes permanently, and changes configuration and mode."""
+    """Deletes permanently, registers without a compatibility check, changes configuration and mode, and deletes
+    contexts."""
 
     def __str__(self) -> str:
         return self.name.lower()

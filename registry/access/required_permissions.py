@@ -19,15 +19,17 @@ class ResourceKind(Enum):
     """The kind of resource on which a request requires its permission."""
 
     PUBLIC_INFO = auto()
-    """No resource: every client has access. Probes cannot authenticate, and these responses reveal no content."""
+    """No resource: anonymous clients have access too. Probes cannot authenticate, and these responses reveal no
+    content."""
     ANY_SUBJECT = auto()
-    """Any subject. Lists include only the subjects that the principal may read."""
+    """Any subject. Lists of subjects and versions include only the subjects that the principal may read."""
     SUBJECT = auto()
     """The subject in the path."""
     SCOPE = auto()
-    """The subject or context in the path of a configuration or mode request; without one, the default context."""
+    """The subject or context in the path of a configuration or mode request, or all contexts; without one, the default
+    context."""
     CONTEXT = auto()
-    """The context in the path."""
+    """The context in the path; without one, everything."""
     SCHEMA = auto()
     """Any subject that uses the schema in the path. These subjects are known only after the schema was read; before
     that the request is checked like `ANY_SUBJECT`."""
@@ -102,10 +104,11 @@ REQUIRED_PERMISSIONS: Final[Mapping[tuple[str, str], RequiredPermission]] = {
     ("DELETE", "/contexts/{context}"): RequiredPermission(Permission.ADMIN, ResourceKind.CONTEXT),
     # The response has the content of all contexts.
     ("POST", "/replication"): RequiredPermission(Permission.READ, ResourceKind.CONTEXT),
-    # Paths with an invalid context name; they always return 404.
+    # Paths with an invalid context name return 400, other paths that match return 404.
     **{(method, "/contexts/{context}/{_rest}"): READ_ANY_SUBJECT for method in ("GET", "POST", "PUT", "DELETE")},
 }
-"""The required permission of each method and route. Routes are spelled as `route_label` returns them."""
+"""The required permission of each method and route; HEAD requires the same as GET, and OPTIONS is public. Routes are
+spelled as `route_label` returns them."""
 
 ADMIN_ALL_CONTEXTS: Final = RequiredPermission(Permission.ADMIN, ResourceKind.CONTEXT)
 """Required for routes that are missing in the table, so that a forgotten route is never public."""
@@ -136,7 +139,7 @@ def required_permission(method: str, route: str) -> RequiredPermission:
 @dataclass(frozen=True, slots=True)
 class Denial:
     """The error response to a denied request. Status 401: credentials are missing or wrong. Status 403: the client
-    lacks the permission."""
+    lacks the permission. Status 429: the password could not be checked in time."""
 
     status: int
     error_code: int

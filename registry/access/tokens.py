@@ -1,8 +1,8 @@
 """Verifies bearer tokens and reads the user and roles from their claims (RFC 7519, OIDC).
 
-The keys are a JSON Web Key Set in a file or at a URL. An unknown key id makes the registry read the key set again, but
-at most every `REFRESH_S`, because any client can send tokens with unknown key ids. While the URL is unreachable, the
-previous keys remain in use.
+The keys are a JSON Web Key Set in a file or at a URL. The registry reads it again for the first token after
+`KEYS_AGE_S`. An unknown key id also makes it read the key set again, but at most every `REFRESH_S`, because any client
+can send tokens with unknown key ids. While the key set cannot be read, the previous keys remain in use.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class TokenKeys:
             clock: a monotonic clock, for the age of the keys.
 
         Raises:
-            TokenKeysUnusable: the file cannot be read or is not a key set.
+            TokenKeysUnusable: the file cannot be read, is not a key set, or has no public key of a kind in `KEY_KINDS`.
         """
         self._source = source
         self._is_url = source.startswith(("https://", "http://"))
@@ -89,7 +89,7 @@ class TokenKeys:
 
     def key(self, key_id: str | None) -> jwt.PyJWK | None:
         """Returns the key with this id, or None if the set does not have it. Without a key id, returns the only key of
-        the set."""
+        the set; if it has several, the one without an id, or None."""
         with self._lock:
             age = self._clock() - self._read_at
             if age >= KEYS_AGE_S or (self._find(key_id) is None and age >= REFRESH_S):
@@ -138,7 +138,8 @@ class TokenVerifier:
         """Returns the identity in a token.
 
         Raises:
-            TokenRejected: the issuer did not sign the token, or it has another audience, has expired or names no user.
+            TokenRejected: the token is malformed, the issuer did not sign it, it has another issuer or audience, has
+                expired, is not valid yet, or lacks the expiry or the user.
         """
         rules = self._rules
         try:
@@ -164,7 +165,7 @@ class TokenVerifier:
 
 def _roles(claims: Mapping[str, Any], path: str) -> tuple[str, ...]:
     """Reads the roles from the claim at `path`: a list of texts, or one text of words separated by blanks, like
-    `scope`. Empty for other values."""
+    `scope`. Reads only the first `ROLES_MAX` items. Empty for other values."""
     found: Any = claims.get(path)
     if found is None:
         found = claims

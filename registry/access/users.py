@@ -1,14 +1,15 @@
 """The users file: users, their password hashes and their permissions.
 
-One entry per line, with words separated by blanks. `#` begins a comment:
+One entry per line, with words separated by blanks. `#` at the start of a word begins a comment:
 
     user  NAME  HASH                  HASH as `headrace registry user NAME` prints it; `-` is no password
     grant NAME  PERMISSION  PATTERN   PERMISSION is read, write or admin; PATTERN as in `permissions.SubjectPattern`
     certificate  NAME  SUBJECT        a client certificate with this subject authenticates the user NAME
 
 The NAME of a grant may also be `*` (every user of the file), `@ROLE` (every principal whose token has the role) or
-`anonymous` (clients without credentials, which can only be granted read). Everything else is denied. SUBJECT is an
-RFC 4514 name such as `CN=shop,O=Example`, with `%20` for a blank.
+`anonymous` (clients without credentials or with an unknown certificate, which can only be granted read). Everything
+else is denied, except requests that `required_permissions` declares public. SUBJECT is an RFC 4514 name such as
+`CN=shop,O=Example`, with `%20` for a blank.
 """
 
 from __future__ import annotations
@@ -40,12 +41,14 @@ _COMMENT = re.compile(r"(^|\s)#.*")
 
 
 class UsersFileInvalid(Exception):
-    """The users file has a mistake. The message gives the line and the mistake; it never repeats a hash."""
+    """The users file has a mistake. The message gives the mistake, and its line if it is in one; it never repeats a
+    hash."""
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The sender of a request; `name` is "" for an anonymous client."""
+    """The sender of a request. `name` is "" for an anonymous client, and for every client of a registry without a users
+    file."""
 
     name: str
     permissions: Permissions
@@ -58,7 +61,8 @@ class Principal:
 
 @dataclass(frozen=True, slots=True)
 class RegistryAccessPolicy:
-    """The parsed users file. `anonymous` is the principal of clients without credentials.
+    """The parsed users file. `anonymous` is the principal of clients without credentials or with an unknown
+    certificate.
 
     `hashes` has the users with a password, `roles` the grants of each role, and `subjects` the user of each certificate
     subject.
@@ -81,8 +85,8 @@ def parse_users(text: str) -> RegistryAccessPolicy:
     """Parses the content of a users file.
 
     Raises:
-        UsersFileInvalid: a line is malformed, contradicts another line or names a user that is not defined; or the
-            file has no user, no role and no grant for anonymous clients.
+        UsersFileInvalid: a line is malformed, contradicts another line or names a user that is not defined; there are
+            more than `USERS_MAX` users; or the file has no user, no role and no grant for anonymous clients.
     """
     hashes: dict[str, PasswordHash | None] = {}
     subjects: dict[str, str] = {}

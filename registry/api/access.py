@@ -118,7 +118,7 @@ def may_read(subject: str) -> bool:
 
 
 def is_restricted() -> bool:
-    """Whether the sender of the current request may read only some of the subjects, or none."""
+    """Whether the sender of the current request has no grant that covers all subjects."""
     return permissions().highest_everywhere is None
 
 

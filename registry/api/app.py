@@ -1,7 +1,7 @@
 """The registry as a WSGI application.
 
-A subject may contain any character, including a percent-encoded `/`. WSGI servers decode the path before they call the
-application. Therefore `_RawPath` routes by the undecoded path, and the subject is decoded after routing.
+A subject may contain almost any character, including a percent-encoded `/`. WSGI servers decode the path before they
+call the application. Therefore `_RawPath` routes by the undecoded path, and the subject is decoded after routing.
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ from headrace.registry.storage.database import Database
 
 REQUEST_BYTES_MAX = 4 * 1024 * 1024
 CACHEABLE_BLUEPRINTS = frozenset({"subjects", "schemas", "compatibility", "config", "mode"})
-"""Blueprints whose responses can be cached, because they depend on the database only. Other responses also depend on
-the process."""
+"""Blueprints with cacheable responses, which depend only on the request, the database and the settings."""
 
 OWN_TYPE_BLUEPRINTS = frozenset({"metrics", "openapi"})
 """Blueprints with other content types than the API's."""
@@ -70,7 +69,7 @@ def create_app(
     Args:
         database: not shared with another application in this process.
         default_level: the compatibility level where none is configured.
-        request_bytes_max: larger request bodies are rejected without being read.
+        request_bytes_max: larger request bodies are rejected.
         now_ms: the clock, in milliseconds since 1970.
         version: the version that the registry reports.
         profile: the release of the Confluent Schema Registry to imitate in response bodies, 7 or 8.
@@ -78,7 +77,7 @@ def create_app(
         mutable_modes: whether clients may change modes.
         users: authenticates clients; None gives every client all permissions.
         counts: the request counts of all worker processes, for /metrics.
-        audit_log: receives every change.
+        audit_log: receives every change that a request makes.
     """
     app = Flask("headrace.registry.api", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = request_bytes_max

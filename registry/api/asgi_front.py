@@ -1,8 +1,11 @@
-"""The ASGI application of a worker: serves valid cached responses, and runs the Flask application in threads otherwise.
+"""The ASGI application of a worker: serves valid cached responses, and otherwise runs the Flask application.
+
+The application runs in threads, or for some compatibility checks in processes of the compute pool.
 
 A cached response is reused for a request with the same method, target, `KEY_HEADERS`, body and permissions, as long as
 `Leases` finds its dependencies unchanged. The application has thus already done content negotiation and authorization
-for an equal request. A deletion, a new version or a change of configuration invalidates the response in all processes.
+for an equal request. HEAD requests use the responses to GET. A deletion, a new version or a change of configuration
+invalidates the response in all processes.
 """
 
 from __future__ import annotations
@@ -67,11 +70,11 @@ KEY_HEADERS: Final = frozenset({b"accept", b"content-type", b"confluent-accept-u
 
 KEY_HEADERS_BYTES_MAX: Final = 4096  # in total; parsing 60 KB of `Accept` takes 0.2 s
 LIVENESS: Final = b"/healthz"
-"""Path of the liveness probe, which bypasses all queues and limits."""
+"""Path of the liveness probe. A GET request for it without an `Authorization` header bypasses all queues and limits."""
 
 TOO_MANY: Final = "Too many requests of this client; try again later"
 REQUEST_ID: Final = b"x-request-id"
-"""Header that the response repeats, so that the logs of client and server can be correlated."""
+"""Header that the response repeats, unless it is too long, so that the logs of client and server can be correlated."""
 
 REQUEST_ID_BYTES_MAX: Final = 200  # longer values are ignored
 
@@ -79,7 +82,8 @@ Send = Callable[[Any], Awaitable[None]]
 
 
 class _ThreadQueue:
-    """A thread pool, and the number of requests that run in it or wait for it."""
+    """A thread pool, and the number of requests that run in it or wait for it. Requests that run in the compute pool or
+    wait in a client queue count too."""
 
     def __init__(self, threads: int) -> None:
         self.threads = ThreadPoolExecutor(threads, thread_name_prefix="registry")
@@ -94,14 +98,15 @@ class AsgiFront:
         application: the WSGI application, which marks cacheable responses by `CACHEABLE_KEY`.
         revision_reader: reads revisions from the database, to validate cached responses.
         request_bytes_max: of larger bodies the application receives only the length.
-        authenticator: identifies principals.
+        authenticator: identifies principals; None gives every client all permissions.
         observer: is called with every response, for metrics and the access log.
         cache_bytes_max: the size of the response cache.
         rates: the rate limit per client; None for no limit.
         compute_pool: processes that compare schemas, in compatibility checks and when a comparison during a
             registration takes long; None compares them in threads.
         on_end: closes the application's resources after the last request.
-        lease_s: how long a cached response is served after a check of the registry's revision.
+        lease_s: how long a cached response that depends on no subject's revision is served after a check of the
+            registry's revision.
     """
 
     def __init__(
@@ -405,8 +410,8 @@ def _rate_limit_key(scope: Any, principal: Principal | None) -> Hashable:
 
 
 def _liveness_response(scope: Any) -> AppResponse:
-    """The response to the liveness probe, equal to the application's response; `scope` is the ASGI scope of the
-    request."""
+    """The response to the liveness probe, equal to the application's response, except that it has status 200 also if
+    the client accepts no content type of the API; `scope` is the ASGI scope of the request."""
     accept = ",".join(value.decode("latin-1") for name, value in scope["headers"] if name == b"accept")
     content_type = negotiate_content_type(accept[:KEY_HEADERS_BYTES_MAX]) or PRODUCED[0][0]
     body = to_json({"status": "ok"})

@@ -1,7 +1,7 @@
 """Fair queues per client for long computations.
 
-Concurrent computations slow each other down, so only a few run at once, and at most one per client. The next one to run
-is that of the client that has waited longest.
+Concurrent computations slow each other down, so only a few run at once, and at most one per client. Clients take turns:
+when a queued computation starts, its client moves to the end of the order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ QUEUE_TIMEOUT_S: Final = 30.0  # clients usually time out by then
 
 
 class ClientQueueFull(Exception):
-    """The client has too many queued computations, or this one waited too long."""
+    """The client has too many queued computations, this one waited too long, or the compute pool is closed."""
 
 
 class ClientQueues:

@@ -64,7 +64,7 @@ class ComputePool:
         )
 
     def is_ready(self) -> bool:
-        """Whether all processes of the pool have started. The first call starts them."""
+        """Whether all processes of the pool have started. Starts them if necessary, without waiting."""
         if self._starting is None:
             self._starting = asyncio.get_running_loop().run_in_executor(None, _start, self._pool, self._processes)
         if not self._starting.done():
@@ -84,7 +84,7 @@ class ComputePool:
 
         Raises:
             ClientQueueFull: the pool is closed.
-            BrokenProcessPool: a process died. The pool replaces it.
+            BrokenProcessPool: a process of the pool died. The pool replaces all its processes.
         """
         return await self._run(_respond, {key: value for key, value in environ.items() if key != "wsgi.errors"})
 
@@ -93,7 +93,7 @@ class ComputePool:
 
         Raises:
             ClientQueueFull: the pool is closed.
-            BrokenProcessPool: a process died. The pool replaces it.
+            BrokenProcessPool: a process of the pool died. The pool replaces all its processes.
         """
         return await self._run(_run_comparison, comparison)
 

@@ -1,7 +1,7 @@
 """/config: reads, changes and removes the configuration of a subject, of a context or of all contexts.
 
-It includes the compatibility level. GET responses have the level as `compatibilityLevel`; PUT requests and their
-responses have it as `compatibility`.
+It includes the compatibility level. Responses to GET and DELETE have the level as `compatibilityLevel`; PUT requests
+and their responses have it as `compatibility`.
 """
 
 from __future__ import annotations

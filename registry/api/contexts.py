@@ -37,7 +37,8 @@ def get_context(context: str) -> Response:
 @blueprint.route("/contexts/<segment:context>/<path:_rest>", methods=["GET", "POST", "PUT", "DELETE"])
 def reject_invalid_context(context: str, _rest: str) -> Response:
     """Rejects requests to `/contexts/{context}/…` with an invalid name of the context; `_rest`, the rest of the path,
-    is not used. `registry.api.app` rewrites requests with a valid name, so they do not come here."""
+    is not used. `registry.api.app` rewrites requests with a valid name. Only paths with `/contexts/` twice come here
+    with one; they give 404."""
     _context(context)
     raise BadRequest(404, "HTTP 404 Not Found")
 

@@ -57,7 +57,7 @@ SCHEMA_KEYS: Final = {
     "deleted": FULL,
 }
 """Keys of Confluent's SchemaString, the response to a request for a schema by id or guid. It has `subject` and
-`version` if the request names a subject."""
+`version` if the request names a subject that has the schema."""
 
 REGISTERED_KEYS: Final = {
     "id": LEAN,

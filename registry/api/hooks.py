@@ -67,7 +67,8 @@ class RequestObserver(Protocol):
 
         Args:
             scope: the ASGI scope of the request.
-            route: the matched URL rule, such as `/subjects/<subject:subject>`; "" without a match.
+            route: the matched URL rule, such as `/subjects/<subject:subject>`; "" without a match, and for errors that
+                the front returns itself.
             status: the status of the response.
             size: the size of its body, in bytes.
             seconds: time since the headers of the request were read.

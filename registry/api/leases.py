@@ -35,8 +35,8 @@ class Leases:
     """Finds out whether cached responses are still valid. Belongs to one event loop.
 
     A lease is the time `lease_s` after a read of the registry's revision, in which responses are served without another
-    read. Changes of the registry wait for `Database.lease_s` until all leases have expired, so `Database.lease_s` must
-    be at least `lease_s` in every process.
+    read. Changes that increase this revision wait for `Database.lease_s` until all leases have expired, so
+    `Database.lease_s` must be at least `lease_s` in every process.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Leases:
 
     async def check(self, dependencies: Dependencies) -> bool | None:
         """Checks whether a response with these dependencies is valid, by a read of the database that begins after this
-        call. Returns None if the database is unreachable."""
+        call. Returns None if the read fails."""
         batch = self._join(dependencies.subjects)
         await batch.done.wait()
         return None if batch.revisions is None else batch.revisions.satisfies(dependencies)

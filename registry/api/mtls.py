@@ -63,7 +63,8 @@ class MtlsListener:
         return context
 
     async def listen(self, application: Application) -> asyncio.Server:
-        """Serves an ASGI application until the server is closed; other processes of this user may share the port."""
+        """Starts to serve an ASGI application, until the returned server is closed. Other processes of this user may
+        share the port."""
         config = Config(
             application,
             http="h11",

@@ -46,12 +46,13 @@ CHARSETS = frozenset({*aliases, *(module.name for module in pkgutil.iter_modules
 """Names of existing codecs, as `encodings` spells them. It would cache failed lookups of other names forever."""
 
 VALUES_MAX = 20_000
-"""JSON values per body. marshmallow may take 40 microseconds for each; 1,000 references have 4,001 values."""
+"""Limit of the JSON values in a body, counted by their opening brackets and commas. marshmallow may take 40
+microseconds for each value; 1,000 references have 4,001."""
 _TOO_MANY_VALUES = re.compile(
     r"""(?:(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"|[^",\[{]++)*+[,\[{])""" + f"{{{VALUES_MAX + 1}}}", re.DOTALL
 )
-"""Matches more than `VALUES_MAX` brackets and commas outside of texts. The quantifiers are possessive, so one pass
-suffices for any body."""
+"""Matches more than `VALUES_MAX` opening brackets and commas outside of texts. The quantifiers are possessive, so one
+pass suffices for any body."""
 
 _INT32 = validate.Range(-(2**31), VERSION_MAX, error="Expected a 32-bit number.")
 _STORABLE = validate.And(lambda text: _require_storable(text))
@@ -287,8 +288,9 @@ def read_body(payload: type[_Payload], kind: type[T]) -> T:
 def _require_readable_size(text: str) -> None:
     """Rejects a schema of more characters than half of the maximum size of a request body.
 
-    A schema is sent as a JSON string, in which escapes can double its length. A schema of this size therefore always
-    fits into a body. The size is limited because parsing takes seconds per megabyte of nested JSON.
+    A schema is sent as a JSON string, in which quotation marks and line breaks are escaped and take two bytes. An ASCII
+    schema of this size therefore fits into a body. The size is limited because parsing takes seconds per megabyte of
+    nested JSON.
 
     Raises:
         RequestEntityTooLarge: the schema is too long.

@@ -42,11 +42,12 @@ ERROR_CODES: dict[type[errors.RegistryError], tuple[int, int]] = {
     errors.InvalidRuleSet: (422, 42210),
     errors.StoreError: (500, 50001),
 }
-"""HTTP status and error code of each error. `registry/client/responses.py` has the inverse by code."""
+"""HTTP status and error code of each error that requests can cause. Other errors give 500.
+`registry/client/responses.py` has the inverse by code."""
 
 
 class BadRequest(Exception):
-    """A malformed request. `status` is also the error code."""
+    """A malformed request, or one for an unknown path. `status` is also the error code."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)

@@ -39,8 +39,8 @@ NO_BODY: Final = Body(b"", 0)
 
 @dataclass(frozen=True, slots=True)
 class BodyHeaders:
-    """The headers of a request about its body: the length (None for chunked encoding), and whether the client waits for
-    a response with status 100 before it sends the body."""
+    """The headers of a request about its body: the length (None if unknown), and whether the client waits for a
+    response with status 100 before it sends the body."""
 
     length: int | None
     expects_continue: bool
@@ -71,8 +71,9 @@ class BodyRefused(Exception):
 
     @property
     def has_unread(self) -> bool:
-        """Whether the client may continue to send the body. This is so if it was refused for lack of memory (503), as
-        opposed to a body that stalled or is malformed."""
+        """Whether the rest of the body must be received after the response. This is so if it was refused for lack of
+        memory (503). In the other cases (the body stalled, is malformed or has too many parts) the connection is
+        closed."""
         return self.status == 503
 
 
@@ -165,7 +166,8 @@ class RequestBodies:
         self._held_bytes -= len(body.content)
 
     async def discard_rest(self, receive: Receive) -> None:
-        """Receives and discards the rest of a rejected body, up to `DISCARDED_BYTES_MAX` and for at most `BODY_S`."""
+        """Receives and discards the rest of a rejected body, up to `DISCARDED_BYTES_MAX` and `PARTS_MAX` parts, and for
+        at most `BODY_S`."""
         size = 0
         try:
             async with asyncio.timeout(BODY_S):

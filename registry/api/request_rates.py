@@ -1,4 +1,4 @@
-"""Rate limit per client: requests per second to a worker, with bursts of a few seconds' worth of requests."""
+"""Rate limit per client: requests per second to a worker, with bursts of ten seconds' worth of requests."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ CLIENTS_MAX: Final = 20_000  # clients in memory; after its eviction a client ma
 class RequestRates:
     """Limits the requests of each client by the generic cell rate algorithm. For one event loop.
 
-    The only state of a client is a time. Each request moves it forward by 1 / `per_second` seconds, starting from now
-    if it is in the past. A request that would move it to more than `BURST_S` after now is rejected.
+    The only state of a client is a time. Each accepted request moves it forward by 1 / `per_second` seconds, starting
+    from now if it is in the past. A request that would move it to more than `BURST_S` after now is rejected; if 1 /
+    `per_second` is larger, that is the limit.
     """
 
     def __init__(self, per_second: float, clock: Callable[[], float] = time.monotonic) -> None:

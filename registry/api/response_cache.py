@@ -20,10 +20,10 @@ ENTRY_BYTES: Final = 1200  # an entry without its body: key, headers, dependenci
 
 @dataclass(frozen=True, slots=True)
 class AppResponse:
-    """A response of the Flask application, with headers as pairs of bytes, as ASGI requires.
+    """A response of the Flask application or of the front, with headers as pairs of bytes, as ASGI requires.
 
-    `route` is the matched URL rule. `principal` is the sender of the request. `dependencies` is None when the response
-    must not be cached.
+    `route` is the matched URL rule, or "". `principal` is the sender of the request; None if it is not known.
+    `dependencies` is None when the response must not be cached.
     """
 
     status: int

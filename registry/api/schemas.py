@@ -1,4 +1,4 @@
-"""/schemas: returns schemas by id or guid, and lists all schemas."""
+"""/schemas: returns schemas by id or guid and the versions that use them, and lists the versions of subjects."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def list_ids_of_guid(guid: str) -> Response:
 
 
 def _subject() -> str | None:
-    """The subject in the query of the current request; its context is the one in which the schema id is searched. The
-    subject need not exist or be valid."""
+    """The qualified name of the subject in the query of the current request, which determines where a schema id is
+    searched; None without one. The subject need not exist or be valid."""
     text = request.args.get("subject")
     return None if not text else qualified(*split_subject(text))
 

@@ -1,8 +1,8 @@
 """Serves the registry with granian: worker processes with an event loop each, on a port that this process reserves.
 
 The workers bind the port with SO_REUSEPORT, which would let a second registry share it unnoticed. Therefore this
-process first binds the port without that option. That detects another registry, resolves port 0, and the socket stays
-bound.
+process first binds the port without that option. That detects another registry and resolves port 0. On Linux the socket
+stays bound.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class ReservedPort:
     workers. On other systems, checks the address and reserves nothing. Port 0 chooses a free port.
 
     Raises:
-        OSError: the address is in use or does not belong to this machine.
+        OSError: the address is in use, does not belong to this machine, cannot be resolved or is not permitted.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -111,9 +111,11 @@ def serve(
     tls: ServerCertificate | None = None,
     mtls: MtlsListener | None = None,
 ) -> int:
-    """Serves until SIGTERM or SIGINT and returns the exit code. Prints the ready line once requests are served.
+    """Serves until SIGTERM or SIGINT, or until the workers cannot start, and returns the exit code. Prints the ready
+    line once requests are served, or logs an error if that takes longer than `READY_TIMEOUT_S`.
 
-    SIGHUP reads the files of `tls` again and replaces the workers one by one.
+    SIGHUP reads the files of `tls` again and replaces the workers one by one. If the files cannot be used, it only logs
+    an error.
 
     Args:
         reserved: the address to listen on.
@@ -245,7 +247,8 @@ async def _run_in_background(front: AsgiFront, parent: int, port: int, mtls: Mtl
 
 def _set_send_timeout(port: int) -> bool:
     """Makes the kernel disconnect clients that do not read their responses, by a socket option of the listening socket
-    of `port`. Returns False if that socket does not exist yet.
+    of `port`. Returns False if that socket does not exist yet. On other systems than Linux it does nothing and returns
+    True.
 
     Connections inherit the option from the listening socket, which granian creates after the start.
     """

@@ -104,7 +104,7 @@ class Server:
 
 
 def parse_servers(urls: str | Sequence[str], auth: Auth | None = None) -> tuple[Server, ...]:
-    """Parses a list of URLs and preserves its order.
+    """Parses a list of URLs and preserves its order. Omits duplicates.
 
     Args:
         urls: `http://host:port`, several of them separated by commas, or a sequence. A URL may have a path. A user part
@@ -112,7 +112,7 @@ def parse_servers(urls: str | Sequence[str], auth: Auth | None = None) -> tuple[
         auth: the credentials for servers without a user part in the URL.
 
     Raises:
-        RegistryUnavailable: a URL is malformed.
+        RegistryUnavailable: a URL is malformed, or the number of URLs is 0 or more than `SERVERS_MAX`.
     """
     texts = urls.split(",") if isinstance(urls, str) else list(urls)
     servers = tuple(dict.fromkeys(_parse_server(text.strip(), auth) for text in texts if text.strip()))

@@ -1,7 +1,8 @@
 """The requests of the registry's API as methods.
 
-Immutable results are cached: a schema by id, a version of a subject by number, and the id of a registered text.
-Requests that fail transiently are retried where that is safe; see `transport`.
+Results that new versions do not change are cached: schemas by id or guid, versions by number, lookups and
+registrations. Deletions and changes of configuration or mode by the same client clear the cache. Requests that fail
+transiently are retried where that is safe; see `transport`.
 """
 
 from __future__ import annotations
@@ -36,9 +37,11 @@ T = TypeVar("T")
 class RegistryClient:
     """A thread-safe client of one registry.
 
-    Every method raises `RegistryUnavailable` if the registry cannot be reached, `ServiceError` if access is denied or
-    the response is not one of a registry, and the errors in its own documentation. Subjects may be qualified with their
-    context, as in `:.eu:orders-value`. The environment variables `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY` apply.
+    Every method that sends a request raises `RegistryUnavailable` if it gets no response, `CredentialsRefused` or
+    `AccessDenied` if access is denied, `ServiceError` if the response is not one of a registry, `StoreError` if the
+    registry's database failed, `InvalidSubject` or `InvalidVersion` for an invalid subject or version number, and the
+    errors in its own documentation. Subjects may be qualified with their context, as in `:.eu:orders-value`. The
+    environment variables `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY` apply.
 
     Args:
         url: such as `http://127.0.0.1:8081`, several URLs separated by commas, or a sequence. The servers are
@@ -81,7 +84,8 @@ class RegistryClient:
     def in_context(self, context: str) -> RegistryClient:
         """A client of the same registry for the subjects and ids of one context, such as `.eu`.
 
-        It shares the connections of this client. The names that it returns are qualified, as in `:.eu:orders-value`.
+        It shares the connections and the cache of this client. The subjects that it returns are qualified, as in
+        `:.eu:orders-value`.
         """
         name = "." + context.removeprefix(".")
         client = copy.copy(self)  # shares the cache, so that a deletion by either client clears it for both
@@ -92,8 +96,8 @@ class RegistryClient:
     def identity(self) -> str:
         """The registry's id. A registry with a new database has a new id.
 
-        It is "" for old releases, which have no id. The id of a Confluent registry consists of its Kafka cluster and
-        its group, so it does not change when its content is lost.
+        It is "" if the registry returns no id, as old releases do, or denies access to it. The id of a Confluent
+        registry consists of its Kafka cluster and its group, so it does not change when its content is lost.
         """
         try:
             response = self._transport.send(ApiCall.of("GET", "/v1/metadata/id"))
@@ -116,15 +120,20 @@ class RegistryClient:
         """Registers a schema under a subject and returns the new version. If the subject already has the schema,
         returns the existing version.
 
+        The result is cached: until this client deletes something or changes a configuration or mode, a repeated call
+        sends no request.
+
         Args:
             subject: the subject.
             text: the schema as JSON.
             references: the versions that define the types which the schema does not define itself.
-            metadata: metadata properties; None keeps those of the subject.
+            metadata: metadata properties; None keeps the metadata of the subject's latest version.
 
         Raises:
-            IncompatibleSchema: the subject's compatibility level forbids it.
+            IncompatibleSchema: the subject's compatibility settings forbid it.
             InvalidSchema: the schema is malformed, or a referenced version does not exist.
+            OperationNotPermitted: the subject's mode forbids it.
+            SchemaTooLarge: the schema exceeds the limit of the registry.
         """
         body = schema_body(text, references, metadata)
         # Cached, because a registered schema keeps its id. A later deletion must not stop a producer.
@@ -158,6 +167,7 @@ class RegistryClient:
             references: the versions of other subjects that the schema refers to.
 
         Raises:
+            InvalidSchema: the schema is malformed, or a referenced version does not exist.
             SubjectNotFound: the subject has no versions.
             SchemaNotFound: no version equals the schema.
         """
@@ -173,10 +183,11 @@ class RegistryClient:
     def schema_by_id(self, schema_id: int, subject: str = "") -> RegisteredSchema:
         """A schema by its id in the default context, or in the context of a subject.
 
-        If a version of `subject` has the schema, the result contains the subject and this version.
+        If a version of `subject` has the schema, the result contains the subject and its newest such version.
 
         Raises:
-            SchemaNotFound: no schema has this id.
+            SchemaNotFound: no schema has this id, or `subject` is in another context and has no version with the
+                schema.
         """
         query = {"subject": subject} if subject else {}
 
@@ -220,6 +231,7 @@ class RegistryClient:
 
         Raises:
             SchemaParseError: the registry returned a malformed Avro schema.
+            SubjectNotFound, VersionNotFound: a referenced version does not exist.
         """
         key = ("parsed", schema.schema_id, schema.text, schema.references)
         return self._cached(key, lambda: self._parse(schema))
@@ -244,7 +256,8 @@ class RegistryClient:
         """The subjects that have versions, sorted.
 
         Args:
-            prefix: prefix of the names; None means all contexts, "" all subjects of the default context.
+            prefix: prefix of the names; None means all contexts, "" all subjects of the default context. In a client of
+                `in_context` both mean all subjects of its context.
             deleted: include subjects whose versions are all soft-deleted.
         """
         query = {} if prefix is None else {"subjectPrefix": prefix}
@@ -277,7 +290,7 @@ class RegistryClient:
         return self._cached(("version", subject, version), lambda: fetch({"deleted": "true"}))
 
     def referenced_by(self, subject: str, version: int | Literal["latest"]) -> list[int]:
-        """The ids of the schemas that reference a version, sorted.
+        """The ids of the schemas that reference a version, sorted. Schemas with only soft-deleted versions are omitted.
 
         Raises:
             SubjectNotFound, VersionNotFound: the version does not exist.
@@ -292,7 +305,8 @@ class RegistryClient:
         references: Sequence[SchemaReference] = (),
         version: int | Literal["latest"] | None = None,
     ) -> tuple[bool, list[str]]:
-        """Whether a schema is compatible with a subject, and a message for each incompatibility.
+        """Whether a schema is compatible with a subject, and a message for each incompatibility. A malformed schema is
+        not compatible.
 
         Args:
             subject: the subject.
@@ -323,6 +337,7 @@ class RegistryClient:
 
         Raises:
             InvalidCompatibilityLevel: the level does not exist.
+            OperationNotPermitted: the subject is read-only.
         """
         self.set_config({"compatibility": level}, subject)
 
@@ -334,7 +349,8 @@ class RegistryClient:
 
         Args:
             subject: the subject; None for the global configuration.
-            inherited: include the values that the subject inherits from its context or globally.
+            inherited: include the values that the subject inherits from its context or globally; ignored without a
+                subject.
 
         Raises:
             SubjectLevelNotConfigured: nothing is configured for the subject and `inherited` is False.
@@ -353,7 +369,8 @@ class RegistryClient:
             subject: the subject; None for the global configuration.
 
         Raises:
-            InvalidCompatibilityLevel: the level does not exist.
+            InvalidCompatibilityLevel: the level or the compatibility policy does not exist.
+            InvalidRuleSet: the rules are invalid.
             OperationNotPermitted: the subject is read-only.
         """
         self._change("PUT", _scope("config", subject), body=dict(changes), subject=subject or "")
@@ -363,6 +380,7 @@ class RegistryClient:
 
         Raises:
             SubjectNotFound: nothing is configured for the subject.
+            OperationNotPermitted: the subject is read-only.
         """
         self._change("DELETE", _scope("config", subject), subject=subject or "")
 
@@ -371,7 +389,7 @@ class RegistryClient:
 
         Args:
             subject: the subject; None for the global mode.
-            inherited: return the inherited mode if none is set for the subject.
+            inherited: return the inherited mode if none is set for the subject; ignored without a subject.
 
         Raises:
             SubjectModeNotConfigured: no mode is set for the subject and `inherited` is False.
@@ -384,13 +402,18 @@ class RegistryClient:
     def set_mode(self, mode: str, subject: str | None = None, force: bool = False) -> None:
         """Sets the mode of a subject; without a subject, the global mode.
 
+        Unless the mode is IMPORT already, setting it without `force` permanently deletes the soft-deleted versions of
+        the subject, or of the default context.
+
         Args:
-            mode: READWRITE, READONLY or IMPORT; FORWARD only globally.
+            mode: READWRITE, READONLY or IMPORT; FORWARD only for the subject `:.__GLOBAL:`, which means all contexts.
             subject: the subject; None for the global mode.
-            force: set IMPORT even if there are subjects, which imports may then overwrite.
+            force: set IMPORT even if there are versions, and delete none.
 
         Raises:
-            OperationNotPermitted: modes cannot be changed, or IMPORT without `force` is set where subjects exist.
+            InvalidMode: the mode does not exist, or FORWARD is set on another subject.
+            OperationNotPermitted: modes cannot be changed, or IMPORT without `force` is set where live versions exist.
+            ReferenceExists: IMPORT without `force` cannot delete a version, because a schema elsewhere references it.
         """
         query = {"force": "true"} if force else {}
         self._change("PUT", _scope("mode", subject), query=query, body={"mode": mode}, subject=subject or "")
@@ -400,14 +423,17 @@ class RegistryClient:
 
         Raises:
             SubjectNotFound: no mode is set for the subject.
+            OperationNotPermitted: modes cannot be changed.
         """
         self._change("DELETE", _scope("mode", subject), subject=subject or "")
 
     def delete_subject(self, subject: str, permanent: bool = False) -> list[int]:
-        """Deletes all versions of a subject and returns their numbers. `permanent` requires a soft deletion first.
+        """Deletes a subject and returns the numbers of the deleted versions: the live ones, or with `permanent` all of
+        them. `permanent` requires a soft deletion first.
 
         Raises:
             SubjectNotFound, SubjectSoftDeleted, SubjectNotSoftDeleted, ReferenceExists: see `registry.errors`.
+            OperationNotPermitted: the subject is read-only.
         """
         query = {"permanent": "true"} if permanent else {}
         return list(self._change("DELETE", f"/subjects/{_segment(subject)}", shape=list, query=query, subject=subject))
@@ -418,6 +444,7 @@ class RegistryClient:
         Raises:
             SubjectNotFound, VersionNotFound, VersionSoftDeleted, VersionNotSoftDeleted, ReferenceExists: see
                 `registry.errors`.
+            OperationNotPermitted: the subject is read-only.
         """
         query = {"permanent": "true"} if permanent else {}
         path = f"/subjects/{_segment(subject)}/versions/{version}"
@@ -426,7 +453,8 @@ class RegistryClient:
     def call(
         self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Mapping[str, Any] | None = None
     ) -> Any:
-        """Sends any request of the API and returns the JSON of the response, which is not cached.
+        """Sends any request of the API and returns the JSON of the response; None for a response with status 204.
+        Neither uses nor clears the cache.
 
         Args:
             method: the HTTP method.

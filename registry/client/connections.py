@@ -24,8 +24,8 @@ PROXY_REFUSAL = "Tunnel connection failed: 4"  # begins the library's message fo
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """A response of a server. `retry_after_s` is the pause that the server requests. `location` is the target of a
-    redirect, otherwise ""."""
+    """A response of a server. `retry_after_s` is the pause that the server requests; None if it requests none.
+    `location` is the target of a redirect, otherwise ""."""
 
     status: int
     body: bytes
@@ -34,10 +34,10 @@ class HttpResponse:
 
 
 class RequestFailed(Exception):
-    """The request got no response.
+    """The request got no complete response.
 
     `may_have_executed` is True if the server may have executed the request. `is_permanent` is True if a retry cannot
-    succeed because client and server do not trust each other.
+    succeed, because client and server do not trust each other or the proxy refuses the connection.
     """
 
     def __init__(self, reason: str, *, may_have_executed: bool, is_permanent: bool = False) -> None:
@@ -76,7 +76,7 @@ class RegistryConnections:
             is_repeatable: whether the server may execute the request twice.
 
         Raises:
-            RequestFailed: the connection failed, or the response did not arrive.
+            RequestFailed: the connection failed, or the response did not arrive, was incomplete or was too large.
         """
         connection = self._idle_connection() if is_repeatable else None
         if connection is not None:

@@ -19,7 +19,7 @@ def registry_client(settings: Settings) -> RegistryClient:
 
     Raises:
         SettingsError: the credentials contradict each other, are malformed, or would go to an untrusted server.
-        RegistryUnavailable: the URL is malformed, or a TLS file cannot be used.
+        RegistryUnavailable: the URL or a proxy is malformed, or a TLS file cannot be used.
     """
     registry = settings.registry
     url = resolve_registry_url(settings)
@@ -33,14 +33,15 @@ def registry_client(settings: Settings) -> RegistryClient:
 
 
 def _require_trusted(settings: Settings, url: str) -> None:
-    """Rejects a server whose URL comes from `headrace.toml` in the working directory if the credentials come from
-    another source.
+    """Rejects a server if its URL comes from `headrace.toml` in the working directory and a credential is trusted (see
+    `trusted_credentials`).
 
     Otherwise a foreign settings file could redirect the credentials. `registry.client_hosts` lists servers that may get
-    them.
+    them, unless it comes from the same file.
 
     Raises:
-        SettingsError: a server comes from that file, the credentials do not, and the server is not allowed.
+        SettingsError: a server comes from that file, a credential is trusted, and the server is not allowed.
+        RegistryUnavailable: the URL is malformed.
     """
     registry, of_directory = settings.registry, settings.keys_from_working_directory
     setting = "registry.url" if registry.url else "registry.listen"

@@ -1,4 +1,4 @@
-"""Selects the proxy for a server: `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY` with the rules of curl and Go.
+"""Selects the proxy for a server: `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY` with rules similar to curl's and Go's.
 
 Lower-case names have priority, and an empty value means no proxy. Loopback servers never use a proxy. For HTTPS the
 proxy only forwards a tunnel (CONNECT) and sees host names; for HTTP it sees everything.
@@ -82,7 +82,7 @@ def _covers(entry: str, host: str, port: str, address: ipaddress.IPv4Address | i
     """Whether an entry of NO_PROXY matches a host.
 
     Args:
-        entry: `*`, a domain (which includes its subdomains), an address, or a network, optionally with a port.
+        entry: `*`, a network, or a domain (which includes its subdomains) or address, optionally with a port.
         host: the host name of the server.
         port: the port of the server.
         address: the host as an IP address; None if it is a name.

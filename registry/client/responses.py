@@ -47,7 +47,8 @@ ERRORS_BY_CODE: Final[Mapping[int, type[RegistryError]]] = {
 
 @dataclass(frozen=True, slots=True)
 class RegisteredSchema:
-    """A schema in the registry. `subject` and `version` are None for a request by id alone.
+    """A schema in the registry. `subject` and `version` are None for requests by guid, and for requests by id unless
+    the request names a subject that has the schema.
 
     `guid` is "" for registries before 8.0, which do not return it.
     """
@@ -83,7 +84,7 @@ def parse_registered_schema(response: Mapping[str, Any]) -> RegisteredSchema:
     """The schema in a response, which must include the id.
 
     Raises:
-        ServiceError: the response has no schema.
+        ServiceError: the response has no id or schema, or is malformed.
     """
     try:
         references = tuple(
@@ -127,14 +128,15 @@ def response_value(
     version: int | str | None = None,
     schema_id: int | None = None,
 ) -> Any:
-    """The JSON value of a response; None without content.
+    """The JSON value of a response; None for a response with status 204 if any `shape` is allowed.
 
     Args:
-        shape: the required type of the value: `dict`, `list`, …
+        shape: the required type of the value: `dict`, `list`, …; `object` allows any.
         subject, version, schema_id: taken from the request, for the fields of errors.
 
     Raises:
-        RegistryError: the error in the response, or `ServiceError` for an unknown error.
+        RegistryError: the error in the response, or `ServiceError` for an unknown error and for a response that is not
+            one of a registry or has a value of another type.
     """
     if response.status == 204 and shape is object:
         return None

@@ -9,9 +9,12 @@ that failed together do not return together.
 |---|---|
 | no connection | always |
 | 408, 429 | always: the server has not executed the request |
+| 501, 505 | never |
 | no response on a connection, other 5xx | only repeatable requests, because the server may have executed it |
-| certificates not trusted | not with the same server |
+| certificate not trusted, proxy refuses (4xx) | not with the same server |
 | any other response, including redirects | never |
+
+The number of attempts and their total time are limited (`ATTEMPTS_MAX`, `TIMEOUTS_MAX`).
 
 Repeatable requests are reads, and changes that lead to the same state and response when repeated, such as registering a
 schema. Deletions are not repeatable: a second one would fail, or delete a version that was registered in between.
@@ -178,7 +181,8 @@ class Transport:
         status.
 
         Raises:
-            RegistryUnavailable: no server responded.
+            RegistryUnavailable: the last attempt got no response, the request is not repeatable and may have been
+                executed, or the bearer token cannot be used.
         """
         attempts = _Attempts()
         give_up_at = self._clock() + self._time_limit_s
@@ -217,7 +221,7 @@ class Transport:
 
     def _choose_server(self, attempts: _Attempts) -> Server:
         """Returns the server with the fewest failures for this request. Among equals it prefers servers that have not
-        failed within `DOWN_S`, then the order of the list.
+        failed within `DOWN_S`, in the order of the list, then the server that failed first.
 
         Args:
             attempts: the failed attempts of this request. Servers with a failure that a retry does not change are not

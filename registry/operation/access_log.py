@@ -50,7 +50,7 @@ class AccessLog:
             status: the status of the response.
             size: the size of the response body, in bytes.
             seconds: the duration of the request.
-            user: the user; "" for anonymous clients.
+            user: the user; "" for clients that are anonymous or not authenticated.
             cached: whether the response came from the cache.
         """
         client = (scope.get("client") or ("",))[0]

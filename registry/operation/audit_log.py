@@ -1,6 +1,7 @@
-"""Audit log: one JSON line per change, with its user and client address.
+"""Audit log: one JSON line per change by an API request, with its user and client address.
 
-It contains no schemas, metadata or rules, which may hold secrets. Of such settings it has only the name.
+It contains no schemas, metadata or rules, which may hold secrets. Of such settings it has only the name. Changes by
+commands on the database and by replication are not in it.
 """
 
 from __future__ import annotations

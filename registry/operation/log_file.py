@@ -1,7 +1,7 @@
 """A log file that several processes append to, with support for rotation.
 
-Each line is one write in append mode, so lines of different processes do not mix. After log rotation has moved the
-file, the processes open the new one within a second.
+Each line is one write in append mode, so lines of different processes do not mix. Before a line, at most every
+`REOPEN_S`, a process checks whether log rotation has moved the file, and then opens the new one.
 """
 
 from __future__ import annotations

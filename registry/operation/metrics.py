@@ -100,11 +100,15 @@ class RequestRecorder:
 
 
 def make_request_recorder(counts: SharedCounts, access_log: str) -> RequestRecorder:
-    """Makes the recorder of the requests of this worker process, for metrics and the access log.
+    """Makes the recorder of the requests of this worker process, for metrics and the access log. If other processes
+    have claimed all slots of the counts, it logs an error and the recorder counts nothing.
 
     Args:
         counts: the shared counts; the recorder gets a part of them that only this process writes.
         access_log: the file of the access log, or "-" for standard error; "" disables the log.
+
+    Raises:
+        OSError: the access log cannot be opened.
     """
     log = AccessLog(access_log) if access_log else None
     if not counts.claim():
@@ -130,7 +134,7 @@ class RegistryMetricsPage:
         Args:
             accept: the value of the `Accept` header.
             stored: number of objects in the database by kind; None when the database is unreachable.
-            lag_s: replication lag in seconds; None when this registry is not a replica.
+            lag_s: replication lag in seconds; None when this registry is not a replica or the database is unreachable.
         """
         registry = CollectorRegistry(auto_describe=False)
         registry.register(

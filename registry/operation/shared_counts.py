@@ -6,7 +6,7 @@ need no lock. A record lock marks a slot as claimed; the system releases it when
 next process that claims the slot continues its counts, so totals never decrease.
 
 A slot has `ROWS_MAX` rows. A row is a label of `LABEL_BYTES` (its length, which is written last, and its text) and one
-64-bit number per column. The last row counts everything for which no row is free.
+64-bit number per column. The last row counts labels that are too long or for which no row is free.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class SharedCounts:
 
     def row_offset(self, label: str) -> int:
         """Returns the index of the label's first counter in `numbers`. Adds a new label, or counts it as `OTHER` if no
-        row is free."""
+        row is free or the label is too long."""
         found = self._rows.get(label)
         return self._new_row(label) if found is None else found
 

@@ -51,7 +51,7 @@ ENTITY_KEYS: Final[Mapping[str, Json]] = {
     "ts": {"type": "integer", "format": "int64", "description": "time of registration, milliseconds since 1970"},
     "version": VERSION_NUMBER,
 }
-"""JSON schema of each key that a response body of `entities` may have."""
+"""JSON schema of each key that a body of `entities` for a schema or version may have."""
 
 
 def _entity(keys: Mapping[str, Any], required: tuple[str, ...]) -> Json:
@@ -71,7 +71,7 @@ BODIES: Final[Mapping[str, type[Schema]]] = {
     "ModeChange": payloads.ModePayload,
     "ReplicationRequest": payloads.ReplicationPayload,
 }
-"""Request bodies and the payload class that parses each."""
+"""Request bodies and objects in them, and the payload class that parses each."""
 
 _FIELD_TYPES: Final[tuple[tuple[type[fields.Field[Any]], Json], ...]] = (
     (fields.Boolean, FLAG),
