@@ -1,7 +1,7 @@
 """The result of a check run as flat values, from which every output format is rendered.
 
-A `Report` holds parsed schemas. The values of this module hold only the displayed texts. They can be sent between
-processes, and a run over thousands of schemas does not keep the schemas in memory.
+A `Report` holds parsed schemas. The values of this module hold only the displayed texts and numbers. They can be sent
+between processes, and a run over thousands of schemas does not keep the schemas in memory.
 """
 
 from __future__ import annotations

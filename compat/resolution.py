@@ -5,8 +5,9 @@ the same location and message. Its behaviour is reproduced also where the specif
 every registry behaves this way; comments mark these cases. In addition to Avro Java's results, a problem has positions
 in both texts, field paths, and the problems inside the intended branch of a union.
 
-One difference remains: a named type that a text defines twice with the same content is one type here and two types in
-Avro Java. A problem at its second use therefore has the location of the first use.
+Two differences remain. A named type that a text defines twice with the same content is one type here and two types in
+Avro Java; a problem at its second use therefore has the location of the first use. And comparisons are limited, see
+`PAIRS_MAX` and `INCOMPATIBILITIES_MAX`.
 
 The comparison uses an explicit stack, because types that refer to each other can nest deeper than Python's recursion
 limit.

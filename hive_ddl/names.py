@@ -7,8 +7,8 @@ import re
 from collections.abc import Collection
 
 TABLE_NAME_CHARS_MAX = 120
-"""Longest table name. Old metastores store 128 characters; the rest is reserved for suffixes that users add to copies.
-"""
+"""Longest table name. Old metastores store 128 characters; the rest is reserved for the suffix of a view (`_latest`)
+and for suffixes that users add to copies."""
 
 COLUMN_NAME_CHARS_MAX = 767  # COLUMNS_V2.COLUMN_NAME
 PROBE_PREFIX = "headrace_probe_"

@@ -121,7 +121,7 @@ def desired_table(
         literal_chars_max: a longer schema text is stored in a file next to the data, named by `avro.schema.url`.
 
     Raises:
-        UnsupportedColumn: Hive cannot hold a field.
+        UnsupportedColumn: Hive cannot hold a field, or a field has the name of another one or of a partition column.
         SchemaParseError: the text is not an Avro schema.
         UnusableLocation: the schema needs a file, and Hive cannot read one at this location.
     """

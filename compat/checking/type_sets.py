@@ -2,9 +2,9 @@
 
 Most texts are self-contained and parsed directly. If a text uses an undefined type, other texts are searched for its
 definition: first texts of the same directory, then texts given as types, then the text nearest by directory, and
-recursively their dependencies. The result does not depend on which other texts were named, because all nearer texts are
-loaded first. Two equally near definitions that differ are an error, unless only one of them was named. Files that use
-each other's types in a cycle are an error too.
+recursively their dependencies. All nearer texts are loaded first, so the result depends on which other texts were named
+in one case only: two equally near definitions that differ are an error, unless only one of them was named. Files that
+use each other's types in a cycle are an error too.
 """
 
 from __future__ import annotations

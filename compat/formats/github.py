@@ -1,6 +1,6 @@
 """Workflow commands of GitHub Actions, which annotate lines of a pull request.
 
-GitHub shows the first ten errors and the first ten warnings of a step; the job's log and summary contain all of them.
+GitHub shows the first ten errors and the first ten warnings of a step; the job's log contains all of them.
 """
 
 from __future__ import annotations

@@ -43,8 +43,8 @@ _CLEAR_LINE = "\r\x1b[K"
 class StepLine(logging.Handler):
     """A log handler for a terminal. It shows the current step of a command in one line, which the next step overwrites.
 
-    A log line `phase_started phase=…` is shown as a step. Warnings are printed above the step and remain visible. Other
-    log lines are not shown.
+    A log line `phase_started phase=…` is shown as a step. Warnings and errors are printed above the step and remain
+    visible. Other log lines are not shown.
     """
 
     def __init__(self, out: TextIO) -> None:

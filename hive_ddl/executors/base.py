@@ -40,7 +40,7 @@ class Executor(Protocol):
         """Returns the location of each existing partition of a table, by the partition's values.
 
         Args:
-            selected: limits the result to these partitions, which avoids listing the whole table; None for all.
+            selected: limits the result to these partitions, which usually avoids listing the whole table; None for all.
         """
         ...
 

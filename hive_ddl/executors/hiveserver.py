@@ -53,8 +53,8 @@ SPARK_SESSION_SETTINGS = (
     "SET spark.redaction.regex=(?!)",
     "SET spark.sql.redaction.options.regex=(?!)",
 )
-"""Statements that change settings of our session only. If a server refuses one of them, the session works without it.
-"""
+"""Statements that change settings of our session only. If a server refuses one of them, the session works without it,
+except for tables with a property that the server redacts."""
 HIVE_SESSION_SETTINGS = ("SET hive.stats.autogather=false", "SET hive.variable.substitute=false")
 
 REDACTED = "*********(redacted)"

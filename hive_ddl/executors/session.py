@@ -1,6 +1,6 @@
 """Opens the Spark session that accesses the metastore and runs queries.
 
-A process has one session, because a JVM cannot switch to another metastore. The JVM's output goes to
+A process has at most one session at a time, because a JVM cannot switch to another metastore. The JVM's output goes to
 `<data_dir>/logs/spark.log`, so that a command's standard error contains only its own lines; failures are reported as
 one error.
 
