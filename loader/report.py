@@ -47,11 +47,11 @@ class RunReport:
     """The result of one run.
 
     `commit_number` is the newest commit of the run, 0 for none. `conflict` is the reason why the run's work was
-    discarded, or the work of one of its commits. `waiting` are topics that are not loaded yet although nothing is
-    wrong, with the reason. `problems` are sentences by topic that need action; `notes` need none. `registry_outage` is
-    the reason why the registry was unavailable; topics with cached schemas were loaded anyway. `read_ms` is the time of
-    the slowest task, summed over the rounds of tasks. `held_back` counts the offsets that existed on the brokers when
-    the run started and that no commit contains.
+    discarded, or the work of one of its commits. `waiting` are topics that cannot be loaded yet, with the reason: no
+    schema is registered, or none is cached and the registry is unavailable. `problems` are sentences by topic that need
+    action; `notes` need none. `registry_outage` is the reason why the registry was unavailable; topics with cached
+    schemas were loaded anyway. `read_ms` is the time of the slowest task, summed over the rounds of tasks. `held_back`
+    counts the offsets that existed on the brokers when the run started and that no commit contains.
 
     `imbalance_planned` and `imbalance_measured` state how unevenly the work is divided: the largest value of a task
     divided by the mean over the tasks. The planned one compares estimated bytes and a constant per range, the measured

@@ -12,7 +12,7 @@ tables can be rebuilt from it.
     schemas/registry.json      hint: the registry that they were compared with
     complete.json              hint: the time up to which the tables are complete
     staging/<run id>/          files of running loads, and plan.json, which only operators read
-    lease.json                 lets a second load wait; not needed for correctness
+    lease.json                 local logs only: lets a second load end at once; not needed for correctness
     tmp/                       files before their rename
 
 A hint may be lost or old: it saves time, and is restored from the commits or by the next loads. Staging is in the
