@@ -98,8 +98,8 @@ class ComparisonBudget:
 def check_reader_writer(
     reader: Schema, writer: Schema, budget: ComparisonBudget | None = None
 ) -> tuple[Incompatibility, ...]:
-    """Returns the problems of reading the writer's data with the reader schema, depth first; empty if it is readable.
-    There are at most `INCOMPATIBILITIES_MAX`. An ambiguous field is returned without the other problems, see
+    """Returns the problems of reading the writer's data with the reader schema, depth first, at most
+    `INCOMPATIBILITIES_MAX`; empty if it is readable. An ambiguous field is the only problem returned, see
     `_AmbiguousField`.
 
     Args:

@@ -1,6 +1,6 @@
 """Derives the subject under which a schema file is registered.
 
-Three strategies are those of the serializers: by topic (`orders-value`), by record (`shop.Order`), by both
+The serializers have three of the strategies: by topic (`orders-value`), by record (`shop.Order`), by both
 (`orders-shop.Order`). The fourth is the file name without its suffix. A rule for matching paths takes precedence over
 the strategy.
 """

@@ -1,8 +1,8 @@
 """Reads settings from a TOML file, the environment and flags; later sources override earlier ones.
 
-`load_settings` returns one frozen `Settings`. Packages receive their section and do not read settings themselves.
-Unknown keys are errors, so that a misspelt setting is not ignored silently; only the names of Spark's properties are
-not checked.
+`load_settings` returns one frozen `Settings`. Commands call it, and producers and consumers that are created without
+settings; other code receives its section. Unknown keys are errors, so that a misspelt setting is not ignored silently;
+only the names of Spark's properties are not checked.
 
 Keys are written `<section>.<key>`, in the environment `HEADRACE__<SECTION>__<KEY>`; `data_dir` has no section. The two
 underscores distinguish them from the variables that Kubernetes sets, such as `HEADRACE_BROKER_PORT`.
@@ -94,7 +94,7 @@ def load_settings(
             `headrace.toml` in `working_dir`, else `.config/headrace/headrace.toml` in `home`. A named file must exist.
         environment: usually `os.environ`.
         working_dir: usually the current directory.
-        home: usually the user's home directory; None if there is none.
+        home: usually the user's home directory; None without one.
 
     Raises:
         SettingsError: unreadable file, unknown key, misspelt variable or invalid value.

@@ -43,9 +43,9 @@ class SchemaFile:
     """A schema file that the command line selects.
 
     `path` is the path to open, which is also shown to users. `key` is the path below the directory that the command
-    line names, with forward slashes; a baseline directory has the earlier version under the same key. For a pattern,
-    that directory is the part before the first element with a wildcard. If the command line names the file itself,
-    `key` is the file's name. For standard input, `path` is a name that the user gives it, or `stdin.avsc`.
+    line names, with forward slashes; a baseline directory has the earlier version under the same key. The directory of
+    a pattern is the part before the first element with a wildcard. If the command line names the file itself, `key` is
+    the file's name. The `path` of standard input is a name that the user gives it, or `stdin.avsc`.
     """
 
     path: str
@@ -121,8 +121,8 @@ def _files_below(directory: str) -> Iterator[SchemaFile]:
 
 
 def directories_below(directory: str) -> Iterator[str]:
-    """Yields a directory and the directories below it in which schema files are searched for. Hidden directories and
-    those of `SKIPPED_DIRECTORIES` are omitted."""
+    """Yields a directory and the directories below it in which schema files are searched for. Omits hidden directories
+    and `SKIPPED_DIRECTORIES`."""
     return (path for path, _ in _walk_directories(directory))
 
 

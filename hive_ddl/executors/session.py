@@ -429,7 +429,7 @@ def _failure_line(log_path: Path, start: int, otherwise: str) -> str:
     Args:
         log_path: the file with the output.
         start: position in the file at which the output of this JVM starts.
-        otherwise: the text whose first line is used if there is no output.
+        otherwise: the text to return if there is no output; only its first line is used.
     """
     with log_path.open("rb") as log:
         log.seek(start)

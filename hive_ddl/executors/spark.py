@@ -208,9 +208,9 @@ class SparkExecutor:
     def _visible_columns(
         self, facts: Mapping[str, Any], properties: Mapping[str, str], partition_columns: Sequence[str]
     ) -> tuple[Column, ...]:
-        """Returns the columns that readers of the table see: those of the schema in its properties; without a usable
-        one, those that the metastore reads from `avro.schema.url`; without that property, or if the read fails, the
-        stored columns. Partition columns are omitted.
+        """Returns the columns that readers of the table see: the columns of the schema in its properties; without a
+        usable schema, the columns that the metastore reads from `avro.schema.url`; without that property, or if the
+        read fails, the stored columns. Partition columns are omitted.
 
         Args:
             facts: the metastore's Thrift value of the table, as nested dicts.
