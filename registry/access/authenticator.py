@@ -370,8 +370,8 @@ def _check_password(state: _PolicyState, name: str, password: str) -> Authentica
 
 
 def _network(address: str) -> str:
-    """Returns the key for counting clients that send wrong passwords: the IPv4 address, or the network of an IPv6
-    address."""
+    """Returns the key under which a wrong password of a client is remembered: the IPv4 address, the network of an IPv6
+    address, or another text unchanged."""
     try:
         found = ipaddress.IPv6Address(address)
     except ValueError:

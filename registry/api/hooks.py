@@ -21,7 +21,8 @@ PREFLIGHT_KEY: Final = "registry.preflight"
 """WSGI environ key of a preflight: a request without its body, to find out whether the request is authorized."""
 
 PREFLIGHT_OK: Final = 204
-"""Status of the application's response to an authorized preflight. Any other response is sent to the client."""
+"""Status of the application's response to an authorized preflight. Any other response, such as that of a public route,
+is sent to the client."""
 
 OFFLOAD_KEY: Final = "registry.offload"
 """WSGI environ key of a `ComparisonOffload`, which makes the application defer long comparisons of schemas."""

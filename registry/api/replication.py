@@ -1,4 +1,5 @@
-"""POST /replication: returns the changes that a replica of this registry has not copied yet."""
+"""POST /replication: returns the state of all subjects and the settings if they have changed, and the subjects and
+schemas that the replica requests."""
 
 from __future__ import annotations
 
