@@ -38,14 +38,15 @@ DESCRIBE_LOG_DIRS_VERSION = 2
 TOPIC = 2  # resource type of DescribeConfigs
 TOPIC_SOURCE = 1  # source of a value that is set for the topic
 CONSUMER_GROUP_TYPE = "consumer"
-"""Type of groups of the new consumer protocol (KIP-848); others are "classic"."""
+"""Type of groups of the new consumer protocol (KIP-848); all others are described as "classic" groups."""
 NAMES_PER_REQUEST = 500
 """Maximum number of topics or groups in one describe request, because the response is hundreds of times as large."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A group member. `instance_id` is "" unless it is static; `assigned` is empty for an unknown group protocol."""
+    """A group member. `instance_id` is "" unless it is static; `assigned` is empty without an assignment, and for an
+    unknown group protocol."""
 
     member_id: str
     instance_id: str
@@ -71,14 +72,15 @@ class GroupDescription:
 
 
 def groups(connection: BrokerConnection, only: str | None = None) -> list[GroupDescription]:
-    """Returns the consumer groups that a broker coordinates.
+    """Returns the groups that a broker coordinates, also those of other applications than consumers.
 
     Args:
         connection: the connection to the broker.
         only: name of the only group to return, if the broker coordinates it; None returns all.
 
     Raises:
-        ErrorResponse: the broker rejected the request.
+        ErrorResponse: the broker rejected the list or does not support a request.
+        KafkaUnavailable: the connection failed, or the broker is no longer the coordinator of a group.
     """
     version = connection.version(ListGroupsRequest, LIST_GROUPS_VERSION)
     filters: dict[str, list[str]] = {"states_filter": []} if version >= STATE_FROM else {}
@@ -198,8 +200,8 @@ def _assigned(raw: bytes) -> tuple[TopicPartition, ...]:
 
 
 def topic_configs(connection: BrokerConnection, topics: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Returns for each topic the configuration values that are set for it: value by name, by topic. Topics that the
-    client may not describe are missing in the result.
+    """Returns for each topic the configuration values that are set for it: value by name, by topic. Topics with an
+    error are missing in the result, such as those that do not exist or that the client may not describe.
 
     Args:
         connection: the connection to a broker of the cluster.

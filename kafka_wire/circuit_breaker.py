@@ -15,8 +15,8 @@ COOL_DOWN_S_MAX = 600.0  # the interval of loads, after which a recovered broker
 class CircuitBreaker:
     """Counts the consecutive failures of one broker to connect or to respond, and decides whether it is contacted.
 
-    After `FAILURES_MAX` failures, requests are rejected until the end of a cool-down. Then one request is a trial: a
-    response resets the breaker, a failure starts a cool-down of twice the length, up to `COOL_DOWN_S_MAX`.
+    After `FAILURES_MAX` failures, requests are rejected until the end of a cool-down. The next request is a trial: a
+    recorded success resets the breaker, a failure starts a cool-down of twice the length, up to `COOL_DOWN_S_MAX`.
 
     The argument `now` of the methods is the time in seconds on one monotonic clock.
     """

@@ -1,11 +1,12 @@
-"""A small blocking Kafka client for the loader: metadata, offsets, raw record batches, group offsets.
+"""A small blocking Kafka client: metadata, offsets, raw record batches, group offsets. Made for the loader; commands
+that describe a cluster and the check of a login use it, too.
 
-It has one connection per broker and no threads. Fetches are sessionless and return the record batches of the log
-unchanged. From Fetch 13 on, a request identifies the topic by id, so the broker rejects a re-created topic; in older
-versions the caller compares topic ids. Create a client after a fork, not before.
+It has one connection per broker address and no threads. Fetches are sessionless and return the record batches of the
+log unchanged. From Fetch 13 on, a request identifies the topic by id, so the broker rejects a re-created topic; in
+older versions the caller compares topic ids. Create a client after a fork, not before.
 
-Retries of a failing broker are limited for all requests together, not for each request (`circuit_breaker`). A broker
-that throttles this client is not contacted for the throttle time.
+Retries of a failing broker are limited for all requests together, not for each request (`circuit_breaker`). After a
+broker has throttled a fetch, the next request to it waits for the throttle time, except for a prefetched one.
 """
 
 from __future__ import annotations
@@ -103,15 +104,15 @@ class KafkaCluster:
 
     Args:
         bootstrap_servers: `host:port,…`.
-        timeout_s: timeout of connecting and of each response.
+        timeout_s: timeout of connecting, and of each read and write of a socket.
         security: TLS and SASL settings.
         clock: monotonic clock in seconds.
         sleep: sleeps for a number of seconds.
 
     Raises:
-        ValueError: `bootstrap_servers` contains no server.
-        AuthenticationFailed: by every method that needs a new connection. The login is never retried, with any broker;
-            existing connections keep working.
+        ValueError: `bootstrap_servers` contains no server, or an entry that is not an address.
+        AuthenticationFailed: a login failed; raised by the methods that send requests, except `prefetch`. The login is
+            never retried, with any broker; existing connections keep working.
     """
 
     def __init__(
@@ -158,6 +159,7 @@ class KafkaCluster:
 
         Raises:
             KafkaUnavailable: no broker responds.
+            ErrorResponse: a broker does not support the request.
         """
         response = self._request_any_broker(lambda connection: request_metadata(connection, topics))
         metadata = parse_metadata(response)
@@ -196,15 +198,17 @@ class KafkaCluster:
     ) -> OffsetLookup:
         """Returns the start offset (`which` is "earliest") or end offset ("latest") of partitions, and the error of
         each partition for which none was found. With `read_committed` the end is the last stable offset. Sends one
-        request per broker."""
+        request per broker, and up to ATTEMPTS for partitions with a retriable error."""
         timestamp = EARLIEST if which == "earliest" else LATEST
         call = partial(list_offsets, timestamp=timestamp, read_committed=read_committed)
         return OffsetLookup(*self._request_leaders(topic_partitions, call))
 
     def lookup_epoch_ends(self, queries: Mapping[TopicPartition, EpochQuery]) -> EpochEndLookup:
-        """Returns the end offsets of leader epochs (OffsetForLeaderEpoch, KIP-320), with one request per broker.
+        """Returns the end offsets of leader epochs (OffsetForLeaderEpoch, KIP-320). Sends one request per broker, and
+        up to ATTEMPTS for partitions with a retriable error.
 
-        If the broker's leader epoch differs from `leader_epoch` of the query, the result is an error.
+        If the broker's leader epoch differs from `leader_epoch` of the query, and this is not -1, the result is an
+        error.
 
         Args:
             queries: the epoch to look up for each partition.
@@ -243,19 +247,20 @@ class KafkaCluster:
         leader_epoch: int = -1,
         max_wait_ms: int = 500,
     ) -> FetchSlice:
-        """Fetches raw committed batches of a partition from `offset` on; the first batch may begin before it.
+        """Fetches raw batches of a partition below the last stable offset, from `offset` on; the first batch may begin
+        before it. Batches of aborted transactions are included, and these transactions are listed.
 
         Args:
             max_bytes: size limit of the response, except for a larger first batch.
-            topic_id: required id of the topic; "" accepts any topic with the name.
-            leader_epoch: the broker rejects the request if its epoch is newer; -1 skips the check.
+            topic_id: required id of the topic, if the broker supports Fetch 13; "" accepts any topic with the name.
+            leader_epoch: the broker rejects the request if its epoch is another one; -1 skips the check.
             max_wait_ms: how long the broker waits for records if it has none from `offset` on.
 
         Raises:
             OffsetOutOfRange: the log does not contain `offset`.
             LogChanged: the topic was re-created, or the leader changed since `leader_epoch`.
             ErrorResponse: the broker responded with another error.
-            KafkaUnavailable: the leader does not respond.
+            KafkaUnavailable: the leader does not respond, or the partition has no leader.
         """
 
         def once(attempt: int) -> FetchSlice:
@@ -287,10 +292,11 @@ class KafkaCluster:
         leader_epoch: int = -1,
         max_wait_ms: int = 500,
     ) -> None:
-        """Sends the request of a later `fetch`, without waiting for the response. That `fetch` must have the same
-        arguments.
+        """Sends the request of a later `fetch`, without waiting for the response. Only a `fetch` with the same
+        arguments uses the response; any other request to the broker discards it.
 
-        Does nothing if another request is already prefetched from the broker, or if the broker cannot be contacted now.
+        Does nothing if another request is already prefetched from the broker, if there is no connection to it, or if
+        the request cannot be sent now.
 
         Args:
             offset: offset from which to fetch; the first batch may begin before it.
@@ -312,6 +318,7 @@ class KafkaCluster:
             The error name of each partition that the coordinator rejected.
 
         Raises:
+            ErrorResponse: a broker rejected the request for the coordinator, or does not support a request.
             KafkaUnavailable: the coordinator does not respond.
         """
         if not offsets:
@@ -327,7 +334,7 @@ class KafkaCluster:
         """Returns the committed offsets of a group for all its topics; empty for an unknown group.
 
         Raises:
-            ErrorResponse: the coordinator rejected the request.
+            ErrorResponse: a broker rejected the request for the coordinator or for the offsets, or does not support it.
             KafkaUnavailable: the coordinator does not respond.
         """
 
@@ -338,8 +345,8 @@ class KafkaCluster:
         return self._retry(once)
 
     def request_any(self, call: Callable[[BrokerConnection], T]) -> T:
-        """Calls `call`, which sends a request that every broker can answer, with the connection to one broker; returns
-        the first response.
+        """Calls `call`, which sends a request that every broker can answer, with the connection to one broker after the
+        other until one responds; returns the response.
 
         Raises:
             KafkaUnavailable: no broker responds.

@@ -53,7 +53,7 @@ def parse_bootstrap_servers(text: str) -> tuple[tuple[str, int], ...]:
     brackets.
 
     Raises:
-        ValueError: an entry is not a host with a port.
+        ValueError: an entry has no host or an impossible port.
     """
     servers = []
     for entry in filter(None, (part.strip() for part in text.split(","))):
@@ -101,17 +101,19 @@ def _is_free(buffer: bytearray) -> bool:
 
 
 class BrokerConnection:
-    """A connection to a broker. Every network failure closes it and raises `KafkaUnavailable`.
+    """A connection to a broker. Every network failure closes it; `call` then raises `KafkaUnavailable`, or
+    `AuthenticationFailed` if the broker sent a TLS alert.
 
     Args:
-        timeout_s: timeout of connecting and of each response.
+        timeout_s: timeout of connecting, and of each read and write of the socket.
         security: TLS and SASL settings.
         buffers: receive buffers, shared with other connections of the same thread. Decoded responses may be views of
             them.
 
     Raises:
         KafkaUnavailable: the broker does not respond.
-        AuthenticationFailed: broker or client cannot be authenticated.
+        AuthenticationFailed: broker or client cannot be authenticated, or a security file is unusable.
+        ErrorResponse: the broker rejected another request of the login, or does not support it.
     """
 
     def __init__(
@@ -204,6 +206,10 @@ class BrokerConnection:
             version: the version of the request, which is also that of the response.
             extra_wait_s: time that the broker may wait for data, in addition to the timeout.
             decode: replaces the decoder of the response class; called with the bytes after the header and the version.
+
+        Raises:
+            KafkaUnavailable: the connection failed, or the response is unreadable; the connection is closed.
+            AuthenticationFailed: the broker sent a TLS alert; the connection is closed.
         """
         try:
             frame = self._early_response(request, extra_wait_s)

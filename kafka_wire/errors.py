@@ -1,10 +1,11 @@
 """Errors of communication with brokers.
 
 KafkaError
-├── KafkaUnavailable        no broker responds
-│   └── BrokerSuspended     the broker failed repeatedly and is not contacted during a cool-down
+├── KafkaUnavailable        a broker cannot be reached, or does not respond as expected
+│   ├── BrokerSuspended     the broker failed repeatedly and is not contacted during a cool-down
+│   └── RetriableError      the broker is not the right one or not ready (defined in `requests`)
 ├── AuthenticationFailed    broker or client cannot be authenticated; a retry would not help
-├── ErrorResponse           a broker responded with an error code
+├── ErrorResponse           a broker responded with an error code, or does not support the request
 ├── OffsetOutOfRange        the log does not contain the offset
 ├── LogChanged              the topic was re-created, or its leader changed since the last request
 ├── CorruptBatch            bytes that are not a valid record batch
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 
 class KafkaError(Exception):
-    """Root of the errors of the package. The message is one line."""
+    """Root of the errors of communication with brokers. The message is one line."""
 
 
 class KafkaUnavailable(KafkaError):
@@ -55,8 +56,8 @@ class CorruptBatch(KafkaError):
 
 
 class MisplacedBatch(CorruptBatch):
-    """The base offset of a batch contradicts the neighbouring batches. The checksum does not cover the base offset, so
-    the right one is unknown."""
+    """The base offset of a batch is impossible, or contradicts the neighbouring batches. The checksum does not cover
+    the base offset, so the right one is unknown."""
 
 
 class MalformedMessage(KafkaError):

@@ -1,4 +1,4 @@
-"""Builds connection security from the settings `kafka.…`."""
+"""Builds connection security and options of clients from the settings `kafka.…`."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def kafka_security(settings: Settings) -> KafkaSecurity:
     """Returns the TLS and SASL settings.
 
     Raises:
-        SettingsError: settings contradict each other, or would send credentials to brokers that only the settings file
-            of the working directory names.
+        SettingsError: settings contradict each other, one that others need is missing, or they would send credentials
+            to brokers that only the settings file of the working directory names.
     """
     kafka = settings.kafka
     security = KafkaSecurity(
@@ -54,7 +54,7 @@ def client_options(settings: Settings) -> dict[str, Any]:
     """Returns addresses and security options for kafka-python's clients.
 
     kafka-python retries a wrong password until its timeout, which locks accounts. So one connection of this package
-    checks the login first.
+    checks the login first, unless no TLS or SASL is set; if no broker responds, the login remains unchecked.
 
     Raises:
         SettingsError: see `kafka_security`, or a file of the settings is unusable.

@@ -43,7 +43,8 @@ Record = tuple[int, int, bytes | None, bytes | None, bytes]
 NO_HEADERS = b"\x00"
 
 RecordParser = Callable[[bytes | memoryview, int, int, int, int | None], Sequence[Record]]
-"""A function that can replace `parse_records`: it has the same arguments and the same result."""
+"""A function that can replace `parse_records`: it has the same arguments and a result of the same type, but need not
+return all records."""
 
 SAFE_MS = 1 << 62
 """Limit below which base timestamps and deltas are added without a check: the sum of two such numbers fits into 64
@@ -473,7 +474,8 @@ def stamp_batch(batch: memoryview, header: BatchHeader, timestamp_ms: int) -> tu
 
 
 def rebuild_batch(header: BatchHeader, records: Sequence[Record], *, delete_horizon_ms: int | None = None) -> bytes:
-    """Returns a batch with some records of another batch. It has the offsets, producer and codec of that batch.
+    """Returns a batch with some records of another batch. It has the offsets, producer and codec of that batch; without
+    records it has no codec.
 
     Args:
         header: header of the original batch.

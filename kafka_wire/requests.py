@@ -1,4 +1,5 @@
-"""Requests to brokers as functions with plain values, including the handling of their error codes."""
+"""Requests to brokers as functions with plain values. Most of them handle error codes in the response, too;
+`list_offsets` and `epoch_ends` return the codes."""
 
 from __future__ import annotations
 
@@ -281,6 +282,13 @@ def fetch_batches(connection: BrokerConnection, topic_partition: TopicPartition,
 
     Args:
         connection: the connection to the leader.
+
+    Raises:
+        OffsetOutOfRange: the log does not contain the offset.
+        LogChanged: the topic was re-created, or the leader changed.
+        RetriableError: the broker is not the leader or not ready.
+        ErrorResponse: the broker responded with another error.
+        KafkaUnavailable: the connection failed.
     """
     response = connection.call(
         request,
@@ -341,6 +349,8 @@ def commit_offsets(
 
     Raises:
         RetriableError: the broker is not the coordinator, or the coordinator is not ready.
+        ErrorResponse: the broker does not support the request.
+        KafkaUnavailable: the connection failed.
     """
     version = connection.version(OffsetCommitRequest, OFFSET_COMMIT_VERSION)
     topic = OffsetCommitRequest.OffsetCommitRequestTopic
@@ -384,7 +394,8 @@ def fetch_committed(connection: BrokerConnection, group: str) -> dict[TopicParti
 
     Raises:
         RetriableError: the broker is not the coordinator, or the coordinator is not ready.
-        ErrorResponse: the broker rejected the request for another reason.
+        ErrorResponse: the broker rejected the request for another reason, or does not support it.
+        KafkaUnavailable: the connection failed.
     """
     version = connection.version(OffsetFetchRequest, OFFSET_FETCH_VERSION)
     # Before version 2 a request could not cover all topics; brokers with Fetch 4 are newer.

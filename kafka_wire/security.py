@@ -2,8 +2,9 @@
 
 Names are the values of Kafka's `security.protocol` and `sasl.mechanism`. kafka-python implements the mechanisms for its
 connections, librdkafka for producers and consumers. `without_secrets` returns a value that may be logged and sent to
-other machines: it contains file names, but no secrets. Secrets are read for each connection, from a file or the
-environment, so that renewed ones are used without a restart.
+other machines: it contains file names, but no secrets. `BrokerConnection` reads secrets in a file or the environment
+for each connection, so that renewed ones are used without a restart. Clients of kafka-python and librdkafka read a
+password when they are created, and a token repeatedly.
 """
 
 from __future__ import annotations
@@ -30,12 +31,13 @@ VARIABLES = {"kafka.password": "HEADRACE__KAFKA__PASSWORD", "kafka.key_password"
 
 
 class SecurityConfigError(ValueError):
-    """A security file or library is unusable. The message names the file, but never its content."""
+    """A security file, secret or library is missing or unusable. The message names the setting, but never contains a
+    secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaSecurity:
-    """TLS and SASL settings of a connection. Host names and certificates are always verified.
+    """TLS and SASL settings of a connection. With TLS, host names and certificates are always verified.
 
     Attributes:
         protocol: `security.protocol` of Kafka's clients, such as SASL_SSL.
@@ -75,7 +77,7 @@ class KafkaSecurity:
         """Returns the TLS context for connections, with the configured authorities and client certificate.
 
         Raises:
-            SecurityConfigError: a certificate or key file is unusable.
+            SecurityConfigError: a certificate or key file is unusable, or the key's password is missing.
         """
         try:
             context = ssl.create_default_context(cafile=self.ca_file or None)
@@ -97,10 +99,10 @@ class KafkaSecurity:
         return context
 
     def sasl_options(self) -> dict[str, Any]:
-        """Returns the SASL options of kafka-python; reads the secret.
+        """Returns the SASL options of kafka-python; reads the password. A token is read later, for each connection.
 
         Raises:
-            SecurityConfigError: a secret is missing or unreadable.
+            SecurityConfigError: the password is missing or unreadable.
         """
         options: dict[str, Any] = {"sasl_mechanism": self.mechanism}
         if self.mechanism in WITH_PASSWORD:
@@ -116,7 +118,7 @@ class KafkaSecurity:
         """Returns a `SaslMechanism` of kafka-python for the connection to the broker with this host name.
 
         Raises:
-            SecurityConfigError: the mechanism is unusable.
+            SecurityConfigError: the password is missing or unreadable, or the mechanism is unusable.
         """
         options = self.sasl_options()
         try:
@@ -176,8 +178,8 @@ UNSECURED = KafkaSecurity()
 
 
 class _TokenFile(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no types
-    """A file with an OAuth token, which is read for every connection. The program that writes it must replace the token
-    before it expires."""
+    """A file with an OAuth token, which kafka-python reads for every connection and librdkafka about every
+    TOKEN_LIFETIME_S. The program that writes it must replace the token before it expires."""
 
     def __init__(self, path: str) -> None:
         self._path = path
