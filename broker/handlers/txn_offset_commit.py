@@ -1,6 +1,7 @@
 """TxnOffsetCommit, versions 0 to 3: stores a group's offsets that take effect when the transaction commits.
 
-Version 2 adds leader epochs. Version 3 adds the group member; its generation or member epoch must be the current one.
+Version 2 adds leader epochs. Version 3 adds the group member; if a request names it, its generation or member epoch
+must be the current one.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ is enough for REQUEST_ITEMS_MAX partitions."""
 REQUEST_ITEMS_MAX = 25_000
 """Maximum number of list items in one request. The first item of each list is not counted, so that a topic with one
 partition counts as one. That is enough to name all partitions that a broker may have, and some deleted ones. A response
-to that many takes 0.1 s."""
+to that many takes 0.1 s. Requests that kafka-python's decoders read are limited by SYNC_DECODE_BYTES_MAX instead."""
 FRAME_BYTES_MIN = 10
 """Smallest request: API key, version, correlation id and a null client id."""
 
