@@ -3,8 +3,9 @@
 Union values other than null are objects with the name of the branch, bytes are texts of the code points 0 to 255, and
 the numbers without JSON form are the texts NaN, Infinity and -Infinity (Avro 1.12, JSON Encoding).
 
-Apart from names, the text of a value has up to about seven times as many bytes as the value. Names of fields, symbols
-and branches may have any length, so their total per message is limited.
+Apart from names and from values that take no bytes, the text of a value has up to about seven times as many bytes as
+the value. Names of fields, symbols and branches may have any length, so their total per message is limited; so is the
+number of values that take no bytes.
 """
 
 from __future__ import annotations

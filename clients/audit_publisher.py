@@ -132,7 +132,8 @@ class AuditPublisher:
 
     def stop(self, timeout_s: float) -> None:
         """Ends the thread that publishes audit rows, and waits up to `timeout_s` for its end, or at most
-        `BLOCKED_JOIN_S` if publication is blocked. Unpublished rows of a producer stay in its spool file."""
+        `BLOCKED_JOIN_S` if publication is blocked. Unpublished rows of a producer stay in its spool file; unpublished
+        rows of a consumer are lost."""
         self._is_stopped = True
         self._wake.set()
         if threading.current_thread() is not self._thread:  # `on_delivery` may close the producer

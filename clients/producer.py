@@ -3,9 +3,9 @@
     with Producer(settings, app="shop") as producer:
         producer.send("orders", {"id": 7, …}, key="7", schema=ORDER_SCHEMA)
 
-Guarantee: after `flush` or `close` returns, every message sent before is in the log. Otherwise they raise an error with
-the number of missing messages by topic. An idempotent Kafka producer with acks=all retries until `delivery_timeout_s`,
-without duplicates and in order.
+Guarantee: after `flush` or `close` returns, every message sent since the last flush is in the log. Otherwise they raise
+an error with the number of missing messages by topic. An idempotent Kafka producer with acks=all retries until
+`delivery_timeout_s`, without duplicates and in order.
 
 The record timestamp is the wall clock unless it is passed, so that retention treats an event of ten years ago like a
 current one. The time of the event is a field of the value.
@@ -468,8 +468,8 @@ class Producer:
         published later, if necessary by another process.
 
         Args:
-            taking: selects the rows of this producer: all, or those of ended windows. Rows that ended processes left in
-                their spools are always published, too.
+            taking: selects the rows of this producer: all, or those of ended windows. The first publication of a
+                producer, however it selects, includes the rows that ended processes left in their spools.
         """
         self._publisher.add_rows([*self._leftovers.rows(), *self._counter.take_rows(wall_clock_ms(), taking)])
         self._publisher.wait(max(0.0, deadline - time.monotonic()))

@@ -218,7 +218,7 @@ def _before_exec(parent: int, niceness: int) -> Callable[[], None]:
     asks the kernel to send SIGTERM to the child when the supervisor dies.
 
     Args:
-        parent: process id of the supervisor. If it is no longer the parent at that moment, the child exits.
+        parent: process id of the supervisor. On Linux, the child exits if this is no longer its parent at that moment.
         niceness: as of nice(1).
     """
     prctl = ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else None

@@ -24,9 +24,9 @@ class Schedule:
     minutes. At most one load runs at a time: a multiple at which a load still runs is skipped.
 
     The load process is restarted whenever it ends. If a load is due before the process is ready, it is requested when
-    the process is ready. If the process ends during a load with the code `EXIT_RESTART` or by a signal, the load is
-    requested from the next process. With any other code the load has failed, and the next one is requested at the next
-    multiple.
+    the process is ready. If the process ends while a load is due or runs, with the code `EXIT_RESTART` or by a signal,
+    the load is requested from the next process. With any other code the load has failed, and the next one is requested
+    at the next multiple.
 
     Args:
         command: the command of the load process.
