@@ -119,7 +119,7 @@ class ClientConnections:
                 connection.abort("its user was deleted or has a new password", logging.INFO)
 
     def close_idle(self, now_s: float) -> None:
-        """Closes connections that had no traffic for IDLE_TIMEOUT_S and have no request in progress.
+        """Closes connections that had no request or response for IDLE_TIMEOUT_S and have no request in progress.
 
         Args:
             now_s: time of the event loop's clock.
@@ -496,7 +496,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     @property
     def has_pending(self) -> bool:
-        """True if a request of the client waits for its response."""
+        """True if a request of the client is in progress, or its response waits for earlier ones."""
         return bool(self._pending)
 
     def close(self) -> None:

@@ -72,7 +72,7 @@ def lock(directory: Path) -> int:
 def exclude_brokers(directory: Path) -> Iterator[None]:
     """Context manager: while its block runs, no broker can start on the data directory.
 
-    No file is written. A directory without a lock file, such as a copy of a data directory, is not locked.
+    No file is written. A directory without a lock file, such as a copy that omits it, is not locked.
 
     Raises:
         DataDirectoryInUse: a broker is running on the directory.

@@ -1,7 +1,7 @@
 """Receive buffer of one connection: collects bytes and returns complete frames.
 
 The socket writes into the same buffer that frames are read from. So a produce request reaches the log without a copy,
-unless it is larger than the buffer's free space.
+unless it is larger than the buffer's free space or the broker sets its timestamps.
 """
 
 from __future__ import annotations

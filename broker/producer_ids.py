@@ -2,7 +2,8 @@
 
 If two producers had the same id, batches of one could be mistaken for retries of the other's, and be acknowledged
 without being stored. Therefore the file is not trusted if it is missing or lower than ids in the logs, for example
-after it was restored from an older copy: assignment then continues above the ids in the logs.
+after it was restored from an older copy. Assignment then continues so far above the ids in the logs that a second
+assignment of an id is very unlikely.
 """
 
 from __future__ import annotations
