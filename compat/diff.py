@@ -72,8 +72,8 @@ class _Row:
 
 
 def diff_schemas(earlier: Schema, candidate: Schema) -> tuple[SchemaChange, ...]:
-    """Returns the differences in the order of the candidate's text; removals come last. The fields of a new or removed
-    type are not listed separately.
+    """Returns the differences in the order of the candidate's text, except that a root type without a name follows the
+    types in it; removals come last. The fields of a new or removed type are not listed separately.
 
     Args:
         earlier: the earlier version.

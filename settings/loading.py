@@ -1,7 +1,7 @@
 """Reads settings from a TOML file, the environment and flags; later sources override earlier ones.
 
-`load_settings` returns one frozen `Settings`. Commands call it, and producers and consumers that are created without
-settings; other code receives its section. Unknown keys are errors, so that a misspelt setting is not ignored silently;
+`load_settings` returns one frozen `Settings`. Commands call it, processes that they start, and producers and consumers
+without settings; other code receives a section. Unknown keys are errors, so that a misspelt setting is not ignored;
 only the names of Spark's properties are not checked.
 
 Keys are written `<section>.<key>`, in the environment `HEADRACE__<SECTION>__<KEY>`; `data_dir` has no section. The two
