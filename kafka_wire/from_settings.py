@@ -93,7 +93,8 @@ def _file(name: str) -> str:
 
 
 def _problem(kafka: KafkaSettings, security: KafkaSecurity) -> str:
-    """Returns a description of the first contradiction in the TLS and SASL settings, or "" if there is none.
+    """Returns a description of the first contradiction or missing setting in the TLS and SASL settings, or "" if there
+    is none.
 
     Args:
         kafka: the section `[kafka]` of the settings.

@@ -142,7 +142,8 @@ class KafkaSecurity:
     def librdkafka_options(self) -> dict[str, Any]:
         """Returns the options of librdkafka's clients.
 
-        librdkafka rereads a token when it expires; `oauth_cb` returns the token and its expiry in seconds since 1970.
+        librdkafka rereads a token before it expires. `oauth_cb` returns the token and, as its expiry, the time after
+        TOKEN_LIFETIME_S from now, in seconds since 1970.
 
         Raises:
             SecurityConfigError: a file or secret is unusable.

@@ -1,1 +1,1 @@
-"""Request handlers: one module per API, listed in `dispatch`."""
+"""Request handlers: mostly one module per API, all listed in `dispatch`."""

@@ -106,4 +106,5 @@ GROUP_MEMBER_APIS = frozenset(
         *(OFFSET_COMMIT, OFFSET_FETCH),
     }
 )
-"""APIs that members of a consumer group call to stay in the group; they are exempt from throttling."""
+"""APIs that members of a consumer group call to stay in the group and to read and commit its offsets; they are exempt
+from throttling."""
