@@ -98,6 +98,7 @@ def parse_users(text: str) -> RegistryAccessPolicy:
             if kind == "user":
                 hashes[_new_name(name, hashes)] = None if rest == [NO_HASH] else PasswordHash.parse(*rest)
             elif kind == "certificate":
+                _check_not_reserved(name)
                 subjects[_new_subject(rest[0], subjects)] = name
                 first_grant.setdefault(name, number)
             else:
@@ -154,9 +155,13 @@ def _new_subject(text: str, existing: Mapping[str, str]) -> str:
     return subject
 
 
-def _new_name(name: str, existing: Mapping[str, object]) -> str:
+def _check_not_reserved(name: str) -> None:
     if name in (WILDCARD, ANONYMOUS) or name.startswith(ROLE):
         raise ValueError(f"{name} is reserved for grants; choose another user name")
+
+
+def _new_name(name: str, existing: Mapping[str, object]) -> str:
+    _check_not_reserved(name)
     # A colon ends the name in HTTP basic authentication.
     if not name or ":" in name or "#" in name or not is_storable(name) or len(name.split()) != 1:
         raise ValueError(

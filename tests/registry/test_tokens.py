@@ -283,6 +283,9 @@ def test_users_file_errors_about_roles_and_certificates_name_the_line() -> None:
     texts = {
         "role as a user": "user @team -",
         "certificate of no user": "certificate nobody CN=a",
+        "certificate of anonymous": "certificate anonymous CN=a",
+        "certificate of every user": "certificate * CN=a",
+        "certificate of a role": "certificate @team CN=a",
         "certificate twice": "user a -\ncertificate a CN=a\ncertificate a CN=a",
         "certificate without subject": "certificate a",
     }
