@@ -34,6 +34,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.broker.errors import RequestRefused, StartError
 from headrace.broker.log.decoding import decode_records
 from headrace.broker.log.files import DISK_FULL_ERRNOS, sync_directory, write_fully
 from headrace.broker.log.scan import LocatedBatch, SegmentFacts
@@ -318,6 +319,8 @@ def _batches(segment: ClosedSegment) -> Iterator[tuple[LocatedBatch, bytes]]:
                 # Rewriting the batch would give it a valid checksum and hide the corruption.
                 raise CorruptBatch(f"the batch at offset {located.header.base_offset} fails its CRC check")
             yield located, batch
+    except RequestRefused as refused:
+        raise CorruptBatch(str(refused)) from refused
     finally:
         os.close(fd)
 
@@ -469,6 +472,8 @@ def _recover_swap(directory: Path, path: Path) -> None:
     try:
         for located in walk_file(fd, 0, os.fstat(fd).st_size):
             end = located.header.last_offset + 1
+    except RequestRefused as refused:
+        raise StartError(f"{path} is damaged: {refused}; restore a copy of its directory") from refused
     finally:
         os.close(fd)
     for other in base_offsets(directory):

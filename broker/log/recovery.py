@@ -25,7 +25,7 @@ import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from headrace.broker.errors import LogDamaged
+from headrace.broker.errors import LogDamaged, RequestRefused
 from headrace.broker.log.compaction import recover_swaps
 from headrace.broker.log.files import OpenFiles, sync_directory, sync_file
 from headrace.broker.log.index import (
@@ -99,6 +99,7 @@ def open_log(
 
     Raises:
         LogDamaged: the log is corrupt below the recovery point, and `repairs_corruption` is False.
+        StartError: a compacted file that a crash left uninstalled is corrupt.
         OSError: a file cannot be read or written.
     """
     _remove_leftovers(directory)
@@ -287,8 +288,7 @@ def _scan(path: Path, base_offset: int, expected: ScanExpectations) -> ScanResul
 
 
 def _passes_crc(path: Path) -> bool:
-    """Returns whether every batch of a file passes its CRC. Reads up to the first bytes that are not a batch; batches
-    after them are not checked."""
+    """Returns whether a file consists of complete batches that pass their CRCs."""
     if not path.exists() or path.stat().st_size == 0:
         return True
     with (
@@ -296,7 +296,12 @@ def _passes_crc(path: Path) -> bool:
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
         memoryview(mapped) as view,
     ):
-        return all(has_valid_crc(view[at : at + header.size], header) for at, header in walk_batches(view))
+        end = 0
+        for at, header in walk_batches(view):
+            end = at + header.size
+            if not has_valid_crc(view[at:end], header):
+                return False
+        return end == len(view)
 
 
 def _facts_from_indexes(directory: Path, base: int, following: int | None = None) -> SegmentFacts | None:
@@ -309,9 +314,12 @@ def _facts_from_indexes(directory: Path, base: int, following: int | None = None
     """
     path = segment_path(directory, base, LOG)
     size = path.stat().st_size if path.exists() else 0
-    return (
-        _active_facts(directory, base, size) if following is None else _closed_facts(directory, base, size, following)
-    )
+    try:
+        if following is None:
+            return _active_facts(directory, base, size)
+        return _closed_facts(directory, base, size, following)
+    except RequestRefused:  # the segment is corrupt, so the indexes do not match it
+        return None
 
 
 def _closed_facts(directory: Path, base: int, size: int, following: int) -> SegmentFacts | None:

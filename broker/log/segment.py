@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from headrace.broker.errors import RequestRefused
 from headrace.broker.log.files import read_at
 from headrace.broker.log.index import TimeEntry
 from headrace.broker.log.scan import LocatedBatch, SegmentFacts, walk_batches
@@ -22,6 +23,7 @@ from headrace.broker.log.transactions import (
     overlapping,
     to_index,
 )
+from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.kafka_wire.record_batch import (
     CONTROL,
     HEADER_BYTES,
@@ -254,9 +256,13 @@ def ends_with(path: Path, size: int, position: int, next_offset: int, largest: T
 
 def walk_file(fd: int, position: int, end: int) -> Iterator[LocatedBatch]:
     """Yields the header and the position of each batch of the open log file `fd` whose header lies between the file
-    positions `position` and `end`. Ends early at a batch of impossible length. Reads the file in chunks.
+    positions `position` and `end`. Reads the file in chunks.
 
     The first chunk is small, since callers often need only one batch.
+
+    Raises:
+        RequestRefused: a batch has an impossible length, for example because its bytes became zeros on the disk. The
+            end of the batch is then unknown; without the error a consumer would skip all batches after it.
     """
     chunk_bytes = FIRST_CHUNK_BYTES
     while position + HEADER_BYTES <= end:
@@ -270,7 +276,9 @@ def walk_file(fd: int, position: int, end: int) -> Iterator[LocatedBatch]:
             # The batch does not fit into the chunk, but its header does.
             header = read_batch_header(chunk, consumed)
             if header.batch_length < HEADER_BYTES - LENGTH_OVERHEAD:
-                return
+                raise RequestRefused(
+                    ErrorCode.CORRUPT_MESSAGE, f"the log file has no record batch at position {position + consumed}"
+                )
             yield LocatedBatch(position + consumed, header)
             consumed += header.size
         if consumed == 0:

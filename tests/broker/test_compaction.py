@@ -902,7 +902,10 @@ def test_segments_deleted_during_compaction_stay_deleted(tmp_path: Path, monkeyp
     with_node(tmp_path, work)
 
 
-def test_corrupt_log_is_not_compacted_but_others_are(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("has_zeros", [False, True])
+def test_corrupt_log_is_not_compacted_but_others_are(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, has_zeros: bool
+) -> None:
     async def work(node: BrokerNode) -> None:
         node.changes.create_topic("t", 2, {"cleanup.policy": "compact"})
         for index in range(2):
@@ -912,8 +915,8 @@ def test_corrupt_log_is_not_compacted_but_others_are(tmp_path: Path, caplog: pyt
                 log.append(raw, read_batch_header(raw), NOW_MS)
                 if index == 0 and number == 3:
                     with segment_path(log.directory, 0, LOG).open("r+b") as file:
-                        file.seek(-3, 2)
-                        file.write(b"?")
+                        file.seek(-len(raw) if has_zeros else -3, 2)
+                        file.write(bytes(len(raw)) if has_zeros else b"?")
             node.flusher.mark_dirty(log)
         await node.flusher.flush_dirty()
         before = node.log("t", 0).size

@@ -376,6 +376,37 @@ def test_damage_below_the_recovery_point_fails_the_start_or_is_repaired(
     assert contents(open_sample_log(tmp_path, limits=limits, recovery_point=30).log) == remaining
 
 
+def zero_batch(path: Path, number: int) -> None:
+    """Overwrites a batch with zeros, as a lost write does. `number` counts the batches of the file from 0."""
+    raw = bytearray(path.read_bytes())
+    at, header = list(walk_batches(memoryview(bytes(raw))))[number]
+    raw[at : at + header.size] = bytes(header.size)
+    path.write_bytes(raw)
+
+
+def test_batches_after_zeros_are_not_skipped(tmp_path: Path) -> None:
+    log = filled(tmp_path, 30)
+    assert log.closed[0].next_offset == 5
+    zero_batch(segment_path(tmp_path, 0, LOG), 1)
+    for read in (log.read, log.read_committed):
+        for offset in (1, 2, 3, 4):
+            with pytest.raises(RequestRefused) as refused:
+                read(offset, 1 << 20, min_one_batch=True)
+            assert refused.value.code is ErrorCode.CORRUPT_MESSAGE
+    assert read_batch_header(log.read(5, 1, min_one_batch=True)).base_offset == 5
+
+
+@pytest.mark.parametrize("segment_bytes_max", [20_000, 1 << 30], ids=["closed", "active"])
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_zeros_in_an_internal_log_fail_the_start(tmp_path: Path, segment_bytes_max: int, is_clean: bool) -> None:
+    """Of segments so long that the indexes at their end are intact."""
+    limits = LogLimits(segment_bytes_max=segment_bytes_max)
+    filled(tmp_path, 400, limits).close()
+    zero_batch(segment_path(tmp_path, 0, LOG), 1)
+    with pytest.raises(LogDamaged):
+        open_sample_log(tmp_path, limits=limits, recovery_point=400, is_clean=is_clean, verifies_fsynced=True)
+
+
 def test_log_shorter_than_its_recovery_point_never_reuses_offsets(tmp_path: Path) -> None:
     log = filled(tmp_path, 30)
     last = log.closed[-1]

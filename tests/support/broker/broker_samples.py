@@ -64,6 +64,7 @@ def open_sample_log(
     log_start_offset: int = 0,
     leader_epoch: int = 0,
     repairs_corruption: bool = False,
+    verifies_fsynced: bool = False,
 ) -> OpenLog:
     directory.mkdir(parents=True, exist_ok=True)
     files = OpenFiles(64)
@@ -79,6 +80,7 @@ def open_sample_log(
         log_start_offset=log_start_offset,
         leader_epoch=leader_epoch,
         repairs_corruption=repairs_corruption,
+        verifies_fsynced=verifies_fsynced,
         now_ms=NOW_MS,
     )
 
