@@ -276,7 +276,8 @@ class BrokerNode:
 
     async def close(self) -> None:
         """Ends the background tasks, fsyncs and closes the logs, and writes the marker of a clean shutdown. Without the
-        marker, which is missing if a file could not be written, the next start scans the logs.
+        marker, which is missing if a file could not be written or the disk failed earlier, the next start scans the
+        logs above their recovery points.
 
         Raises:
             OSError: an fsync failed.
@@ -286,17 +287,17 @@ class BrokerNode:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.changes.wait_until_done()
         dirty_paths: list[Path] = []
-        full: OSError | None = None
+        failure = self.flusher.failure
         for log in self.logs.values():
             try:
                 dirty_paths += log.close()
             except OSError as error:
-                full = error
+                failure = error
                 dirty_paths += log.flush_job().paths
         await self.flusher.sync(dirty_paths)
         try:
-            if full is not None:
-                raise full
+            if failure is not None:
+                raise failure
             for log in self.logs.values():
                 log.recovery_point = log.log_end_offset
             await asyncio.wrap_future(self.checkpoints.write())

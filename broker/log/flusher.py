@@ -45,7 +45,8 @@ class Flusher:
         self._dirty: set[PartitionLog] = set()
         self._waiting: list[tuple[PartitionLog, asyncio.Future[None]]] = []
         self._round: asyncio.Task[None] | None = None
-        self._failed = False
+        self.failure: OSError | None = None
+        """The first failure of the disk. Later fsyncs may succeed, but prove nothing."""
         self.seconds = Histogram()
 
     def mark_dirty(self, log: PartitionLog) -> None:
@@ -61,7 +62,7 @@ class Flusher:
         """Returns a future that completes when all batches that were appended to the log before this call are durable.
         It fails with RequestRefused if the disk has failed."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if self._failed:
+        if self.failure is not None:
             waiter.set_exception(RequestRefused(ErrorCode.STORAGE_ERROR, _DISK_FAILED))
             return waiter
         self._waiting.append((log, waiter))
@@ -100,7 +101,7 @@ class Flusher:
             for _, waiter in waiting:
                 if waiter.done():
                     continue
-                if self._failed:
+                if self.failure is not None:
                     waiter.set_exception(RequestRefused(ErrorCode.STORAGE_ERROR, _DISK_FAILED))
                 elif unforeseen is not None:
                     waiter.set_exception(unforeseen)
@@ -110,7 +111,7 @@ class Flusher:
 
     async def _flush(self, jobs: Sequence[tuple[PartitionLog, FlushJob]]) -> None:
         paths = [path for _, job in jobs for path in job.paths]
-        if not paths or self._failed:
+        if not paths or self.failure is not None:
             return
         try:
             await self.sync(paths)
@@ -124,7 +125,7 @@ class Flusher:
         """Reports the disk failure `error`: all waiting requests fail, and the broker stops, since durability can no
         longer be guaranteed."""
         logger.critical("disk failed error=%s", error)
-        self._failed = True
+        self.failure = self.failure or error
         self._on_failure(error)
 
     async def sync_directory(self, directory: Path) -> None:

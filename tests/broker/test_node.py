@@ -1207,6 +1207,8 @@ def test_disk_failure_fails_waiting_requests_and_stops_the_broker(
         await node.close()
 
     asyncio.run(main())
+    assert not (tmp_path / CLEAN_MARKER).exists(), "the next start reads what the failed fsync may have lost"
+    assert "t 0 1" not in (tmp_path / "recovery-point-offset-checkpoint").read_text()
 
 
 @pytest.mark.parametrize("what", ["retention", "offsets"])
