@@ -2,7 +2,8 @@
 
 A re-created topic, or a log that was truncated and grew again, has other messages at the same offsets. The files of the
 earlier log stay. They can be recognized only by their commits, which come before the commit that found the new log. A
-merged file is traced to its sources, and these to theirs, until every origin is found.
+file with copied rows, such as a merged file, is traced to its sources, and these to theirs, until every origin is
+found.
 """
 
 from __future__ import annotations
@@ -12,10 +13,6 @@ from dataclasses import dataclass
 
 from headrace.loader.commit.commit import CommitKind, CommittedFile, CommittedRange, TimePartitionRewrite, TopicCommit
 from headrace.loader.rewrite.closure import FileKey, LiveFile
-
-COPIES = frozenset({CommitKind.COMPACT, CommitKind.REPLAY})
-"""Kinds of commits with new files that contain rows of the files that they replaced. A backfill's files do not: their
-rows come from the brokers."""
 
 LOST = "so the brokers no longer have their messages"
 
@@ -69,11 +66,12 @@ class _Walk:
 
     def meet(self, file: CommittedFile, kind: CommitKind, committed: TopicCommit) -> None:
         heirs = self.waiting.pop((file.kind, file.time_partition, file.name), None)
-        if heirs is None or kind not in COPIES:
+        # The rows of a backfill come from the brokers; every other rewrite copies them from the files that it replaces.
+        if heirs is None or kind is CommitKind.BACKFILL:
             return
-        self._copied |= heirs
         for rewrite in committed.rewrites:
             if kind is CommitKind.REPLAY or _is_beside(rewrite, file):
+                self._copied |= heirs
                 for name in rewrite.replaced:
                     self.waiting.setdefault((rewrite.kind, rewrite.time_partition, name), set()).update(heirs)
 

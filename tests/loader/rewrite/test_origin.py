@@ -1,4 +1,4 @@
-"""Files of an earlier log are found by the commits, through merges too, and no older commit is read than necessary."""
+"""Files of an earlier log are found by the commits, through copies too, and no older commit is read than necessary."""
 
 from __future__ import annotations
 
@@ -95,6 +95,14 @@ def test_a_merge_of_foreign_and_current_files_is_foreign() -> None:
     old, new, merged = file("old"), file("new"), file("merged")
     history = [rewrite(4, CommitKind.COMPACT, merged, old, new), load(3, new, topic_id_before="id-0"), load(2, old)]
     assert foreign([live(merged)], history)[key(merged)].is_whole is False
+
+
+@pytest.mark.parametrize("kind", [kind for kind in CommitKind if kind is not CommitKind.BACKFILL])
+def test_copies_of_foreign_files_are_foreign(kind: CommitKind) -> None:
+    old, copy = file("old"), file("copy")
+    history = [rewrite(4, kind, copy, old), load(3, topic_id_before="id-0"), load(2, old)]
+    why = f"commit 3 found the topic re-created after they were loaded, {LOST}"
+    assert foreign([live(copy)], history) == {key(copy): Foreign(why, False)}
 
 
 def test_origins_of_merges_are_in_one_time_partition_and_of_replays_in_all() -> None:
