@@ -10,6 +10,7 @@ import pytest
 
 from headrace.cli import main
 from headrace.loader.build import current_build
+from headrace.loader.commit.cleaning import Cleaned, clean
 from headrace.loader.commit.file_index import FileIndex
 from headrace.loader.inspect.locate import OffsetFate, locate
 from headrace.loader.inspect.quarantine import committed_files, read_rows
@@ -38,7 +39,6 @@ def shelf(tmp_path: Path) -> Shelf:
 
 def ports(shelf: Shelf) -> RewritePorts:
     index = FileIndex(shelf.log)
-    numbers = iter(range(1, 100))
     return RewritePorts(
         log=shelf.log,
         staging=shelf.storage.staging,
@@ -47,7 +47,7 @@ def ports(shelf: Shelf) -> RewritePorts:
         engine=shelf.engine(index),
         run_merges=lambda units: [],
         now_ms=lambda: TIME_MS,
-        new_run_id=lambda: f"discard-{next(numbers)}",
+        new_run_id=lambda: f"rewrite-{shelf.log.head() + 1}",
         build=current_build(),
     )
 
@@ -86,7 +86,8 @@ def test_discard_by_code_removes_only_messages_with_this_code(shelf: Shelf) -> N
     assert discarded(shelf, "malformed").commit_number == 0
 
 
-def test_a_file_with_other_messages_is_rewritten(shelf: Shelf) -> None:
+def merge_quarantine(shelf: Shelf) -> None:
+    """Merges the quarantine files of the second hour, so that one file has messages with both codes."""
     together = CompactSettings(0, 1_000_000, 1_000, lambda topic: "deflate")
     files, staging = shelf.storage.files, shelf.storage.staging
     merging = dataclasses.replace(
@@ -96,12 +97,36 @@ def test_a_file_with_other_messages_is_rewritten(shelf: Shelf) -> None:
     )
     assert compact(merging, ["orders"], together, is_dry=False).problems == {}
     assert [file.records for file in committed_files(shelf.log, "orders")] == [1, 3]
+
+
+def test_a_file_with_other_messages_is_rewritten(shelf: Shelf) -> None:
+    merge_quarantine(shelf)
     assert discarded(shelf, "malformed").discarded == {"malformed": 2}
     assert offsets_left(shelf) == [(2, "absent_schema"), (5, "absent_schema")]
     assert [file.records for file in committed_files(shelf.log, "orders")] == [1, 1]
     assert verified(shelf) == []
-    remaining = locate(shelf.log, FileIndex(shelf.log), files, "orders", 0, 5)
+    remaining = locate(shelf.log, FileIndex(shelf.log), shelf.storage.files, "orders", 0, 5)
     assert (remaining.fate, remaining.detail) == (OffsetFate.QUARANTINED, "absent_schema: there is no schema 7")
+
+
+def test_cleaning_does_not_delete_the_unpublished_files_of_a_discard(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merge_quarantine(shelf)
+    before = offsets_left(shelf)
+
+    def refuse(*_: object) -> None:
+        raise OSError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(shelf.storage.files), "publish", refuse)
+        assert "no room" in discarded(shelf, "malformed").problems[0]
+    cleaned = clean(shelf.log, shelf.storage.staging, run_id="c", build="b", now_ms=2**53, age_ms=0)
+    assert cleaned == Cleaned(())
+    shelf.follow()
+    assert offsets_left(shelf) == [one for one in before if one[1] != "malformed"]
+    assert verified(shelf) == []
+    assert shelf.storage.staging.run_ids() == frozenset()
 
 
 def test_discard_leaves_messages_with_unknown_codes(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
