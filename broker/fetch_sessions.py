@@ -213,14 +213,14 @@ class FetchSessions:
                 ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
                 "a fetch session cannot mix topic names and topic ids; start a new session",
             )
-        total = len(session) + sum(len(topic.partitions) for topic in request.topics)
-        if total > self._partitions_max:
+        size = len(session)
+        session.update(request.topics, request.forgotten)
+        if len(session) > size and (total := self.partitions) > self._partitions_max:
             del self._sessions[session.session_id]
             raise RequestRefused(
                 ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
-                f"the fetch session would have {total} partitions; the limit is {self._partitions_max}",
+                f"the fetch sessions would have {total} partitions in total; the limit is {self._partitions_max}",
             )
-        session.update(request.topics, request.forgotten)
         session.epoch = session.epoch + 1 if session.epoch < EPOCH_MAX else 1
         session.last_used_s = now_s
         if not len(session):

@@ -296,12 +296,14 @@ def test_sessions_and_partitions_stay_within_limits(arrivals: list[tuple[int, in
 
 def test_incremental_fetches_cannot_exceed_partition_limit() -> None:
     sessions = FetchSessions(partitions_max=10)
-    session = start_session(sessions, 6, 0.0)
-    assert session is not None
+    other, session = start_session(sessions, 3, 0.0), start_session(sessions, 6, 0.0)
+    assert other is not None and session is not None
+    for epoch in (1, 2):  # names known partitions and one that fits
+        sessions.resolve(request(session.session_id, epoch, dict.fromkeys(range(7), 0)), is_by_id=False, now_s=0.0)
     with pytest.raises(RequestRefused) as refused:
-        sessions.resolve(request(session.session_id, 1, dict.fromkeys(range(6, 12), 0)), is_by_id=False, now_s=0.0)
+        sessions.resolve(request(session.session_id, 3, {7: 0}), is_by_id=False, now_s=0.0)
     assert refused.value.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-    assert not len(sessions)
+    assert sessions.partitions == len(other), "the session that grew has ended"
 
 
 # Wire format
