@@ -30,7 +30,7 @@ LINE_CHARS_MAX: Final = 4096
 FILE_BYTES_MAX: Final = 64 * 1024 * 1024
 LINE_FORMATS: Final = {
     "user": "user NAME VERIFIERS",
-    "grant": "grant NAME read|write|admin topic:PATTERN|group:PATTERN|*",
+    "grant": "grant NAME read|write|admin topic:PATTERN|group:PATTERN|transaction:PATTERN|*",
 }
 
 # A comment starts at a `#` after a blank or at the start of a line; a `#` inside a name is part of the name.
