@@ -23,7 +23,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "kafka_wire.from_settings": ("settings",),
     "avro_codec": ("avro_schema",),
     "hive_ddl": ("avro_schema",),
-    "hive_ddl.executors.session": ("settings.masking",),
+    "hive_ddl.executors": ("settings.masking",),
     "compat": ("avro_schema", "hive_ddl.types", "hive_ddl.names"),
     "compat.checking": ("registry.client", "registry.errors", "settings"),
     "compat.checking.baselines.database": ("registry.api", "registry.storage"),

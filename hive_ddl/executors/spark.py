@@ -51,6 +51,7 @@ from headrace.hive_ddl.ops import (
 )
 from headrace.hive_ddl.render import qualified_name, render_statements
 from headrace.hive_ddl.table import REVISION, SCHEMA_URL, TOPIC, Column, TableState, literal_columns
+from headrace.settings.masking import mask_passwords
 
 logger = logging.getLogger(__name__)
 
@@ -468,9 +469,10 @@ class SparkExecutor:
 
 
 def _metastore_of(session: SparkSession) -> str:
+    """Returns the address of the metastore or its database, with passwords masked, for error messages."""
     conf = session.sparkContext.getConf()
     uri = conf.get("spark.hadoop.hive.metastore.uris")
-    return str(uri or conf.get("spark.hadoop.javax.jdo.option.ConnectionURL") or "")
+    return mask_passwords(uri or conf.get("spark.hadoop.javax.jdo.option.ConnectionURL") or "")
 
 
 def _is_lost(error: Py4JError) -> bool:

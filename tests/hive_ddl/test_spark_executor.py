@@ -226,6 +226,16 @@ def test_broken_connection_is_not_used_again(
     assert waits == 1
 
 
+def test_error_masks_the_password_in_the_connection_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spark, "new_client", MagicMock(side_effect=TIMED_OUT))
+    url = "jdbc:postgresql://db/metastore?user=hive&password=s3cr3t"
+    session = MagicMock()
+    session.sparkContext.getConf().get = lambda key: url if key.endswith("ConnectionURL") else None
+    with pytest.raises(MetastoreUnavailable) as caught:
+        SparkExecutor(session)
+    assert caught.value.where == "jdbc:postgresql://db/metastore?user=hive&password=***"
+
+
 def test_refusal_does_not_break_the_connection(executor: SparkExecutor, metastore: FakeMetastore) -> None:
     for error in (DENIED, Py4JError("Method getTable([]) does not exist")):
         metastore.refusals["getTable"] = error
