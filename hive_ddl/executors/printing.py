@@ -14,6 +14,7 @@ from headrace.hive_ddl.ops import (
     DropTable,
     Op,
     PartitionValues,
+    SetPartitionLocation,
     SetProperties,
 )
 from headrace.hive_ddl.render import render, render_database
@@ -24,8 +25,7 @@ class PrintingExecutor:
     """Prints each statement to `output`.
 
     The executor reads no metastore. It treats a table as existing after it has printed the table's CREATE, with the
-    properties printed since, so that no CREATE and no partition's ADD is planned twice. It does not record a change of
-    a partition's location.
+    properties printed since, so that no CREATE and no partition's ADD or SET LOCATION is planned twice.
     """
 
     def __init__(self, output: TextIO) -> None:
@@ -61,8 +61,11 @@ class PrintingExecutor:
         elif isinstance(op, AddPartitions):
             known = self._partitions.setdefault((op.database, op.name), {})
             known.update((partition.values, partition.location) for partition in op.partitions)
+        elif isinstance(op, SetPartitionLocation):
+            self._partitions.setdefault((op.database, op.name), {})[op.partition.values] = op.partition.location
         elif isinstance(op, DropTable):
             self._tables.pop((op.database, op.name), None)
+            self._partitions.pop((op.database, op.name), None)
         elif isinstance(op, DropPartitions):
             known = self._partitions.setdefault((op.database, op.name), {})
             for values in op.values:

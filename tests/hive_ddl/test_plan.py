@@ -22,6 +22,7 @@ from headrace.hive_ddl.ops import (
     ColumnChangeKind,
     CreateTable,
     DropPartitions,
+    DropTable,
     Op,
     PublishSchema,
     SetPartitionLocation,
@@ -267,3 +268,22 @@ def test_printing_executor_prints_each_operation_once(text: str) -> None:
         1
     ] * 3
     assert printed.count(" SET TBLPROPERTIES") == len(plan_table(None, table)) // 2
+
+
+def test_printing_executor_prints_a_moved_partition_once_and_again_after_drop_table() -> None:
+    output = io.StringIO()
+    executor = PrintingExecutor(output)
+    table = desired(schema_text(("a", "int")))
+
+    def apply(location: str) -> None:
+        for op in plan_table(executor.table("headrace", "clicks"), table):
+            executor.execute(op)
+        for op in plan_partitions(table, executor.partitions("headrace", "clicks"), {("d1", "00"): location}):
+            executor.execute(op)
+
+    for generation in (1, 2, 2):
+        apply(f"file:///wh/clicks/_g{generation}/dt=d1/hr=00")
+    executor.execute(DropTable("headrace", "clicks", "clicks"))
+    apply("file:///wh/clicks/_g2/dt=d1/hr=00")
+    words = ("CREATE EXTERNAL TABLE", "ADD IF NOT EXISTS", " SET LOCATION ")
+    assert [output.getvalue().count(each) for each in words] == [2, 2, 1]
