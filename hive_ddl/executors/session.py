@@ -380,7 +380,9 @@ def _session_failures(log_path: Path) -> Iterator[None]:
     try:
         yield
     except (PySparkException, OSError) as error:
-        raise SessionFailed(f"Spark did not start: {_failure_line(log_path, log_start, str(error))}") from error
+        raise SessionFailed(
+            f"Spark did not start: {_failure_line(log_path, log_start, str(error) or repr(error))}"
+        ) from error
     except Py4JError as error:
         raise SessionFailed(f"Spark did not start: {root_cause(error)}") from error
 

@@ -7,9 +7,11 @@ import re
 import shlex
 import subprocess
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
+from headrace.hive_ddl.errors import SessionFailed
 from headrace.hive_ddl.executors import session
 from headrace.hive_ddl.executors.session import session_properties
 from headrace.pipeline.java import ensure_java
@@ -68,6 +70,13 @@ def test_local_spark_uses_loopback_address(
     session.open_jvm(tmp_path, {"spark.master": master})
     assert found == [expected]
     assert os.environ.get("SPARK_LOCAL_IP") == before
+
+
+def test_spark_failure_without_output_and_message_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "launch_gateway", MagicMock(side_effect=OSError()))
+    with pytest.raises(SessionFailed, match=r"spark\.log") as failed:
+        session.open_jvm(tmp_path, {"spark.master": "local"})
+    assert "OSError" in str(failed.value)
 
 
 def test_jvm_command_line_contains_no_secrets(tmp_path: Path) -> None:
