@@ -27,8 +27,9 @@ RUN_ID_DIGITS = 8  # last digits of the run id in file names: they distinguish t
 
 
 class CommitKind(StrEnum):
-    """What made a commit. `EXPIRE` removes rows or quarantined messages: `headrace expire`, `headrace accept-missing` or
-    `headrace quarantine discard`. Only a discard may add files, with copies of the remaining messages."""
+    """The command that made a commit. `EXPIRE` removes rows or quarantined messages: `headrace expire`, `headrace
+    accept-missing` or `headrace quarantine discard`. Of these, only a discard may add files, with copies of the
+    remaining messages."""
 
     LOAD = "load"
     CLEAN = "clean"
