@@ -20,7 +20,22 @@ TOPICS_MAX = 200
 OTHER = "(other)"
 """Label under which deleted topics, and topics beyond TOPICS_MAX, are counted; not a valid topic name."""
 
-_NESTED = ("responses", "results", "topics", "groups", "coordinators", "partitions", "members")
+_NESTED = (
+    "responses",
+    "results",
+    "topics",
+    "groups",
+    "coordinators",
+    "partitions",
+    "members",
+    "results_by_topic_v3_and_below",
+    "results_by_partition",
+    "filter_results",
+    "matching_acls",
+    "replica_election_results",
+    "partition_result",
+    "transaction_states",
+)
 """Names of the fields in responses that are lists, and in whose elements error codes are looked for."""
 
 
@@ -104,7 +119,7 @@ def _codes(api_key: int, response: Any) -> Iterator[int]:
 
 
 def _generated_codes(message: Any) -> Iterator[int]:
-    yield getattr(message, "error_code", None) or 0
+    yield getattr(message, "error_code", None) or getattr(message, "partition_error_code", None) or 0
     for name in _NESTED:
         for part in getattr(message, name, None) or ():
             if not isinstance(part, (str, int, bytes)):

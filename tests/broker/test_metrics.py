@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kafka.protocol import admin, consumer, metadata, producer, sasl
 from kafka.protocol.admin import CreateTopicsResponse
 from kafka.protocol.consumer import HeartbeatResponse
 from prometheus_client.parser import text_string_to_metric_families
@@ -18,7 +21,7 @@ from headrace.broker.config import BrokerConfig
 from headrace.broker.errors import AddressUnusable
 from headrace.broker.handlers.fetch import FetchResult
 from headrace.broker.metrics import CLIENTS_MAX
-from headrace.broker.protocol.api_versions import CREATE_TOPICS, FETCH, HEARTBEAT, PRODUCE
+from headrace.broker.protocol.api_versions import BY_KEY, CREATE_TOPICS, FETCH, HEARTBEAT, PRODUCE
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.protocol.fetch import FetchedPartition, FetchedTopic
 from headrace.broker.protocol.produce import (
@@ -89,6 +92,42 @@ def test_error_codes_are_counted_at_every_response_level() -> None:
         (CREATE_TOPICS, 36): 2,
     }
     assert sum(counted.seconds[PRODUCE].counts) == 2
+
+
+def response_with_errors(fields: list[dict[str, Any]], version: int) -> tuple[SimpleNamespace, int]:
+    """A response with these fields of Kafka's message definition, with one element in each list of structures and an
+    error in each error code. Returns it with the number of errors."""
+    made, errors = SimpleNamespace(), 0
+    for field in fields:
+        oldest, _, newest = field["versions"].replace("+", f"-{version}").partition("-")
+        if not int(oldest) <= version <= int(newest or oldest):
+            continue
+        name = re.sub(r"(?<!^)(?=[A-Z])", "_", field["name"]).lower()
+        if name in ("error_code", "partition_error_code"):
+            setattr(made, name, 1)
+            errors += 1
+        elif "fields" in field:
+            part, more = response_with_errors(field["fields"], version)
+            setattr(made, name, [part])
+            errors += more
+    return made, errors
+
+
+def test_error_codes_of_every_api_are_counted() -> None:
+    found = {
+        response.API_KEY: response._json["fields"]
+        for module in (admin, consumer, producer, sasl, metadata)
+        for name, response in vars(module).items()
+        if hasattr(response, "API_KEY") and name.endswith("Response")
+    }
+    missed = {}
+    for api_key in set(BY_KEY) & set(found) - {PRODUCE, FETCH}:
+        response, errors = response_with_errors(found[api_key], BY_KEY[api_key].highest)
+        counted = counts()
+        counted.count_response(api_key, response, 0.0)
+        if counted.errors.total() != errors:
+            missed[api_key] = (counted.errors.total(), errors)
+    assert not missed
 
 
 def with_server(directory: Path, work: Callable[[BrokerServer, int], Awaitable[None]]) -> None:
