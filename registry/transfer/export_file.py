@@ -86,7 +86,7 @@ def _version_object(version: ExportedVersion) -> dict[str, Any]:
         "deleted": version.deleted,
         "schema": version.text,
     }
-    return {key: value for key, value in line.items() if value or key == "schema"}
+    return {key: value for key, value in line.items() if value or key in ("subject", "schema")}
 
 
 def reference_object(reference: SchemaReference) -> dict[str, Any]:
@@ -297,11 +297,13 @@ class _Fields:
 
 def parse_version_object(response: Mapping[str, Any]) -> ExportedVersion:
     """Parses a version from a JSON object of the registry's API; unknown keys and keys with null values are ignored.
+    The API omits empty values, so a version without a subject is one of the subject with the empty name.
 
     Raises:
         ValueError: the object is not a version.
     """
-    return _Fields({key: value for key, value in response.items() if value is not None}).exported_version()
+    present = {key: value for key, value in response.items() if value is not None}
+    return _Fields({"subject": "", **present}).exported_version()
 
 
 def _with_sorted_lists(value: Any) -> Any:

@@ -340,7 +340,8 @@ class _Scopes:
             if context in self._snapshot.contexts and context not in self._occupied:
                 yield from self._import_mode_actions(scope_of_context(context), force=False)
         for subject in registered:
-            yield from self._import_mode_actions(subject, force=True)
+            # The API has no mode of a subject with an empty name; its path means the context.
+            yield from self._import_mode_actions(subject or DEFAULT_SCOPE, force=True)
 
     def _import_mode_actions(self, scope: str, *, force: bool) -> Iterator[SetMode]:
         if mode_in_force(scope, self._modes)[1] != Mode.IMPORT:

@@ -160,6 +160,20 @@ def test_selection_is_imported_into_a_registry_in_use(
     assert other.get("/mode/a%2Fb").json == {"mode": "READONLY"}
 
 
+def test_subject_with_empty_name_is_imported_into_a_context_in_use(
+    start_registry: Callable[[], Registry], run: Run, tmp_path: Path
+) -> None:
+    file, nameless, target = tmp_path / "e.jsonl", start_registry(), start_registry()
+    nameless.registered("", FIXED.format(1))
+    put(target, "/mode/mine", {"mode": "IMPORT"})
+    assert target.register("mine", FIXED.format(8), id=40).status == 200
+    assert target.delete("/mode/mine").status == 200
+    assert run("export", file, nameless).exit_code == 0
+    assert run("import", file, target).exit_code == 0
+    assert target.get("/subjects").json == ["", "mine"]
+    assert target.get("/mode").json == {"mode": "READWRITE"}
+
+
 @pytest.mark.postgres
 def test_registry_moves_from_sqlite_to_postgresql_and_back(
     source: Registry,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace.registry import errors
@@ -511,7 +511,8 @@ def test_example_in_the_documentation_is_a_valid_file() -> None:
     check_lines("actions_of_the_documentation", plan_import(snapshot, TargetContent()).actions)
 
 
-@given(st.text(), st.text(min_size=1))
+@given(st.text(), st.text())
+@example("", "")
 def test_any_text_survives_a_file(text: str, name: str) -> None:
     version = ExportedVersion(name, 1, 1, text, metadata=json_text({"properties": {name: text}}))
     snapshot = Snapshot(versions=(version,))
