@@ -126,7 +126,7 @@ class Consumer:
         SourceUnavailable: no broker responds, the brokers reject the client, or a topic or partition does not exist.
         ValueError: an argument or option is invalid.
         SettingsError, RegistryUnavailable: the settings of the brokers or the registry cannot be used.
-        AvroSchemaError: `reader_schema` is not an Avro schema.
+        AvroSchemaError: `reader_schema` is not an Avro schema, or fastavro rejects it.
     """
 
     def __init__(self, settings: Settings | None = None, **arguments: Unpack[ConsumerArguments]) -> None:

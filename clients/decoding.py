@@ -12,7 +12,15 @@ from typing import Any, NamedTuple
 import fastavro
 
 from headrace.avro_codec import BadBody, Check, compile_check, core_library
-from headrace.avro_schema import FramingError, Schema, SchemaParseError, TimeField, find_time_field, unframe
+from headrace.avro_schema import (
+    AvroSchemaError,
+    FramingError,
+    Schema,
+    SchemaParseError,
+    TimeField,
+    find_time_field,
+    unframe,
+)
 from headrace.avro_schema.message_time import TIME_PROPERTY
 from headrace.clients.encoding import compiled_schema
 from headrace.clients.errors import SourceUnavailable, UndecodableMessage
@@ -62,6 +70,7 @@ class Decoder:
 
     Raises:
         ValueError: `reader_schema` is not a schema.
+        AvroSchemaError: fastavro rejects `reader_schema`.
     """
 
     def __init__(self, registry: RegistryClient, reader_schema: Schema | None, loader: LoaderSettings) -> None:
@@ -69,7 +78,10 @@ class Decoder:
             found = f"{type(reader_schema).__name__} {reader_schema!r:.60}"
             raise ValueError(f"expected reader_schema to be JSON text or None, found {found}")
         self._registry = registry
-        self._reader = compiled_schema(reader_schema) if reader_schema is not None else None
+        try:
+            self._reader = compiled_schema(reader_schema) if reader_schema is not None else None
+        except AvroSchemaError as error:
+            raise AvroSchemaError(f"reader_schema cannot be used: {error}") from error
         self._loader = loader
         self._writers: dict[tuple[str, int], _Writer] = {}
         self._time_properties: dict[str, str] = {}

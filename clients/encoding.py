@@ -10,11 +10,13 @@ from io import BytesIO
 from typing import Any, Final
 
 import fastavro
+from fastavro.schema import SchemaParseException, UnknownType
 
 from headrace.avro_codec import BadBody, Check, compile_check, core_library
 from headrace.avro_codec.check import NESTED_MAX
 from headrace.avro_codec.encode import encode_default
 from headrace.avro_schema import (
+    AvroSchemaError,
     Field,
     Primitive,
     PrimitiveType,
@@ -162,6 +164,9 @@ def compiled_schema(schema: Schema, *, logical_types: bool = True) -> Any:
     fastavro uses the JSON of a field's default as the field's value, both when it writes a record without the field and
     when it resolves to a reader schema. In the result each default is therefore replaced by the value that its JSON
     represents.
+
+    Raises:
+        AvroSchemaError: fastavro rejects the schema, usually because of an invalid default in an old schema.
     """
     compiled = _parsed(schema, logical_types)
     records = {name.full: node for name, node in schema.names.items() if isinstance(node, Record)}
@@ -184,7 +189,10 @@ def _parsed(schema: Schema, logical_types: bool) -> Any:
     its_json = json.loads(self_contained_text(schema), object_hook=_valid if logical_types else _without_logical_type)
     aliases = _aliases(schema)
     named: dict[str, Any] = {alias: {} for alias in aliases}
-    parsed = fastavro.parse_schema(its_json, named)
+    try:
+        parsed = fastavro.parse_schema(its_json, named)
+    except (SchemaParseException, UnknownType) as error:
+        raise AvroSchemaError(f"fastavro rejects it: {' '.join(str(error).split())}") from error
     parsed = _renamed(parsed, aliases)
     for alias in aliases:
         del named[alias]

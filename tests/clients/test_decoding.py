@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headrace.avro_codec.encode import encode_long
-from headrace.avro_schema import Schema, frame, parse_schema
+from headrace.avro_schema import AvroSchemaError, Schema, frame, parse_schema
 from headrace.clients import decoding
 from headrace.clients.decoding import Decoder, FetchedRecord
 from headrace.clients.errors import UndecodableMessage
@@ -134,3 +134,9 @@ def test_message_time_is_independent_of_the_reader_schema() -> None:
 def test_invalid_reader_schema_is_an_error(schema: Any) -> None:
     with pytest.raises(ValueError, match="reader_schema"):
         Decoder(Registry('"string"'), schema, LoaderSettings())  # type: ignore[arg-type]
+
+
+def test_reader_schema_with_an_invalid_default_is_an_error() -> None:
+    text = '{"type": "record", "name": "R", "fields": [{"name": "x", "type": "int", "default": "null"}]}'
+    with pytest.raises(AvroSchemaError, match=r"reader_schema.*<null>"):
+        Decoder(Registry('"string"'), parse_schema(text, strict=False), LoaderSettings())  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.avro_schema import parse_schema
 from headrace.clients import schemas
-from headrace.clients.errors import ProducerError, SchemaRefused
+from headrace.clients.errors import ProducerError, SchemaRefused, SchemaUnavailable
 from headrace.clients.schemas import BACKOFF_FACTOR, FAILED_REFRESHES_MAX, RETRY_S, EncodingCache
 from headrace.registry.client import RegisteredSchema, RegistryClient
 from headrace.registry.errors import RegistryUnavailable
@@ -121,6 +121,19 @@ def test_cache_of_given_schemas_is_limited(monkeypatch: pytest.MonkeyPatch) -> N
     assert registry.requests == requests
     encodings.get("t", texts[0])
     assert registry.requests == requests + 1
+
+
+def test_registered_schema_with_an_invalid_default_is_unavailable() -> None:
+    """As an older registry may contain one; fastavro rejects it."""
+
+    class Older(OneSubject):
+        def version(self, subject: str, version: object) -> RegisteredSchema:
+            text = '{"type": "record", "name": "R", "fields": [{"name": "x", "type": "int", "default": "null"}]}'
+            return RegisteredSchema(subject=subject, version=1, schema_id=7, text=text)
+
+    with pytest.raises(SchemaUnavailable, match=r"\(id 7\).*<null>") as unavailable:
+        EncodingCache(Older(), LoaderSettings()).get("t", None)
+    assert (unavailable.value.topic, unavailable.value.subject) == ("t", "t-value")
 
 
 @pytest.mark.parametrize("topic", [None, 7, b"x", ["t"]])
