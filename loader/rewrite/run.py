@@ -62,9 +62,9 @@ class TimePartitionRow:
 
 @dataclass(frozen=True, slots=True)
 class RewriteReport:
-    """The result of a rewriting command. `time_partitions` are the chosen changes; some may not have been committed, as
-    `problems` states. `commit_number` is its newest commit, 0 for none; `problems` are sentences by topic; `notes` need
-    no action."""
+    """The result of a rewriting command. `time_partitions` are the committed changes, in a dry run the changes that
+    would be committed. `commit_number` is its newest commit, 0 for none; `problems` are sentences by topic; `notes`
+    need no action."""
 
     time_partitions: tuple[TimePartitionRow, ...] = ()
     commit_number: int = 0
@@ -150,9 +150,8 @@ def compact(ports: RewritePorts, topics: Sequence[str], settings: CompactSetting
     """
     state, notes = caught_up(ports, is_dry)
     groups = list(_groups(ports, state, topics, settings))
-    rows = _rows([(topic, kind, time_partition, files) for topic, kind, time_partition, files in groups], made=1)
     if is_dry or not groups:
-        return RewriteReport(rows, notes=notes)
+        return RewriteReport(_rows(_rewrites(groups), CommitKind.COMPACT), notes=notes)
     run_id = ports.new_run_id()
     logger.info("phase_started phase=merge run_id=%s groups=%d", run_id, len(groups))
     results = ports.run_merges(
@@ -162,15 +161,7 @@ def compact(ports: RewritePorts, topics: Sequence[str], settings: CompactSetting
     for committed in commits.values():
         ports.staging.keep(run_id, [Staged(file.staged, file.length) for file in committed.files])
     report = add_commit(ports, state, CommitKind.COMPACT, run_id, commits)
-    merged = {
-        (topic, rewrite.kind, rewrite.time_partition) for topic, one in commits.items() for rewrite in one.rewrites
-    }
-    report = dataclasses.replace(
-        report,
-        time_partitions=tuple(row for row in rows if (row.topic, row.kind, row.time_partition) in merged),
-        problems=merged_problems(problems, report.problems),
-    )
-    return _noted(notes, report)
+    return _noted(notes, dataclasses.replace(report, problems=merged_problems(problems, report.problems)))
 
 
 def caught_up(ports: RewritePorts, is_dry: bool) -> tuple[LoaderState, tuple[str, ...]]:
@@ -260,32 +251,37 @@ def _unit(
     )
 
 
-def _rows(chosen: Sequence[Chosen], *, made: int) -> tuple[TimePartitionRow, ...]:
+def _rewrites(chosen: Iterable[Chosen]) -> dict[str, list[TimePartitionRewrite]]:
+    """Returns by topic the rewrites that remove the chosen files, one for each time partition and kind of files."""
+    removed: dict[str, dict[tuple[FileKind, str], list[IndexedFile]]] = defaultdict(lambda: defaultdict(list))
+    for topic, kind, time_partition, files in chosen:
+        removed[topic][kind, time_partition] += files
+    return {
+        topic: [rewrite(kind, time_partition, files) for (kind, time_partition), files in sorted(found.items())]
+        for topic, found in removed.items()
+    }
+
+
+def _rows(
+    rewrites: Mapping[str, Iterable[TimePartitionRewrite]], commit_kind: CommitKind
+) -> tuple[TimePartitionRow, ...]:
+    """Returns the rows of a report on these rewrites, which are given by topic."""
+    made = 1 if commit_kind is CommitKind.COMPACT else 0
     return tuple(
-        TimePartitionRow(
-            topic,
-            kind,
-            time_partition,
-            len(files),
-            sum(file.records for file in files),
-            sum(file.length for file in files),
-            made,
-        )
-        for topic, kind, time_partition, files in chosen
+        TimePartitionRow(topic, one.kind, one.time_partition, len(one.replaced), one.records, one.bytes, made)
+        for topic, found in rewrites.items()
+        for one in found
     )
 
 
 def _take_away(
     ports: RewritePorts, state: LoaderState, kind: CommitKind, chosen: Sequence[Chosen], is_dry: bool
 ) -> RewriteReport:
-    rows = _rows(chosen, made=0)
+    rewrites = _rewrites(chosen)
     if is_dry or not chosen:
-        return RewriteReport(rows)
-    rewrites: dict[str, list[TimePartitionRewrite]] = defaultdict(list)
-    for topic, file_kind, time_partition, files in chosen:
-        rewrites[topic].append(rewrite(file_kind, time_partition, files))
+        return RewriteReport(_rows(rewrites, kind))
     commits = {topic: topic_commit(state.topics[topic], found) for topic, found in rewrites.items()}
-    return dataclasses.replace(add_commit(ports, state, kind, ports.new_run_id(), commits), time_partitions=rows)
+    return add_commit(ports, state, kind, ports.new_run_id(), commits)
 
 
 def _merged(
@@ -298,22 +294,18 @@ def _merged(
         groups: the files of each merge.
         results: the result of each merge, in the order of `groups`.
     """
-    taken: dict[str, dict[tuple[FileKind, str], list[IndexedFile]]] = defaultdict(lambda: defaultdict(list))
+    merged: list[Chosen] = []
     made: dict[str, list[CommittedFile]] = defaultdict(list)
     problems: dict[str, list[str]] = defaultdict(list)
-    for (topic, kind, time_partition, files), result in zip(groups, results, strict=True):
+    for group, result in zip(groups, results, strict=True):
+        topic, _, time_partition, _ = group
         if result.error:
             problems[topic].append(f"{time_partition} was not compacted: {result.error}")
             continue
-        taken[topic][kind, time_partition] += files
+        merged.append(group)
         made[topic] += [committed_file(result.task, number, file) for number, file in enumerate(result.files)]
     commits = {
-        topic: topic_commit(
-            state.topics[topic],
-            [rewrite(kind, time_partition, files) for (kind, time_partition), files in sorted(time_partitions.items())],
-            made[topic],
-        )
-        for topic, time_partitions in taken.items()
+        topic: topic_commit(state.topics[topic], rewrites, made[topic]) for topic, rewrites in _rewrites(merged).items()
     }
     return commits, {topic: tuple(sentences) for topic, sentences in problems.items()}
 
@@ -339,8 +331,9 @@ def add_commit(
     commits: Mapping[str, TopicCommit],
     reason: str = "",
 ) -> RewriteReport:
-    """Commits a rewrite, in several commits if it is too large for one, and applies them. Returns a report with the
-    newest commit number. Its problems are the topics that another command rewrote first, and failures of appliers.
+    """Commits a rewrite, in several commits if it is too large for one, and applies them. Returns a report of the
+    committed changes, with the newest commit number. Its problems are the topics that another command rewrote first,
+    and failures of appliers.
 
     Args:
         state: state that was read before the work began.
@@ -349,6 +342,7 @@ def add_commit(
         commits: the commit by topic.
         reason: the operator's reason, "" for none.
     """
+    rows: tuple[TimePartitionRow, ...] = ()
     commit_number, problems = 0, dict[str, tuple[str, ...]]()
     proposal = Commit(
         0,
@@ -366,7 +360,9 @@ def add_commit(
         ports.staging.move(run_id, staged_files(chunk), chunk.run_id)
     for chunk in (first, *later) if commits else ():
         commit_result = ports.log.try_commit(chunk)
-        commit_number = commit_result.commit.commit_number if commit_result.commit else commit_number
+        if commit_result.commit is not None:
+            commit_number = commit_result.commit.commit_number
+            rows += _rows({topic: one.rewrites for topic, one in commit_result.commit.topics.items()}, kind)
         refused = dict(commit_result.refused)
         if commit_result.conflict is not None:
             # The conflict may concern the whole run and name no topic.
@@ -377,4 +373,4 @@ def add_commit(
             )
     applied = ports.engine.follow()
     failures = {topic: (failure.message,) for topic, failure in applied.failures.items()}
-    return RewriteReport((), commit_number, merged_problems(problems, failures), tuple(applied.warnings))
+    return RewriteReport(rows, commit_number, merged_problems(problems, failures), tuple(applied.warnings))

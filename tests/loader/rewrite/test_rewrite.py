@@ -16,7 +16,7 @@ from headrace.loader.errors import StorageError
 from headrace.loader.rewrite.choose import DAY_MS
 from headrace.loader.rewrite.merge import MergeResult, MergeUnit
 from headrace.loader.rewrite.retire import READERS_MS
-from headrace.loader.rewrite.run import CompactSettings, RewriteReport, accept_missing, compact, expire
+from headrace.loader.rewrite.run import CompactSettings, RewritePorts, RewriteReport, accept_missing, compact, expire
 from headrace.loader.run import run_load
 from headrace.loader.work_unit import FileKind
 from support.loader.loader_fakes import ORDER_V1, World
@@ -180,9 +180,36 @@ def test_the_slower_of_two_compactions_is_refused_and_leaves_no_staging(world: W
         return results
 
     report = compact(dataclasses.replace(ports, run_merges=overtaken), ["orders"], SETTINGS, is_dry=False)
-    assert report.commit_number == 0
+    assert (report.commit_number, report.time_partitions) == (0, ())
     assert "another command was faster" in report.problems["orders"][0]
     assert queried(world) == world.produced("orders")
+
+
+def overtaken(world: World, other: Callable[[], RewriteReport]) -> RewritePorts:
+    """Returns a new driver. Another process runs `other` after the driver has chosen the files to rewrite."""
+
+    def new_run_id() -> str:
+        assert other().commit_number
+        return "overtaken"
+
+    return dataclasses.replace(world.rewrites(), new_run_id=new_run_id)
+
+
+def test_expire_reports_only_removals_that_were_committed(world: World) -> None:
+    world.registry.register("clicks-value", 2, ORDER_V1)
+    world.topic("clicks", [2])
+    run_load(world.ports(), world.settings)
+    report = expire(overtaken(world, lambda: compacted(world)), {"clicks": 1, "orders": 1}, is_dry=False)
+    assert report.commit_number == world.log().head()
+    assert [(row.topic, row.files) for row in report.time_partitions] == [("clicks", 1)]
+    assert list(report.problems) == ["orders"]
+
+
+def test_accept_missing_reports_only_removals_that_were_committed(world: World) -> None:
+    min((world.warehouse / "orders" / TIME_PARTITION).iterdir()).unlink()
+    ports = overtaken(world, lambda: expire(world.rewrites(), {"orders": 1}, is_dry=False))
+    report = accept_missing(ports, "orders", [FileKind.DATA], "", is_dry=False)
+    assert (report.time_partitions, list(report.problems)) == ((), ["orders"])
 
 
 def test_a_compaction_voided_during_the_merge_is_refused_and_reported(world: World) -> None:
@@ -209,6 +236,23 @@ def test_a_time_partition_with_a_damaged_source_is_not_compacted(world: World) -
     assert report.time_partitions == ()
     ((problem,),) = report.problems.values()
     assert re.match(rf"{TIME_PARTITION} .*: f\.avro is damaged$", problem)
+    assert list(report.problems) == ["orders"]
+    assert queried(world) == world.produced("orders")
+
+
+def test_compact_reports_only_merged_files_of_a_time_partition(world: World) -> None:
+    settings = dataclasses.replace(SETTINGS, bytes_target=32)  # too small for all files of the time partition
+    ports = world.rewrites()
+
+    def damaged(units: Sequence[MergeUnit]) -> Sequence[MergeResult]:
+        first, second = units
+        assert (len(first.sources), len(second.sources)) == (3, 4)
+        return [MergeResult(first.task, (), "f.avro is damaged"), *ports.run_merges([second])]
+
+    dry = compact(ports, ["orders"], settings, is_dry=True)
+    assert sum(row.files for row in dry.time_partitions) == 7
+    report = compact(dataclasses.replace(ports, run_merges=damaged), ["orders"], settings, is_dry=False)
+    assert [(row.files, row.rows, row.made) for row in report.time_partitions] == [(4, 4, 1)]
     assert list(report.problems) == ["orders"]
     assert queried(world) == world.produced("orders")
 
