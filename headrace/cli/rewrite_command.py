@@ -67,8 +67,8 @@ def open_rewrite_load(args: argparse.Namespace) -> Iterator[tuple[Settings, Load
 
     settings = settings_from(args)
     output = sys.stderr if args.format == "json" else sys.stdout
-    log = commit_log(settings)
     with loader_errors_as_command_errors():
+        log = commit_log(settings)
         if args.dry_run:
             log.check_format(writing=False)
         else:

@@ -11,6 +11,7 @@ import pytest
 
 from headrace.cli import main
 from headrace.loader.work_unit import FileKind, FileRange
+from headrace.pipeline.storage import STATE_NAME
 from support.loader.shelf import Shelf
 
 SIX, SEVEN = "dt=2026-01-31/hr=06", "dt=2026-01-31/hr=07"
@@ -82,6 +83,15 @@ def test_error_is_one_line_that_names_the_flag_topic_or_setting(
     assert run(shelf, *words) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert re.match(f"headrace: {named}", line)
+
+
+def test_commit_log_of_another_location_is_an_error_of_one_line(
+    shelf: Shelf, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (shelf.warehouse / STATE_NAME).write_text('"file:/elsewhere"')
+    assert run(shelf, "compact", "orders", "--dry-run") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.match(r"headrace: warehouse .*file:/elsewhere\b.*\bloader\.state\b", line)
 
 
 def test_accept_missing_removes_missing_files_from_the_record(shelf: Shelf, capsys: pytest.CaptureFixture[str]) -> None:
