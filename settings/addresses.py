@@ -146,7 +146,12 @@ def local_warehouse_directory(settings: Settings) -> Path:
 
 
 def _parse_location(key: str, text: str) -> Path | RemoteDirectory:
-    parts = urlsplit(text)
+    try:
+        parts = urlsplit(text)
+    except ValueError:  # a bracket is no part of an IPv6 address
+        raise SettingsError(
+            f"{key}: expected a local directory or a file://, hdfs:// or s3a:// URI, found {mask_repr(key, text)}"
+        ) from None
     if parts.scheme in REMOTE_SCHEMES:
         if not REMOTE_URI.fullmatch(text):
             raise SettingsError(

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from headrace.settings.log_format import FORMAT_VARIABLE, LEVEL_VARIABLE
 from headrace.settings.masking import mask_repr
@@ -53,7 +54,7 @@ VARIABLE_SIMILARITY_MIN = 0.85
 KUBERNETES_VARIABLE = re.compile(r"_(?:SERVICE_HOST|(?:SERVICE_)?PORT(?:_[A-Z0-9_]+)?)$")
 ENVIRONMENT = "the environment"
 COMMAND_LINE = "the command line"
-EXECUTORS = re.compile(r"spark|print|hive://[^/@:\s]+:\d{1,5}")
+EXECUTORS = re.compile(r"spark|print|hive://[^/@:?#\s]+:\d{1,5}")
 
 
 class SettingsError(Exception):
@@ -338,7 +339,7 @@ def _parse_setting(key: str, origin: str, value: Any, expected_type: Any) -> Any
         raise SettingsError(f"{key} in {origin}: expected at most {AT_MOST[key]}, found {mask_repr(key, value)}")
     if key == "loader.quarantine_ratio_max" and not 0.0 <= result <= 1.0:
         raise SettingsError(f"{key} in {origin}: expected a ratio between 0 and 1, found {mask_repr(key, value)}")
-    if key == "hive.executor" and not EXECUTORS.fullmatch(result):
+    if key == "hive.executor" and not _is_executor(result):
         raise SettingsError(
             f"{key} in {origin}: expected spark, print or hive://host:port, found {mask_repr(key, value)}"
         )
@@ -350,6 +351,13 @@ def _parse_setting(key: str, origin: str, value: Any, expected_type: Any) -> Any
     for pattern in result if key in PATTERNS else ():
         _check_pattern(key, origin, pattern)
     return result
+
+
+def _is_executor(text: str) -> bool:
+    try:
+        return EXECUTORS.fullmatch(text) is not None and urlsplit(text).port != 0
+    except ValueError:  # the port is above 65535, or a bracket is no part of an IPv6 address
+        return False
 
 
 def _is_subject(template: str) -> bool:

@@ -290,11 +290,9 @@ def _brokers(settings: Settings) -> str:
 
 def _metastore(uri: str) -> str:
     for result in uri.split(","):
-        parts = urlsplit(result.strip())
-        with (
-            contextlib.suppress(OSError),
-            socket.create_connection((parts.hostname or "", parts.port or 0), CONNECT_TIMEOUT_S),
-        ):
+        with contextlib.suppress(OSError, ValueError):  # ValueError: the host or port is malformed
+            parts = urlsplit(result.strip())
+            socket.create_connection((parts.hostname or "", parts.port or 0), CONNECT_TIMEOUT_S).close()
             return f"{result.strip()} accepts connections"
     raise OSError(f"no metastore accepts connections at {uri}")
 

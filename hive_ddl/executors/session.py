@@ -300,8 +300,8 @@ def check_metastore_reachable(uri: str) -> None:
     """
     problem = ""
     for part in uri.split(","):
-        parts = urlsplit(part.strip())
         try:
+            parts = urlsplit(part.strip())
             if parts.scheme != "thrift" or not parts.hostname or parts.port is None:
                 raise ValueError
             socket.create_connection((parts.hostname, parts.port), CONNECT_TIMEOUT_S).close()

@@ -138,6 +138,13 @@ def test_doctor_names_a_remedy_for_each_problem(capsys: pytest.CaptureFixture[st
     assert "registry.listen" not in found
 
 
+@pytest.mark.parametrize("uri", ["thrift://[x:9083", "thrift://127.0.0.1:99999"])
+def test_doctor_reports_a_malformed_metastore_uri(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    metastore = doctor(capsys, 1, "--metastore", uri)["metastore"]
+    assert uri in metastore["finding"]
+    assert "hive.metastore" in metastore["remedy"]
+
+
 def test_doctor_reports_an_unreadable_commit_log(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     log = tmp_path / "headrace-data" / "warehouse" / "_headrace"
     log.mkdir(parents=True)

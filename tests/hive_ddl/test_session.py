@@ -11,9 +11,9 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from headrace.hive_ddl.errors import SessionFailed
+from headrace.hive_ddl.errors import MetastoreUnavailable, SessionFailed
 from headrace.hive_ddl.executors import session
-from headrace.hive_ddl.executors.session import session_properties
+from headrace.hive_ddl.executors.session import check_metastore_reachable, session_properties
 from headrace.pipeline.java import ensure_java
 
 SOCKETS = "spark.python.unix.domain.socket.enabled"
@@ -29,6 +29,12 @@ def test_unix_sockets_only_for_local_masters(master: str, expected: str | None, 
     )
     assert properties.get(SOCKETS) == expected
     assert ("spark.driver.host" in properties) == (expected is not None)
+
+
+@pytest.mark.parametrize("uri", ["thrift://[x:9083", "thrift://127.0.0.1:99999", "127.0.0.1:9083"])
+def test_malformed_metastore_uri_is_an_error_that_shows_the_expected_form(uri: str) -> None:
+    with pytest.raises(MetastoreUnavailable, match=rf"{re.escape(uri)}\b.*\bthrift://host:port\b"):
+        check_metastore_reachable(uri)
 
 
 @pytest.mark.parametrize(("short_lived", "level", "patience"), [(True, "1", "5000"), (False, "4", "50000")])

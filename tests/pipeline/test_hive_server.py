@@ -55,7 +55,21 @@ def test_contradicting_settings_raise_before_a_run(hive: dict[str, str], named: 
         SparkConnection(settings(**hive), STORAGE, io.StringIO())
 
 
-@pytest.mark.parametrize("text", ["hive", "hive://", "hive://host", "hive://u:p@host:1", "hive://host:1/db", "jdbc:x"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hive",
+        "hive://",
+        "hive://host",
+        "hive://u:p@host:1",
+        "hive://host:1/db",
+        "jdbc:x",
+        "hive://[host:1",
+        "hive://host?:1",
+        "hive://host:0",
+        "hive://host:65536",
+    ],
+)
 def test_unknown_executors_are_rejected(text: str) -> None:
     with pytest.raises(SettingsError, match=r"hive\.executor\b.*spark, print"):
         load_settings(flags={"hive.executor": text})

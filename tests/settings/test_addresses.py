@@ -76,6 +76,7 @@ def test_locked_up_file_overrides_defaults_but_not_settings(tmp_path: Path) -> N
         "hdfs:///w",
         "hdfs://nn",
         "hdfs://n/a%20",
+        "hdfs://[x/a",
     ],
 )
 def test_unsupported_location_is_an_error_that_names_the_setting(text: str) -> None:
