@@ -27,9 +27,8 @@ RUN_ID_DIGITS = 8  # last digits of the run id in file names: they distinguish t
 
 
 class CommitKind(StrEnum):
-    """The command that made a commit. `EXPIRE` removes rows or quarantined messages: `headrace expire`, `headrace
-    accept-missing` or `headrace quarantine discard`. Of these, only a discard may add files, with copies of the
-    remaining messages."""
+    """The command that made a commit. `EXPIRE` is `headrace expire` or `headrace accept-missing`; both only remove
+    files."""
 
     LOAD = "load"
     CLEAN = "clean"
@@ -38,6 +37,7 @@ class CommitKind(StrEnum):
     REPLAY = "replay"
     OFFSETS = "offsets"
     BACKFILL = "backfill"
+    DISCARD = "discard"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,7 @@ from headrace.loader.load_schema import wider_column
 from headrace.loader.work_unit import FileKind
 
 BYTES_PER_KILO_OFFSET_UNSEEN = 1024 * 1024  # assumes 1 KiB per message in a partition that was never read
-STAGE_ONLY_FILES = frozenset({CommitKind.CLEAN, CommitKind.OFFSETS, CommitKind.EXPIRE})
-"""Kinds of commits whose runs have a staging directory only if they add files."""
+STAGES_NOTHING = frozenset({CommitKind.CLEAN, CommitKind.OFFSETS, CommitKind.EXPIRE})
 PLAN_COMMITS_MAX = 10_000  # two months of a commit every ten minutes
 """A plan that is older than this number of commits can no longer be committed, so the ids of voided runs need not be
 stored for longer."""
@@ -194,10 +193,9 @@ def place(proposal: Commit, state: LoaderState) -> Commit:
 
 
 def _staged_run(commit: Commit) -> frozenset[str]:
-    """Returns the commit's run id as a set of one. The set is empty if the run has no staging directory, as for
-    cleaning, `headrace offsets` and `headrace expire`."""
-    has_files = any(committed.files for committed in commit.topics.values())
-    return frozenset({commit.run_id}) if has_files or commit.kind not in STAGE_ONLY_FILES else frozenset()
+    """Returns the commit's run id as a set of one. The set is empty for cleaning, `headrace offsets`, `headrace expire`
+    and `headrace accept-missing`, which have no files in staging."""
+    return frozenset() if commit.kind in STAGES_NOTHING else frozenset({commit.run_id})
 
 
 def _fold_topic(known: TopicState | None, committed: TopicCommit, commit_number: int) -> TopicState:

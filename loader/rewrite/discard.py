@@ -84,7 +84,7 @@ def discard(
         rewrite(FileKind.QUARANTINE, time_partition, files) for time_partition, files in sorted(replaced.items())
     ]
     committed = {topic: topic_commit(known, rewrites, made)}
-    done = add_commit(ports, state, CommitKind.EXPIRE, run_id, committed, reason)
+    done = add_commit(ports, state, CommitKind.DISCARD, run_id, committed, reason)
     problems = done.problems.get(topic, ())
     if not done.commit_number:
         return DiscardReport(left=dict(going + staying), problems=problems, notes=notes)

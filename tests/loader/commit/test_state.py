@@ -241,13 +241,7 @@ def test_a_load_and_a_rewrite_do_not_conflict() -> None:
     assert find_conflict(state_of(FIRST, MERGED), MORE) is None
 
 
-@pytest.mark.parametrize("kind", list(CommitKind))
-def test_a_commit_with_added_files_has_staging(kind: CommitKind) -> None:
-    commit = dataclasses.replace(MERGED, kind=kind)
-    assert state_of(FIRST, MORE, commit).staged_runs == {"w1", "w2", MERGED.run_id}
-
-
-def test_an_expiry_without_added_files_has_no_staging() -> None:
+def test_an_expiry_has_no_staging() -> None:
     removed = rewrite("0-1-w1-3-0", records=5, bytes=1_000)
     expired = dataclasses.replace(compact("e1", {"orders": removed}), kind=CommitKind.EXPIRE)
     assert state_of(FIRST, MORE, expired).staged_runs == {"w1", "w2"}
