@@ -11,11 +11,9 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 import confluent_kafka
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import TopicPartition
 
-from headrace.clients.errors import SourceUnavailable
-from headrace.clients.kafka_client import error_text
-from headrace.clients.partitions import RESPONSE_TIMEOUT_S, TopicAndPartition, as_kafka_partitions
+from headrace.clients.partitions import TopicAndPartition, as_kafka_partitions, at_commit_or
 
 NOTHING_TAKEN: Final = confluent_kafka.OFFSET_INVALID
 """The position that the Kafka client reports for a partition from which it has returned no message yet."""
@@ -71,13 +69,9 @@ class DeliveredOffsets:
         nothing was committed since."""
         if not topic_partitions:
             return []
-        try:
-            committed = kafka.committed(as_kafka_partitions(topic_partitions), RESPONSE_TIMEOUT_S)
-        except KafkaException as error:
-            raise SourceUnavailable(
-                f"committed offsets of the consumer's group cannot be fetched: {error_text(error)}"
-            ) from error
-        return [
-            ((each.topic, each.partition), each.offset if each.offset >= 0 else confluent_kafka.OFFSET_BEGINNING)
-            for each in committed
-        ]
+        found = at_commit_or(
+            kafka,
+            as_kafka_partitions(topic_partitions),
+            lambda _, missing: [TopicPartition(*each, confluent_kafka.OFFSET_BEGINNING) for each in missing],
+        )
+        return [((each.topic, each.partition), each.offset) for each in found]

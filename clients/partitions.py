@@ -168,6 +168,7 @@ def at_commit_or(
         raise SourceUnavailable(
             f"committed offsets of the consumer's group cannot be fetched: {error_text(error)}"
         ) from error
+    raise_first_error(committed, "the committed offset of the consumer's group cannot be fetched")
     # Without a commit the offset is negative and stands for auto.offset.reset.
     return start(kafka, as_topic_partitions(each for each in committed if each.offset < 0)) + [
         each for each in committed if each.offset >= 0
