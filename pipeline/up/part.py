@@ -105,9 +105,8 @@ class Part:
                     break
                 raise UpError(f"the {self.command.name} did not start: {self.end_reason()}")
             if time.monotonic() > deadline:
-                raise UpError(
-                    f"the {self.command.name} was not ready after {READY_TIMEOUT_S:.0f} s; see {self.log.path}"
-                )
+                waited_s = time.monotonic() - self.started_at
+                raise UpError(f"the {self.command.name} was not ready after {waited_s:.0f} s; see {self.log.path}")
         raise KeyboardInterrupt
 
     def ready(self, wait_s: float) -> Mapping[str, str] | None:

@@ -158,6 +158,14 @@ def test_wait_until_ready_raises_keyboard_interrupt_during_a_stop(tmp_path: Path
     part.stop(time.monotonic())
 
 
+def test_wait_until_ready_reports_the_time_since_the_start(tmp_path: Path) -> None:
+    part = Part(PartCommand("silent", ("asyncio",), reads_requests=True), tmp_path, os.environ)
+    part.started_at -= 180
+    with pytest.raises(UpError, match=r"\b18\d s\b"):
+        part.wait_until_ready(time.monotonic(), lambda: False)
+    part.stop(time.monotonic())
+
+
 def test_output_of_a_part_without_ready_line_goes_to_its_log(tmp_path: Path) -> None:
     words = PartCommand("load", ("this",), is_server=False)  # prints the Zen of Python
     load = Part(words, tmp_path, os.environ)
