@@ -45,7 +45,7 @@ class FileScope:
         """Returns a file's path relative to the directory of the command line that contains it; only its name if there
         is no such directory."""
         location = PurePosixPath(path)
-        named = (directory for directory in self.arguments if directory == "." or location.is_relative_to(directory))
+        named = (directory for directory in self.arguments if PurePosixPath(directory) in location.parents)
         return next((location.relative_to(directory).as_posix() for directory in named), location.name)
 
     @cached_property

@@ -96,6 +96,21 @@ def test_scope_covers_files_that_a_pattern_finds(directory: Path, pattern: str) 
     assert {path for path in everything if FileScope((pattern,)).covers(path)} == found - {pattern}
 
 
+@pytest.mark.parametrize(
+    ("arguments", "path", "key"),
+    [
+        (["s"], "s/sub/c.avsc", "sub/c.avsc"),
+        (["t", "s/sub"], "s/sub/c.avsc", "c.avsc"),
+        (["."], "s/a.avsc", "s/a.avsc"),
+        (["s/a.avsc"], "s/a.avsc", "a.avsc"),
+        (["s/*.avsc"], "s/a.avsc", "a.avsc"),
+        ([".", "/t/a.avsc"], "/t/a.avsc", "a.avsc"),
+    ],
+)
+def test_scope_key_is_relative_to_the_named_directory(arguments: list[str], path: str, key: str) -> None:
+    assert FileScope(tuple(arguments)).key(path) == key
+
+
 def test_suffix_case_and_json_files(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("old").mkdir()
     broken = (RECORD % ("Broken", "int"))[:-1]
