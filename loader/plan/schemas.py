@@ -235,10 +235,17 @@ class WriterSchemas:
 
     def _load_schema(self, subject: str, topic: TopicState | None) -> LoadSchema | None:
         """Returns the topic's load schema with the subject's new versions folded in, as far as they could be fetched.
-        Returns None if the topic has no load schema yet and no version could be fetched.
+        Returns None if the topic has no load schema yet and its subject has no version.
 
         Args:
             topic: the topic's state, None if it has no commit.
+
+        Raises:
+            RegistryUnavailable, ServiceError, StoreError: the topic has no load schema yet, and no version could be
+                fetched.
+            AccessDenied: the registry denies access to the subject.
+            SchemaReplaced: a version has a schema id under which another schema is cached.
+            AvroSchemaError, ValueError: a version's schema cannot be used.
         """
         known = topic.load_schema if topic else None
         try:
@@ -256,6 +263,8 @@ class WriterSchemas:
             except (VersionNotFound, SubjectNotFound):
                 continue  # deleted after the versions were listed
             except INCONCLUSIVE_ERRORS:
+                if folded is None:
+                    raise
                 break
             self._compared(registered.schema_id, _whole_text(schema))
             if folded is not None and version in state.versions and registered.schema_id in folded.writer_ids:

@@ -538,6 +538,20 @@ def test_a_registry_outage_stops_only_messages_with_unknown_ids(world: World) ->
     assert load(world).waiting == {}
 
 
+def test_a_registry_outage_after_the_version_list_is_the_reason_why_a_new_topic_waits(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(subject: str, version: int) -> None:
+        raise ServiceError("HTTP 502")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.registry, "version", fail)
+        late = load(world)
+    world.registry.is_down = True
+    assert late.waiting == load(world).waiting
+    assert list(late.waiting) == ["orders"]
+
+
 @pytest.mark.parametrize(
     "failure",
     [StoreError("Error while listing"), ServiceError("HTTP 502"), CredentialsRefused("no user", status=401)],
