@@ -59,7 +59,7 @@ def read_target(remote: RemoteRegistry, snapshot: Snapshot, steps: ProgressCallb
     return TargetContent(
         read_versions(remote, contexts, steps),
         read_configs(remote, snapshot.scopes, steps),
-        read_modes(remote, scopes_of({*snapshot.contexts, *contexts, GLOBAL_CONTEXT}, snapshot.subjects), steps),
+        read_modes(remote, scopes_of({*snapshot.contexts, *contexts, GLOBAL_CONTEXT}, snapshot.subjects), steps)[0],
         remote.schema_types(),
     )
 

@@ -7,9 +7,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
-from headrace.registry.domain import SubjectVersion
+from headrace.registry.domain import Mode, SubjectVersion
 from headrace.registry.errors import RegistryChanged
-from headrace.registry.names import DEFAULT_CONTEXT, GLOBAL_CONTEXT, quoted_for_log
+from headrace.registry.names import (
+    ALL_CONTEXTS_SCOPE,
+    DEFAULT_CONTEXT,
+    GLOBAL_CONTEXT,
+    context_of,
+    quoted_for_log,
+)
 from headrace.registry.transfer.parallel import PARALLEL_REQUESTS_MAX
 from headrace.registry.transfer.remote import RemoteRegistry
 from headrace.registry.transfer.snapshot import (
@@ -47,8 +53,15 @@ def read_registry(remote: RemoteRegistry, selection: Selection, steps: ProgressC
         versions = sort_by_references(selection.versions(list(every.values())))
         selected = selection.selected_contexts((*contexts, GLOBAL_CONTEXT))
         scopes = scopes_of(selected, {version.subject for version in versions})
-        configs, modes = read_configs(remote, scopes, steps), read_modes(remote, scopes, steps)
+        configs, (modes, hidden) = read_configs(remote, scopes, steps), read_modes(remote, scopes, steps)
         if read_versions(remote, remote.contexts(), steps) == every:
+            if hidden:
+                logger.warning(
+                    "own modes are hidden by READONLY_OVERRIDE of an enclosing scope and are not in the export; "
+                    "remove the override for the export: scopes=%d url=%s",
+                    hidden,
+                    remote.url,
+                )
             return Snapshot(tuple(_nonempty_contexts(selected, versions, {*configs, *modes})), versions, configs, modes)
         logger.warning("registry changed during export: attempt=%d url=%s", attempt, remote.url)
     raise RegistryChanged(
@@ -101,12 +114,27 @@ def read_configs(remote: RemoteRegistry, scopes: Sequence[str], steps: ProgressC
     return _read_scopes(remote.config, scopes, lambda done: steps("reading configurations", done, len(scopes)))
 
 
-def read_modes(remote: RemoteRegistry, scopes: Sequence[str], steps: ProgressCallback) -> dict[str, str]:
-    """Reads the scopes' own modes from the registry `remote`, by scope; `steps` receives the progress.
+def read_modes(remote: RemoteRegistry, scopes: Sequence[str], steps: ProgressCallback) -> tuple[dict[str, str], int]:
+    """Reads the scopes' own modes from the registry `remote`; `steps` receives the progress.
 
-    The API cannot list them, so each scope is read. Scopes without a mode are omitted.
+    The API cannot list them, so each scope is read. Scopes without a mode are omitted. So are scopes whose own mode is
+    hidden, because the API returns READONLY_OVERRIDE of an enclosing scope instead.
+
+    Returns:
+        The modes by scope, and the number of scopes with a hidden mode.
     """
-    return _read_scopes(remote.mode, scopes, lambda done: steps("reading modes", done, len(scopes)))
+    found = _read_scopes(remote.mode, scopes, lambda done: steps("reading modes", done, len(scopes)))
+    overridden = {scope for scope, mode in found.items() if mode == Mode.READONLY_OVERRIDE}
+    unread = sorted({outer for scope in overridden for outer in _enclosing_scopes(scope)}.difference(scopes))
+    more = _read_scopes(remote.mode, unread, lambda done: None)
+    overriding = overridden | {scope for scope, mode in more.items() if mode == Mode.READONLY_OVERRIDE}
+    hidden = {scope for scope in overridden if not overriding.isdisjoint(_enclosing_scopes(scope))}
+    return {scope: mode for scope, mode in found.items() if scope not in hidden}, len(hidden)
+
+
+def _enclosing_scopes(scope: str) -> list[str]:
+    """Returns the context of a subject, and all contexts; for a context only the latter."""
+    return [outer for outer in (scope_of_context(context_of(scope)), ALL_CONTEXTS_SCOPE) if outer != scope]
 
 
 def sort_by_references(versions: Sequence[ExportedVersion]) -> tuple[ExportedVersion, ...]:

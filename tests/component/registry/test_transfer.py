@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -172,6 +173,40 @@ def test_subject_with_empty_name_is_imported_into_a_context_in_use(
     assert run("import", file, target).exit_code == 0
     assert target.get("/subjects").json == ["", "mine"]
     assert target.get("/mode").json == {"mode": "READWRITE"}
+
+
+@pytest.mark.parametrize(
+    ("override", "selection", "exported", "hidden"),
+    [
+        (":.__GLOBAL:", [], {":.__GLOBAL:": "READONLY_OVERRIDE"}, 4),
+        (":.__GLOBAL:", ["--subject", "a"], {}, 1),
+        (":.__GLOBAL:", ["--context", ".eu"], {}, 2),
+        (":.eu:", [], {":.:": "READWRITE", "a": "READONLY", ":.eu:": "READONLY_OVERRIDE"}, 1),
+        (":.eu:b", [], {":.:": "READWRITE", "a": "READONLY", ":.eu:b": "READONLY_OVERRIDE"}, 0),
+    ],
+)
+def test_modes_hidden_by_readonly_override_are_not_exported(
+    override: str,
+    selection: list[str],
+    exported: dict[str, str],
+    hidden: int,
+    start_registry: Callable[[], Registry],
+    run: Run,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+) -> None:
+    file, source, target = tmp_path / "e.jsonl", start_registry(), start_registry()
+    source.registered("a", FIXED.format(1))
+    source.registered("%3A.eu%3Ab", FIXED.format(2))
+    put(source, "/mode/a", {"mode": "READONLY"})
+    put(source, f"/mode/{quote(override)}", {"mode": "READONLY_OVERRIDE"})
+    assert run("export", file, source, *selection).exit_code == 0
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert {line["scope"]: line["mode"] for line in lines if line["kind"] == "mode"} == exported
+    assert re.findall(r"READONLY_OVERRIDE.* scopes=(\d+)", caplog.text) == ([str(hidden)] if hidden else [])
+    for _ in range(2):
+        imported = run("import", file, target)
+        assert imported.exit_code == 0, imported.err
 
 
 @pytest.mark.postgres
