@@ -48,8 +48,9 @@ class LoadSession:
     def __init__(self, *, outlives_load: bool = False) -> None:
         self.outlives_load = outlives_load
         self._session: SparkSession | None = None
-        self._has_metastore = False
-        self.metastore_uses = 0
+        self._is_reusable = False
+        self.uses = 0
+        """How often loads have requested the session."""
 
     @property
     def is_open(self) -> bool:
@@ -57,9 +58,10 @@ class LoadSession:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the session can run a load: the metastore was available when it was opened, and its JVM runs."""
+        """Whether the session can run a load: its JVM runs, and the metastore was available when it was opened, if
+        Spark changes the tables."""
         process = getattr(self._gateway(), "proc", None)
-        return self._has_metastore and process is not None and process.poll() is None
+        return self._is_reusable and process is not None and process.poll() is None
 
     def with_metastore(self, settings: Settings) -> SparkSession:
         """Returns the Spark session, which the first call starts, after checking that the metastore is available.
@@ -77,10 +79,10 @@ class LoadSession:
             logger.info("phase_started phase=spark")
             prepare_environment(settings)
             self._session = open_session(**self._arguments(settings, metastore), short_lived=True)
-            self._has_metastore = True
+            self._is_reusable = True
         elif metastore is not None:
             check_metastore_reachable(metastore)
-        self.metastore_uses += 1
+        self.uses += 1
         return self._session
 
     def any_session(self, settings: Settings) -> SparkSession:
@@ -98,6 +100,8 @@ class LoadSession:
             self._session = open_session_without_metastore(
                 settings.data_dir, session_properties(**self._arguments(settings, None))
             )
+            self._is_reusable = settings.hive.executor != "spark"
+        self.uses += 1
         return self._session
 
     def tidy(self) -> None:

@@ -74,12 +74,12 @@ def serve(args: argparse.Namespace, settings: Settings, run_once: RunOnce) -> in
                 return EXIT_OK
             if not is_requested or settings_from(args, environment) != settings or _has_died(session):
                 return EXIT_RESTART
-            metastore_uses = session.metastore_uses
+            uses = session.uses
             with _sigterm_handled_by(signal.SIG_DFL):
                 code = run_once(args, settings, session)
             sys.stdout.flush()  # print the report before the response
             print(f"ended code={code}", file=responses, flush=True)
-            if session.metastore_uses > metastore_uses:
+            if session.uses > uses:
                 last_used_at = time.monotonic()
             if session.is_open and not (session.is_alive and may_outlive_load(settings)):
                 return EXIT_RESTART

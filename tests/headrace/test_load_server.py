@@ -31,7 +31,7 @@ class FakeSession:
         assert outlives_load
         self.is_open = False
         self.is_alive = True
-        self.metastore_uses = 0
+        self.uses = 0
         self.times_tidied = 0
         self.is_closed = False
 
@@ -96,7 +96,7 @@ class LoadServer:
 
     def with_spark(self) -> int:
         self.session.is_open = True
-        self.session.metastore_uses += 1
+        self.session.uses += 1
         return 0
 
     def _open(self, *, outlives_load: bool) -> FakeSession:
@@ -119,7 +119,7 @@ def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LoadServer:
 def test_consecutive_loads_share_a_session(process: LoadServer, tmp_path: Path) -> None:
     process.set(spark_idle_timeout="365d")
     assert process.request_loads(3) == 0
-    assert (process.loads, process.session.metastore_uses, process.session.times_tidied) == (3, 3, 3)
+    assert (process.loads, process.session.uses, process.session.times_tidied) == (3, 3, 3)
     assert process.session.is_closed
     assert process.responses == ["ready load=waiting\n", *["ended code=0\n"] * 3]
     assert (tmp_path / "log").read_text() == "a report\n" * 3

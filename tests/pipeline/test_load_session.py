@@ -82,7 +82,7 @@ def test_consecutive_loads_share_a_session(fake_spark: FakeSpark, settings: Sett
         assert connection.tables_are_open
         connection.close()
     assert len({id(one) for one in executors}) == 3, "each load connects to the metastore"
-    assert (len(fake_spark.opened), fake_spark.closed, shared.metastore_uses) == (1, [], 3)
+    assert (len(fake_spark.opened), fake_spark.closed, shared.uses) == (1, [], 3)
     assert shared.is_alive
     shared.close()
     assert (len(fake_spark.closed), shared.is_open) == (1, False)
@@ -107,7 +107,6 @@ def test_shared_session_reads_while_the_metastore_is_down(fake_spark: FakeSpark,
     fake_spark.is_down = False
     with pytest.raises(MetastoreUnavailable):
         connection.executor()  # tried once per load
-    assert shared.metastore_uses == 1
     assert fake_spark.opened_without_metastore == []
     connection_of(settings, shared).executor()
     assert len(fake_spark.opened) == 1
@@ -132,13 +131,19 @@ def test_executor_tries_an_unavailable_metastore_once_per_load(
     assert connection._task_session() is tried[0], "reading works without the metastore"
 
 
-def test_session_without_metastore_is_not_alive(fake_spark: FakeSpark, settings: Settings) -> None:
+@pytest.mark.parametrize(
+    ("executor", "is_alive"), [("spark", False), ("hive://127.0.0.1:10000", True), ("print", True)]
+)
+def test_session_without_metastore_is_alive_unless_spark_changes_tables(
+    fake_spark: FakeSpark, tmp_path: Path, executor: str, is_alive: bool
+) -> None:
+    flags = {"data_dir": str(tmp_path), "hive.metastore": METASTORE, "hive.executor": executor}
     shared = LoadSession(outlives_load=True)
     fake_spark.is_down = True
-    connection = connection_of(settings, shared)
+    connection = connection_of(load_settings(flags=flags), shared)
     assert connection._task_session() is connection._task_session()
     assert len(fake_spark.opened_without_metastore) == 1
-    assert (shared.is_open, shared.is_alive) == (True, False)
+    assert (shared.is_open, shared.is_alive, shared.uses) == (True, is_alive, 2)
 
 
 def test_session_is_not_alive_after_its_jvm_ended(fake_spark: FakeSpark, settings: Settings) -> None:
