@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import datetime
-import os
-import pwd
+import getpass
 import re
 import sys
 import time
@@ -196,7 +195,11 @@ def _acceptances(topic: str, windows: Sequence[WindowResult], reason: str) -> li
 
     if not reason.strip():
         raise CommandError("--reason is empty; expected an explanation of the findings")
-    user, now_ms = pwd.getpwuid(os.getuid()).pw_name, time.time_ns() // 1_000_000
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # a user id without a name, as in containers
+        user = "headrace"
+    now_ms = time.time_ns() // 1_000_000
     return [
         Acceptance(topic, window.facts.window_start_ms, window.verdict, window.difference, reason, user, now_ms)
         for window in windows
