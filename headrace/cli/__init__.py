@@ -65,6 +65,7 @@ GROUPS = {
 """Groups of subcommands in the help text."""
 
 EXTRAS = {
+    "compat": "registry",  # only for --against-db
     "registry": "registry",
     "broker": "broker",
     "load": "loader",

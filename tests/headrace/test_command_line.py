@@ -15,7 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from headrace.audit.facts import WindowFacts
+from headrace.audit.verdict import AuditVerdict, WindowResult
 from headrace.cli import GROUPS, SUBCOMMANDS, _parser, main
+from headrace.cli.audit import _acceptances
 from support.golden import case_lines, golden
 
 
@@ -171,6 +174,14 @@ def test_error_of_a_load_without_broker_names_its_address_and_setting(
     assert re.match(rf"headrace: .*{address}: .*Connection refused.*kafka\.bootstrap_servers", error)
 
 
+def test_a_user_id_without_a_name_can_accept_findings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)
+    (acceptance,) = _acceptances("orders", [WindowResult(WindowFacts("orders", 0), AuditVerdict.MISSING, "")], "why")
+    assert acceptance.accepted_by == "headrace"
+
+
 def test_closed_standard_output_is_not_an_error() -> None:
     shell = f"{sys.executable} -m headrace compat explain >&-"
     run = subprocess.run(["bash", "-c", shell], stderr=subprocess.PIPE, text=True, check=False)
@@ -189,14 +200,19 @@ def test_error_of_a_full_disk_is_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("library", "command", "extra"),
-    [("py4j", "sql X", "loader"), ("marshmallow", "registry serve", "registry"), ("kafka", "broker serve", "broker")],
+    [
+        ("py4j", "sql X", "loader"),
+        ("marshmallow", "registry serve", "registry"),
+        ("kafka", "broker serve", "broker"),
+        ("flask", "compat check - --against-db sqlite:///none.db", "registry"),
+    ],
 )
 def test_error_of_a_missing_library_names_its_extra(library: str, command: str, extra: str, tmp_path: Path) -> None:
     code = (
         f"import sys; sys.modules[{library!r}] = None; from headrace.cli import main; "
         f"sys.exit(main([*{command.split()!r}, '--data-dir', {str(tmp_path)!r}]))"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    run = subprocess.run([sys.executable, "-c", code], input='"int"', capture_output=True, text=True, check=False)
     assert run.returncode == 2, run.stderr
     assert "Traceback" not in run.stderr
     assert repr(extra) in run.stderr
