@@ -63,7 +63,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--wait",
         type=_duration,
         metavar="TIME",
-        help="maximum wait while another command has the metastore open, such as 30s or 5m (default: no wait)",
+        help="maximum wait for a metastore that another command has open or that is starting, such as 30s or 5m "
+        "(default: no wait)",
     )
     parser.add_argument("--file", type=Path, metavar="FILE", help="file with the query")
     add_format_flag(parser, ("table", "json", "csv"))
@@ -134,8 +135,8 @@ class _QueryRunner:
 
     Args:
         with_values: whether results also have their rows as JSON values.
-        wait_s: how long to wait for a metastore that cannot be used, such as one that another process has open, from
-            --wait; None does not wait.
+        wait_s: how long to wait for a metastore that cannot be used, such as one that another process has open or that
+            is starting, from --wait; None does not wait.
     """
 
     def __init__(self, settings: Settings, with_values: bool, wait_s: float | None = None) -> None:
@@ -178,8 +179,8 @@ class _QueryRunner:
             return None
 
     def _session_after_wait(self, show: Callable[[str], None]) -> SparkSession:
-        """Opens a Spark session. If the metastore cannot be used, such as because another process has it open, tries
-        again as long as --wait permits.
+        """Opens a Spark session. If the metastore cannot be used, such as because another process has it open or
+        because it does not accept connections yet, tries again as long as --wait permits.
 
         Args:
             show: shows the current step to the user.
@@ -197,7 +198,7 @@ class _QueryRunner:
                 return self._open_session()
             except MetastoreUnavailable as error:
                 if self._wait_s is None:
-                    raise CommandError(f"{error}; to wait for the metastore, add --wait 5m") from error
+                    raise CommandError(f"{error}; if it is in use or starting, --wait 5m waits for it") from error
                 if time.monotonic() >= deadline:
                     raise CommandError(
                         f"{error}; waited {self._wait_s:g} s for the metastore; try again later, or with a "

@@ -1,4 +1,4 @@
-"""`headrace sql` while another command has the metastore open."""
+"""`headrace sql` while the metastore cannot be used, because another command has it open or because it is starting."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from headrace.hive_ddl.errors import MetastoreUnavailable
 from headrace.settings import Settings
 
 IN_USE = MetastoreUnavailable("/data/metastore", "process 7 (headrace sql) has it open")
+STARTING = MetastoreUnavailable("thrift://127.0.0.1:1", "Connection refused")
 
 
-def runner_of(monkeypatch: pytest.MonkeyPatch, refusals: int, wait_s: float | None) -> tuple[Any, list[str]]:
-    """Returns a runner whose metastore is in use for some attempts, and the list of the steps that it shows."""
-    left = itertools.chain(itertools.repeat(IN_USE, refusals), [None])
+def runner_of(
+    monkeypatch: pytest.MonkeyPatch, refusals: int, wait_s: float | None, refusal: MetastoreUnavailable = IN_USE
+) -> tuple[Any, list[str]]:
+    """Returns a runner whose metastore cannot be used for some attempts, and the list of the steps that it shows."""
+    left = itertools.chain(itertools.repeat(refusal, refusals), [None])
 
     def open_session(self: object) -> str:
         if (error := next(left)) is not None:
@@ -35,10 +38,13 @@ def test_error_names_the_other_process_and_the_option_wait(monkeypatch: pytest.M
         runner._session_after_wait(shown.append)
 
 
-def test_wait_retries_until_the_metastore_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    runner, shown = runner_of(monkeypatch, 3, 600.0)
+@pytest.mark.parametrize("refusal", [IN_USE, STARTING], ids=lambda refusal: refusal.reason)
+def test_wait_retries_until_the_metastore_can_be_used(
+    refusal: MetastoreUnavailable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner, shown = runner_of(monkeypatch, 3, 600.0, refusal)
     assert runner._session_after_wait(shown.append) == "a session"
-    assert [line.endswith(str(IN_USE)) for line in shown] == [False, True] * 3 + [False]
+    assert [line.endswith(str(refusal)) for line in shown] == [False, True] * 3 + [False]
 
 
 def test_wait_ends_at_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
