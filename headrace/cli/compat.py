@@ -106,7 +106,11 @@ def configure_check(parser: argparse.ArgumentParser) -> None:
         "--skip-invalid", action="store_true", help="skip earlier versions that are not valid schemas, and print a note"
     )
     group.add_argument("--baseline", metavar="FILE", help="file of known findings, which are not reported")
-    group.add_argument("--write-baseline", metavar="FILE", help="write the findings to FILE as known findings; exit 0")
+    group.add_argument(
+        "--write-baseline",
+        metavar="FILE",
+        help="write the findings to FILE as known findings; exit 0 unless a schema could not be checked",
+    )
     group.add_argument("--exit-zero", action="store_true", help="exit 0 also when schemas are incompatible (exit 1)")
     group = parser.add_argument_group("output")
     group.add_argument("--format", choices=FORMATS, default="text", help="format of standard output (default: text)")
@@ -232,7 +236,8 @@ def _with_note_on_older_files(result: CompatCheckResult) -> CompatCheckResult:
 
 def _write_baseline(path: str, result: CompatCheckResult) -> int:
     """Writes the findings of a check to a file, so that later checks with `--baseline` do not fail because of them.
-    Returns the exit code of the check, but 0 in place of 1 (incompatible)."""
+    Returns the exit code of the check, but 0 in place of 1 if schemas are only incompatible. A failure, such as of
+    `--require-subject`, is not in the file."""
     text = render_baseline(result.checked)
     try:
         Path(path).write_text(text, encoding="utf-8", errors="backslashreplace")
@@ -240,4 +245,4 @@ def _write_baseline(path: str, result: CompatCheckResult) -> int:
         raise CommandError(f"--write-baseline: {path} cannot be written: {error.strerror}") from None
     count = text.count('"fingerprint"')
     print(f"wrote {pluralize(count, 'known finding')} to {path}; check with --baseline {path}")
-    return EXIT_OK if result.exit_code == 1 else result.exit_code
+    return result.exit_code if result.failures else EXIT_OK

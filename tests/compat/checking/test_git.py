@@ -480,6 +480,16 @@ def test_baseline_file_accepts_known_findings(repository: Path, check: Check) ->
     assert check(*arguments, "--baseline", "missing.json")[0] == 2
 
 
+def test_write_baseline_fails_for_a_subject_that_the_file_lacks(repository: Path, check: Check) -> None:
+    Path("schemas/order.avsc").write_text(ORDER % ("long", NOTE))
+    Path("schemas/new.avsc").write_text(ORDER % ("long", ""))
+    arguments = ("schemas", "--against", "git:main", "--require-subject")
+    code, out, err = check(*arguments, "--write-baseline", "known.json")
+    assert (code, "1 known finding " in out) == (1, True)
+    assert err.startswith("schemas/new.avsc: error: ")
+    assert check(*arguments, "--baseline", "known.json")[0] == 1
+
+
 def test_several_outputs_at_once(repository: Path, check: Check) -> None:
     Path("schemas/order.avsc").write_text(ORDER % ("long", NOTE))
     outputs = [f"--output={name}=out/{name}.txt" for name in ("json", "junit", "sarif", "gitlab", "markdown", "github")]
