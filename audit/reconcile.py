@@ -318,8 +318,9 @@ def _complete_until(windows: Sequence[WindowResult], now_ms: int) -> int | None:
 
 
 def _totals(facts: Sequence[WindowFacts]) -> dict[str, int]:
-    """Returns the number of a topic's messages by outcome, added up over its windows `facts`. An outcome that no tier
-    reported is absent, which differs from 0."""
+    """Returns the sums of a topic's counts over its windows `facts`. The keys are `sent`, `acknowledged`, `stored`,
+    `written`, `quarantined` and `consumed by <application>`. A count that no tier reported has no key; 0 means that a
+    tier reported 0."""
     totals: Counter[str] = Counter()
     for window in facts:
         if window.acknowledged is not None:

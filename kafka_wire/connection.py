@@ -352,9 +352,11 @@ def _client_name(security: KafkaSecurity) -> str:
 
 def _header_bytes(response: Message, version: int, frame: memoryview) -> int:
     """Returns the length of the header at the start of `frame`, a response of the given class and version. The header
-    has the correlation id and, in flexible versions, tagged fields.
+    has the correlation id and, in flexible versions, the number of tagged fields. The header of an ApiVersions response
+    never has that number (KIP-511), even if the body is flexible.
 
-    ApiVersions responses are never flexible (KIP-511), and no broker sends tagged fields in a response header.
+    Raises:
+        ValueError: the header has tagged fields. No known broker sends any.
     """
     if response.API_KEY == ApiVersionsRequest.API_KEY or not response.flexible_version_q(version):
         return 4

@@ -46,9 +46,10 @@ def run(args: argparse.Namespace) -> int:
         try:
             found = locate(known.log, index, known.storage.files, args.topic, args.partition, args.offset)
         except ValueError as error:
-            raise CommandError(f"a file that may hold the message cannot be read: {error}; see: headrace verify") from (
-                error
-            )
+            raise CommandError(
+                f"the message was not located, because a file that may contain it cannot be read: {error}; "
+                "see: headrace verify"
+            ) from error
     if args.format == "json":
         paths = [known.storage.files.describe(path) for path in found.files]
         print_json({**dataclasses.asdict(found), "fate": found.fate.name.lower(), "files": paths})

@@ -44,11 +44,12 @@ class CommitChain:
 
 
 def read_chain(log: CommitLog, topic: str, commit_number: int) -> CommitChain:
-    """Reads all commits of a topic. Returns the files that they add, and the contradictions between them.
+    """Reads all commits of a topic. Returns the files that belonged to the topic after `commit_number` (files that a
+    rewrite had replaced are omitted), the files that newer commits added, and the contradictions between the commits.
 
     Args:
         log: the commit log, after a call of `read_state`.
-        commit_number: the commit up to which all files are published; files of newer commits are returned separately.
+        commit_number: the commit up to which all files are published.
     """
     known = log.state.topics[topic]
     chain = CommitChain(commit_number)

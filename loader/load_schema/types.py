@@ -305,8 +305,8 @@ def unscaled_props(logical: LogicalType) -> Props:
 
 def known_as(load: Record | Enum, node: Record | Enum) -> Props | None:
     """Returns the properties of the load type `load` if it stands for `node`, a named type of the writer: the names
-    that it accepts include the name or an alias of the writer's type. Returns None otherwise. If only an alias matched,
-    the returned property `headrace.names` also has the writer's name."""
+    that it accepts include the name or an alias of the writer's type. Names are compared without namespace. Returns
+    None otherwise. If only an alias matched, the returned property `headrace.names` also has the writer's name."""
     accepted = accepted_names(load)
     if node.name.name in accepted:
         return load.props

@@ -168,7 +168,7 @@ def _row_key(repository: Repository, context: str, version: ReplicatedVersion, u
         if found.content.fingerprint != version.fingerprint:
             raise ReplicaDiverged(
                 f"schema id {version.schema_id} of context {context} has another schema in the source registry than "
-                "in this replica"
+                "in this replica; replication continues with a full copy"
             )
         return found.row_key
     response = update.schemas.get((context, version.schema_id))

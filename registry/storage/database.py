@@ -280,9 +280,13 @@ class Database:
             raise WriteConflict(str(error)) from error
 
     def _reserve_id(self, request: IdRequest | None) -> ReservedIds:
-        """Reserves the requested schema id on PostgreSQL and returns it by context; the result is empty on SQLite or
-        without a request. Uses a connection of its own, while this thread has an open transaction that has written
-        nothing yet."""
+        """On PostgreSQL, reserves the next free schema id of the request's context. Returns a dictionary with this
+        context and the id; it is empty on SQLite or if `request` is None. Uses a connection of its own, while this
+        thread has an open transaction that has written nothing yet.
+
+        Raises:
+            ContentExists: the schema already has an id, so it needs no new one.
+        """
         if request is None or self._reservation_engine is None:
             return {}
         with self._reservation_engine.connect().execution_options(**{PURPOSE: Purpose.AUTOCOMMIT_READS}) as connection:
