@@ -185,7 +185,7 @@ class Replica:
         """Checks that this database is a replica of the source. Makes an empty database a replica.
 
         Args:
-            replication: the state of the replica; None if the database is no replica yet.
+            replication: the state of the replica before the poll; None if the database was no replica then.
             response: the response of the source, with its identity.
             polled_ms: the time of the poll.
 
@@ -193,20 +193,17 @@ class Replica:
             ReplicationStopped: the database is a replica of another registry, is the source's own database, or is no
                 replica and has subjects.
         """
-        if replication is not None:
-            if replication.source != response.source:
-                raise ReplicationStopped(
-                    f"the database is a replica of {replication.url} (id {replication.source}), but {self._source.url} "
-                    f"is another registry (id {response.source}); name the same source, or replicate into an empty "
-                    "database"
-                )
-            return
 
-        def write(repository: Repository) -> None:
+        def write(repository: Repository) -> ReplicationState:
+            tables = ReplicationTables(repository)
+            tables.lock_replication_state()
             if repository.identity() == response.source:
                 raise ReplicationStopped(
                     f"{self._source.url} is a registry on this same database; name another source registry"
                 )
+            existing = repository.replication_state()
+            if existing is not None:
+                return existing  # another process started at the same time
             repository.bump_revision(of_settings=True)
             repository.lock_out_writers()
             count = repository.subject_count()
@@ -215,12 +212,20 @@ class Replica:
                     f"the database has {count} subjects, which would be lost; replicate into an empty database"
                 )
             repository.put_mode(ALL_CONTEXTS_SCOPE, Mode.READONLY_OVERRIDE)
-            ReplicationTables(repository).put_replication_state(
-                ReplicationState(response.source, self._source.url, self._holder, polled_ms)
-            )
+            started = ReplicationState(response.source, self._source.url, self._holder, polled_ms)
+            tables.put_replication_state(started)
+            return started
 
-        self._database.write(write)
-        logger.info("replication_started url=%s source_id=%s", self._source.url, response.source)
+        if replication is None:
+            replication = self._database.write(write)
+            if replication.holder == self._holder:
+                logger.info("replication_started url=%s source_id=%s", self._source.url, response.source)
+        if replication.source != response.source:
+            raise ReplicationStopped(
+                f"the database is a replica of {replication.url} (id {replication.source}), but {self._source.url} "
+                f"is another registry (id {response.source}); name the same source, or replicate into an empty "
+                "database"
+            )
 
     def _build_update(
         self, response: ReplicationResponse, states: Mapping[str, SubjectState]
@@ -285,7 +290,8 @@ class Replica:
             local = {} if self._needs_full_copy else self._fingerprints(context, fingerprints)
             if any(local.get(schema_id, fingerprint) != fingerprint for schema_id, fingerprint in fingerprints.items()):
                 raise ReplicaDiverged(
-                    f"schema ids of context {context} have other schemas in the source registry than in this replica"
+                    f"schema ids of context {context} have other schemas in the source registry than in this replica; "
+                    "replication continues with a full copy"
                 )
             missing_keys |= {(context, schema_id) for schema_id in fingerprints.keys() - local.keys()}
         return missing_keys
@@ -381,7 +387,7 @@ def promote(database: Database, now_ms: int) -> ReplicationState:
         replication = repository.replication_state()
         if replication is None or replication.is_promoted:
             raise ReplicationStopped(
-                "the database is not a replica, so it cannot be promoted; check registry.database_url"
+                "the database is not a replica or was already promoted; check registry.database_url"
             )
         repository.bump_revision(of_settings=True)
         repository.remove_modes([ALL_CONTEXTS_SCOPE])

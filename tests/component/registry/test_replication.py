@@ -451,6 +451,19 @@ def test_one_of_two_processes_replicates_until_it_ends(source: RegistrySource, s
     assert site.registry.get("/subjects").json == ["s", "t"]
 
 
+def test_one_of_two_processes_that_start_together_waits(source: RegistrySource, site: Site) -> None:
+    source.registry.registered("s", fixed(1))
+    first, second = site.replica(source, "first"), site.replica(source, "second")
+
+    def let_first_process_start(_: ReplicationRequest) -> None:
+        source.before = lambda _: None
+        assert first.run_round() is RoundResult.CHANGED
+
+    source.before = let_first_process_start
+    assert second.run_round() is RoundResult.WAITING
+    assert site.registry.get("/subjects").json == ["s"]
+
+
 def test_response_from_before_a_takeover_is_not_applied(source: RegistrySource, site: Site) -> None:
     source.registry.registered("s", fixed(1))
     first, second = site.replica(source, "first"), site.replica(source, "second")
