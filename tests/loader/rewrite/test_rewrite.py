@@ -170,7 +170,7 @@ def test_a_load_committed_during_a_compaction_stays_visible(world: World) -> Non
     assert directory is not None and len(list(directory.iterdir())) == 2
 
 
-def test_the_slower_of_two_compactions_is_refused_and_leaves_no_staging(world: World) -> None:
+def test_the_slower_of_two_compactions_is_refused(world: World) -> None:
     ports = world.rewrites()
     merge = ports.run_merges
 
