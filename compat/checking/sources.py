@@ -54,11 +54,12 @@ def read_sources(
     found = find_files(arguments, stdin_name=stdin_name)
     texts, failures = read_texts(found.files, comments=comments)
     extra = find_files(type_files)
-    more, _ = read_texts(extra.files, comments=comments)
+    more, more_failures = read_texts(extra.files, comments=comments)
     types = TypeSet({**more, **texts}, given_types=frozenset(more), type_source=WorkingDirectoryFiles(comments))
     files = tuple(file for file in found.files if file.path in texts)
-    failed = (*found.failures, *failures, *extra.failures)
-    return Sources(files, texts, types, failed, FileScope(tuple(map(normalize_path, arguments))))
+    # A file may be selected both as a schema and for its types.
+    failed = dict.fromkeys((*found.failures, *failures, *extra.failures, *more_failures))
+    return Sources(files, texts, types, tuple(failed), FileScope(tuple(map(normalize_path, arguments))))
 
 
 def only_changed(sources: Sources, revision: str, *, comments: bool = False) -> Sources:

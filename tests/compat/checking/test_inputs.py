@@ -316,6 +316,15 @@ def test_given_types_precede_named_files(directory: Path, capsys: pytest.Capture
     assert re.search(r"^u/use\.avsc:1:68: .*\bh\.avsc", capsys.readouterr().err, re.MULTILINE)
 
 
+@pytest.mark.parametrize("schema", ["s/a.avsc", "missing.avsc"])
+def test_unreadable_file_of_types_is_reported_once(
+    directory: Path, capsys: pytest.CaptureFixture[str], schema: str
+) -> None:
+    assert main(["schema", "validate", schema, "--types", "missing.avsc"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("missing.avsc: error: ")
+
+
 def test_named_file_precedes_equally_near_copy(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, kind in (("types/h", "long"), ("target/h", "string")):
         Path(f"{name}.avsc").parent.mkdir()
