@@ -78,22 +78,24 @@ def latest_view(
     fold = LoadState.from_json(json.loads(state.load_schema.fold))
     if newest_id not in fold.routes:
         return None
-    load = load_record(load_schema_with_kafka(state.load_schema.text, state.kafka_column or kafka_column))
+    variant = state.kafka_column or kafka_column
+    load = load_record(load_schema_with_kafka(state.load_schema.text, variant))
     record = root_record(parse_schema(text, strict=False, source=f"schema {newest_id} of {state.load_schema.subject}"))
     columns = [
-        *_columns(load, record, fold.routes[newest_id]),
+        *_columns(load, record, fold.routes[newest_id], has_kafka=variant != "none"),
         *((name, quote_identifier(name), "") for name in PARTITION_COLUMNS[state.partition_by]),
     ]
     return ReplaceView(database, state.table + VIEW_SUFFIX, state.table, topic, tuple(columns))
 
 
-def _columns(load: Record, newest: Record, route: StoredRoute) -> Iterator[tuple[str, str, str]]:
-    """Yields (name, expression, comment) for each field of the newest version, and for the `kafka` column.
+def _columns(load: Record, newest: Record, route: StoredRoute, *, has_kafka: bool) -> Iterator[tuple[str, str, str]]:
+    """Yields (name, expression, comment) for each field of the newest version, and for the `kafka` column, if any.
 
     Args:
         load: the load schema, whose fields are the columns of the table.
         newest: the schema of the newest version.
         route: the route of the newest version: which column gets which field.
+        has_kafka: whether the last column of the table is the `kafka` column.
     """
     names: set[str] = set()
     for field, place in zip(newest.fields, route_places(route, len(newest.fields)), strict=True):
@@ -101,8 +103,7 @@ def _columns(load: Record, newest: Record, route: StoredRoute) -> Iterator[tuple
         name = field.name.lower() if field.name and field.name.lower() not in names else column.name.lower()
         names.add(name)
         yield name, _expression(column, _siblings(load, column, field.name)), column_comment(field.doc)
-    if load.fields[-1].name.lower().startswith("kafka") and load.fields[-1].name.lower() not in names:
-        name = load.fields[-1].name.lower()
+    if has_kafka and (name := load.fields[-1].name.lower()) not in names:
         yield name, quote_identifier(name), "partition, offset and timestamp of the message"
 
 

@@ -81,3 +81,10 @@ def test_view_keeps_names_apart_that_differ_only_in_case() -> None:
 
 def test_view_ignores_invalid_defaults() -> None:
     assert "`id`" in view([f("id", "long", default="none")])
+
+
+def test_removed_field_is_not_taken_for_the_kafka_column() -> None:
+    versions = [[f("a", "int"), f("kafka_note", "string")], [f("a", "int")]]
+    texts = (json.dumps({"type": "record", "name": "O", "fields": fields}) for fields in versions)
+    found = view_of(*texts, kafka_column="none")
+    assert [name for name, _, _ in found.columns] == ["a", "dt", "hr"]
