@@ -193,14 +193,15 @@ class AsgiFront:
             response, is_cached = await self._cached_or_run(scope, key_headers, NO_BODY, principal)
         else:
             response, is_cached, has_unread = await self._receive_and_run(scope, receive, key_headers, principal)
+        body = b"" if method == "HEAD" else response.body
         await send({"type": "http.response.start", "status": response.status, "headers": response.headers + echoed})
-        await send({"type": "http.response.body", "body": b"" if method == "HEAD" else response.body})
+        await send({"type": "http.response.body", "body": body})
         seconds = time.perf_counter() - started_at
         self._observe(
             scope,
             response.route,
             response.status,
-            len(response.body),
+            len(body),
             seconds,
             principal if is_cached else response.principal,
             cached=is_cached,

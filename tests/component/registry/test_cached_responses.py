@@ -263,6 +263,7 @@ def test_head_uses_the_cached_response_of_get(front: RegistryBehindFront) -> Non
     head = front.call("HEAD", path)
     assert front.observer.cached[-1]
     assert (head.status, head.headers, head.text) == (200, whole.headers, "")
+    assert front.observer.sizes[-2:] == [len(whole.text), 0]
 
 
 def test_observer_receives_the_route_of_cached_responses(front: RegistryBehindFront) -> None:

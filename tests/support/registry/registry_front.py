@@ -25,15 +25,17 @@ expired."""
 
 
 class RecordingObserver:
-    """Records for each response whether it came from the cache."""
+    """Records for each response whether it came from the cache, its route and its size."""
 
     def __init__(self) -> None:
         self.cached: list[bool] = []
         self.routes: list[str] = []
+        self.sizes: list[int] = []
 
-    def record(self, scope: Any, route: str, *_: Any, cached: bool) -> None:
+    def record(self, scope: Any, route: str, status: int, size: int, *_: Any, cached: bool) -> None:
         self.cached.append(cached)
         self.routes.append(route)
+        self.sizes.append(size)
 
 
 class RegistryBehindFront(Registry):
