@@ -54,7 +54,7 @@ def from_json(value: Any, wanted: type[T], where: str = "") -> T:
 
     Raises:
         ValueError: the value does not have this type; the message begins with the JSON pointer of the part that does
-            not fit, except for a mapping key that is no integer.
+            not fit.
     """
     try:
         return typing.cast(T, _reader(typing.cast(Any, wanted))(value))
@@ -135,12 +135,11 @@ def _fixed_reader(kinds: Sequence[Any], made: Callable[[Any], Any]) -> Reader:
 
 
 def _mapping_reader(key_type: Any, item_type: Any) -> Reader:
+    read_key = _integer if key_type is int else str
     read = _reader(item_type)
 
     def mapping(value: Any) -> Any:
-        return {
-            (int(key) if key_type is int else key): _at(key, read, item) for key, item in _plain(value, dict).items()
-        }
+        return {_at(key, read_key, key): _at(key, read, item) for key, item in _plain(value, dict).items()}
 
     return mapping
 
@@ -175,6 +174,13 @@ def _in_enum(value: str, wanted: Any) -> Any:
         return wanted(value)
     except ValueError as error:
         raise _Misfit(str(error)) from error
+
+
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise _Misfit(f"expected an integer as the key, found {text!r}") from error
 
 
 def _plain(value: Any, wanted: type) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import pytest
@@ -19,7 +19,7 @@ from headrace.loader.commit.document import (
     said_sha256,
     write_document,
 )
-from headrace.loader.commit.json_values import canonical, to_json
+from headrace.loader.commit.json_values import canonical, from_json, to_json
 from headrace.loader.commit.state import EMPTY, LoaderState, fold
 from support.loader.loader_samples import (
     committed_file,
@@ -126,6 +126,8 @@ def test_every_flipped_bit_is_detected() -> None:
 def test_a_value_of_another_shape_is_refused() -> None:
     with pytest.raises(ValueError, match=r"\bbuild\b"):
         read_document(write_document(load_schema()), Commit)
+    with pytest.raises(ValueError, match=r"^/orders/x: "):
+        from_json({"orders": {"x": 1}}, Mapping[str, Mapping[int, int]])  # type: ignore[type-abstract]
     with pytest.raises(TypeError, match=r"\bfloat\b"):
         to_json(1.5)
     assert read_document(write_document(load_schema()), LoadSchema).value == load_schema()
