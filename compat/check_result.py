@@ -94,8 +94,8 @@ class CheckedSchema:
 
     `compared` are the versions that it was compared with, newest first. `version_count` is the number of its versions
     in the baseline, see `VersionHistory`. `level_origin` is a phrase for the source of the level, such as "as
-    requested" or "the subject's own". `is_new`: the baseline has no version that belongs to it. `notes` are sentences
-    for the user.
+    requested" or "the registry's for this subject". `is_new`: the baseline has no version that belongs to it. `notes`
+    are sentences for the user.
     """
 
     file: str

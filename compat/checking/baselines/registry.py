@@ -358,7 +358,7 @@ class RegistryBaseline:
                 config = self._client.config(target)
             except SubjectLevelNotConfigured:
                 config = {"compatibilityLevel": default.value}
-        return parse_subject_config(subject, target, config, default)
+        return parse_subject_config(subject, target, config)
 
 
 def _renamed_subjects(candidates: Sequence[CandidateSchema], existing_subjects: Collection[str]) -> Iterator[str]:

@@ -117,16 +117,13 @@ def plain_subject(subject: str) -> str:
     return subject.removeprefix(":.:")
 
 
-def parse_subject_config(
-    requested: str, target: str, config: Mapping[str, Any], default: CompatibilityLevel
-) -> SubjectConfig:
+def parse_subject_config(requested: str, target: str, config: Mapping[str, Any]) -> SubjectConfig:
     """Parses a subject's configuration, as the registry returned it.
 
     Args:
         requested: the subject derived from the schema file.
         target: the subject that a registration goes to, which differs from `requested` if that is an alias.
         config: effective configuration of the target.
-        default: global level of the registry.
 
     Raises:
         UnsupportedConfig: the value of `compatibilityPolicy` is unknown.
@@ -146,7 +143,8 @@ def parse_subject_config(
         requested,
         target,
         level,
-        "the registry's" if level is default else "the subject's own",
+        # The effective configuration does not state whether a value is the subject's own or inherited.
+        "the registry's for this subject",
         policy == LOGICAL,
         bool(config.get("validateFields")),
         str(config.get("compatibilityGroup") or ""),

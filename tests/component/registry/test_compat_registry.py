@@ -63,6 +63,7 @@ def test_each_subject_is_checked_at_its_level(registry: ServedRegistry, run: Run
         client.register(subject, ORDER % ("long", ""))
     client.set_compatibility("FULL_TRANSITIVE", "strict-value")
     client.set_compatibility("NONE", "free-value")
+    client.set_compatibility("BACKWARD", "orders-value")
     write(orders=ORDER % ("double", ""), strict=ORDER % ("float", ""), free='"string"', new='"int"')
     code, out, err = run("compat", "check", "schemas", "--against-registry", registry.url, "--format", "json")
     assert (code, err) == (1, "")
@@ -73,6 +74,7 @@ def test_each_subject_is_checked_at_its_level(registry: ServedRegistry, run: Run
         "free-value": "NONE",
         "new-value": "BACKWARD",
     }
+    assert len({report["level_origin"] for report in found.values()}) == 1, "the scope of a level is unknown"
     assert {subject for subject, report in found.items() if not report["compatible"]} == {"strict-value"}
     assert found["strict-value"]["compared"] == [
         {"version": 2, "name": "strict-value version 2"},
