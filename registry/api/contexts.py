@@ -9,7 +9,7 @@ from headrace.registry.api.problems import BadRequest
 from headrace.registry.api.responses import json_response, paginate
 from headrace.registry.api.services import services
 from headrace.registry.errors import InvalidSubject
-from headrace.registry.names import context_name
+from headrace.registry.names import NAME_BYTES_MAX, context_name
 
 blueprint = Blueprint("contexts", __name__)
 
@@ -48,5 +48,7 @@ def _context(text: str) -> str:
         return context_name(text)
     except InvalidSubject:
         raise BadRequest(
-            400, f"The context '{text}' is not valid: its name has a colon or a control character"
+            400,
+            f"The context '{text}' is not valid: its name has a colon, a control character or more than "
+            f"{NAME_BYTES_MAX} bytes",
         ) from None

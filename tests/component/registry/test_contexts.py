@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from headrace.registry.names import NAME_BYTES_MAX
 from support.cases import all_cases
 from support.registry.registry_calls import STRING, USER_1, USER_2, Registry, RegistryInProcess, registry_in_process
 
@@ -136,11 +137,18 @@ def test_changes_below_a_context_apply_to_it(registry: Registry) -> None:
     assert registry.delete(path).json == [1]
 
 
-def test_context_name_with_colon_is_rejected(registry: Registry) -> None:
+def test_invalid_context_name_is_rejected_with_the_reason(registry: Registry) -> None:
     with all_cases() as case:
-        for path in ["/contexts/a:b/subjects", "/contexts/:.a:b/subjects/orders/versions", "/contexts/::/subjects"]:
+        for path, reason in [
+            ("/contexts/a:b/subjects", "colon"),
+            ("/contexts/:.a:b/subjects/orders/versions", "colon"),
+            ("/contexts/::/subjects", "colon"),
+            (f"/contexts/{'a' * NAME_BYTES_MAX}", f"{NAME_BYTES_MAX} bytes"),
+        ]:
             with case(path):
-                assert registry.get(path).error[:2] == (400, 400)
+                found = registry.get(path).error
+                assert found[:2] == (400, 400)
+                assert reason in found[2]
 
 
 def test_unqualified_subjects_and_ids_are_searched_in_all_contexts(registry: Registry) -> None:
