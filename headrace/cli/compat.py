@@ -136,9 +136,9 @@ def add_baseline_flags(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         action="extend",
         metavar="OLD",
-        help="git:REF or git:REF:PATH: the commit where this branch left REF (no network; follows renames); "
-        "git-tip:REF: the newest commit of REF; a directory; schema files, oldest first; or registry: the "
-        "registry of the settings",
+        help="git:REF or git:REF:PATH: the commit where this branch left REF (follows renames; no network, except in a "
+        "partial clone); git-tip:REF: the newest commit of REF; a directory; schema files, oldest first; or registry: "
+        "the registry of the settings",
     )
     group.add_argument(
         "--against-registry", metavar="URL", help="URL of a registry; each subject is checked at its own level"
