@@ -22,6 +22,7 @@ STEPS: Mapping[str, str] = {
     "spark": "starting Spark",
     "query": "running the query",
     "read": "reading messages and writing files",
+    "merge": "merging files",
     "validate": "validating what was read",
     "commit": "committing",
     "apply:index": "updating the file index",

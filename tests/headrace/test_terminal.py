@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import logging
+import re
 
 import pytest
 
-from headrace.cli.terminal import print_line, steps_shown
+from headrace.cli.terminal import STEPS, print_line, steps_shown
+from support.checkout import ROOT
 
 logger = logging.getLogger("tests.terminal")
 
@@ -41,6 +43,13 @@ def test_terminal_shows_steps_and_warnings() -> None:
         assert terminal.left_on_screen() == ["headrace: registry_unavailable error=refused", "unheard_of …"]
     assert terminal.left_on_screen() == ["headrace: registry_unavailable error=refused", ""]
     assert logging.getLogger().handlers == before
+
+
+def test_every_phase_that_the_loader_logs_has_a_text() -> None:
+    sources = [path.read_text() for package in ("loader", "pipeline") for path in (ROOT / package).rglob("*.py")]
+    phases = set(re.findall(r"phase_started phase=(\w+) ", "\n".join(sources)))
+    assert len(phases) > 5
+    assert phases <= STEPS.keys()
 
 
 @pytest.mark.parametrize(("variable", "value"), [("HEADRACE_LOG_LEVEL", "DEBUG"), ("TERM", "dumb")])
