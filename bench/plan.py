@@ -183,7 +183,7 @@ def plan_seconds(ranges: Sequence[OffsetRange], file_bytes_target: int) -> float
         topic: TopicState(
             "id", topic, topic, "hour", SCHEMA,
             {one.topic_partition.partition: PartitionState(0, 0, MESSAGE_BYTES * 1000) for one in members},
-            frozenset(), FileTotals(), FileTotals(), 1, 0,
+            frozenset(), FileTotals(), FileTotals(), 1,
         )
         for topic, members in topics.items()
     }  # fmt: skip

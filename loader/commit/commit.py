@@ -169,8 +169,7 @@ class TopicCommit:
     and `partition_by` are chosen by the topic's first commit and repeated by later ones. `kafka_column` is the variant
     of the `kafka` column in its files. `foreign_ids` are registered schema ids that the plan did not know.
     `previous_commit_number` is the topic's previous commit, 0 for none: readers follow these links and read no other
-    topic's commits. `previous_quarantine_commit_number` is its previous commit that added or removed quarantine files,
-    0 for none.
+    topic's commits.
 
     `continues` means that the next offsets remain valid although the topic id changed: it is the same topic, whose id
     the brokers did not report before or no longer report.
@@ -193,7 +192,6 @@ class TopicCommit:
     time_sources: Mapping[str, int]
     foreign_ids: frozenset[int]
     previous_commit_number: int = 0
-    previous_quarantine_commit_number: int = 0
     kafka_column: str = ""
     generation_before: int = 0
     rewrites: tuple[TimePartitionRewrite, ...] = dataclasses.field(default=(), metadata=MATTERS)

@@ -55,8 +55,7 @@ class FileTotals:
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """State of a topic. `commit_number` is the newest commit of this topic, `quarantine_commit_number` its newest
-    commit that added or removed quarantine files, 0 for none.
+    """State of a topic. `commit_number` is the newest commit of this topic.
 
     `foreign_ids` are registered schema ids in the topic's messages that need not be versions of its subject; every plan
     reads these schemas by id. `kafka_column` is the widest variant of the `kafka` column in any of the topic's files,
@@ -73,7 +72,6 @@ class TopicState:
     data: FileTotals
     quarantine: FileTotals
     commit_number: int
-    quarantine_commit_number: int
     generation: int = 0
     kafka_column: str = ""
 
@@ -185,10 +183,7 @@ def place(proposal: Commit, state: LoaderState) -> Commit:
     topics = {}
     for topic, committed in placed.topics.items():
         known = state.topics.get(topic)
-        before, quarantine = (known.commit_number, known.quarantine_commit_number) if known else (0, 0)
-        topics[topic] = dataclasses.replace(
-            committed, previous_commit_number=before, previous_quarantine_commit_number=quarantine
-        )
+        topics[topic] = dataclasses.replace(committed, previous_commit_number=known.commit_number if known else 0)
     return dataclasses.replace(placed, topics=topics)
 
 
@@ -213,7 +208,6 @@ def _fold_topic(known: TopicState | None, committed: TopicCommit, commit_number:
             data=FileTotals(),
             quarantine=FileTotals(),
             commit_number=commit_number,
-            quarantine_commit_number=0,
         )
     starts_again = known.topic_id != committed.topic_id and not committed.continues
     partitions = {} if starts_again else dict(known.partitions)
@@ -228,7 +222,6 @@ def _fold_topic(known: TopicState | None, committed: TopicCommit, commit_number:
         data=_totals(known.data, FileKind.DATA, committed),
         quarantine=_totals(known.quarantine, FileKind.QUARANTINE, committed),
         commit_number=commit_number,
-        quarantine_commit_number=commit_number if has_quarantine(committed) else known.quarantine_commit_number,
         generation=known.generation + (1 if committed.rewrites else 0),
         kafka_column=wider_column(known.kafka_column, committed.kafka_column),
     )
@@ -261,9 +254,3 @@ def _totals(known: FileTotals, kind: FileKind, committed: TopicCommit) -> FileTo
         records=known.records + sum(file.records for file in added) - sum(rewrite.records for rewrite in rewrites),
         bytes=max(0, known.bytes + sum(file.length for file in added) - sum(rewrite.bytes for rewrite in rewrites)),
     )
-
-
-def has_quarantine(committed: TopicCommit) -> bool:
-    """Whether `committed`, the part of a commit for one topic, adds or removes files of the topic's quarantine."""
-    kinds = {file.kind for file in committed.files} | {rewrite.kind for rewrite in committed.rewrites}
-    return FileKind.QUARANTINE in kinds

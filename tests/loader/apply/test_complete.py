@@ -30,9 +30,7 @@ MINUTE_MS = 60_000
 def state_of(*next_offsets: int, topic_id: str = "id-1") -> TopicState:
     partitions = {number: PartitionState(offset, 0, 1) for number, offset in enumerate(next_offsets)}
     totals = FileTotals()
-    return TopicState(
-        topic_id, "orders", "orders", "hour", load_schema(), partitions, frozenset(), totals, totals, 1, 0
-    )
+    return TopicState(topic_id, "orders", "orders", "hour", load_schema(), partitions, frozenset(), totals, totals, 1)
 
 
 def found(*ends: int, start: int = 0, error: str = "", topic_id: str = "id-1") -> DiscoveredTopic:

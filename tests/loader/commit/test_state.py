@@ -52,7 +52,7 @@ def test_the_first_commit_of_a_topic_creates_its_state() -> None:
     assert known.partitions[0].next_offset == 15
     assert known.partitions[0].bytes_per_kilo_offset == 100_000
     assert (known.data, known.quarantine) == (FileTotals(1, 5, 1_000), FileTotals())
-    assert (known.commit_number, known.quarantine_commit_number) == (1, 0)
+    assert known.commit_number == 1
 
 
 def test_bytes_per_offset_are_smoothed_over_the_runs() -> None:

@@ -35,7 +35,6 @@ def known_topic(next_offset: int = 100, topic_id: str = "id-1", bytes_per_kilo_o
         data=FileTotals(),
         quarantine=FileTotals(),
         commit_number=1,
-        quarantine_commit_number=0,
     )
 
 

@@ -50,7 +50,7 @@ def component(*intervals: tuple[int, int, int, int]) -> Component:
 def known(next_offset: int = 100, *, weight: int = 2_000) -> TopicState:
     partitions = {number: PartitionState(next_offset, 3, weight) for number in (0, 1)}
     totals = FileTotals()
-    return TopicState("id-1", "orders", "orders", "hour", load_schema(), partitions, frozenset(), totals, totals, 1, 0)
+    return TopicState("id-1", "orders", "orders", "hour", load_schema(), partitions, frozenset(), totals, totals, 1)
 
 
 def found(start: int, end: int, *, shared_end: int | None = None, topic_id: str = "id-1") -> DiscoveredTopic:

@@ -21,7 +21,7 @@ def folded_topic(*versions: str) -> TopicState:
         state = fold(state, number, parse_schema(text, strict=False), number)
     loaded = dataclasses.replace(load_schema(), text=state.text, fold=json.dumps(state.to_json()))
     totals = FileTotals()
-    return TopicState("id-1", "orders", "orders", "hour", loaded, {}, frozenset(), totals, totals, 1, 0)
+    return TopicState("id-1", "orders", "orders", "hour", loaded, {}, frozenset(), totals, totals, 1)
 
 
 def view_of(*versions: str, kafka_column: str = "position") -> ReplaceView:
