@@ -45,7 +45,11 @@ KAFKA_COLUMN_TYPE = "struct<partition:int,offset:bigint,timestamp:"
 prints types."""
 
 _LEADING = re.compile(r"\s+|--[^\n]*(?:\n|$)|/\*.*?\*/|\(", re.DOTALL)
-_WRITE_NODE = re.compile(r"(?m)^[\s:+|'-]*(Insert|Create|Merge|Delete|Update|Replace)\w*")
+_COMMAND = "org.apache.spark.sql.catalyst.plans.logical.Command"
+_READ_COMMANDS = ("Show", "Describe", "Explain")
+_WRITE_STATEMENTS = ("Insert", "Call", "ExecuteImmediate", "UnresolvedExecuteImmediate")
+"""Beginnings of the names of Spark's classes for commands that only read, and for writing statements that are not
+instances of `_COMMAND`."""
 _ADVICE = re.compile(r"\s*(Verify the spelling and correctness|If necessary set \"spark\.sql).*$")
 _POSITION = re.compile(r"line (\d+),? pos (\d+)|\(line (\d+), pos (\d+)\)")
 
@@ -155,14 +159,18 @@ def error_line(error: PySparkException | Py4JError) -> str:
 
 
 def _reject_writes(session: Any, statement: str) -> None:
-    """Raises `QueryFailed` for a statement that writes although it begins like a query, such as `WITH … INSERT`. The
-    parser of the Spark session decides."""
+    """Raises `QueryFailed` for a statement that writes although it begins like a query: `WITH … INSERT`, or a statement
+    after nested comments. The parser of the Spark session decides."""
     plan = session._jsparkSession.sessionState().sqlParser().parsePlan(statement)
-    found = _WRITE_NODE.search(plan.treeString())
-    if found is not None and not statement.lstrip(" (\n\t").upper().startswith(("SHOW", "EXPLAIN")):
-        raise QueryFailed(
-            f"only queries are allowed, and this statement would {found[1].lower()}; only loads change tables"
-        )
+    command = plan.getClass().getClassLoader().loadClass(_COMMAND)
+    nodes = [plan]
+    while nodes:
+        node = nodes.pop()
+        name = node.getClass().getSimpleName()
+        if name.startswith(_WRITE_STATEMENTS) or (command.isInstance(node) and not name.startswith(_READ_COMMANDS)):
+            raise QueryFailed(f"only queries are allowed, and Spark parses this as {name}; only loads change tables")
+        children = node.children()
+        nodes += [children.apply(index) for index in range(children.size())]
 
 
 def _collected(frame: DataFrame, with_values: bool) -> QueryResult:

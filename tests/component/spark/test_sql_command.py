@@ -136,6 +136,7 @@ def test_empty_results_and_show_statements(session: SparkSession, capsys: pytest
     assert run(session, "-- which?\n (select id from sales);").rows == (("1",),)
     assert run(session, "describe sales").rows[0][:2] == ("id", "int")
     assert len(run(session, "explain select * from sales").rows) == 1
+    assert run(session, "select 'a\nInsert b' from sales").rows == (("a\nInsert b",),)
 
 
 def test_values_do_not_depend_on_the_local_time_zone(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +155,9 @@ def test_values_do_not_depend_on_the_local_time_zone(session: SparkSession, monk
         ("select 1; select 2", "expected one query"),
         ("select raise_error('boom') from sales", "boom"),
         ("select cast('x' as int)", "'x' of the type"),
-        ("with a as (select 1 id) insert into sales select id, 'b' from a", "would insert"),
+        ("with a as (select 1 id) insert into sales select id, 'b' from a", "parses this as Insert"),
+        ("with a as (select 1 id) delete from sales", "parses this as Delete"),
+        ("/* /* */ select */ drop table sales", "parses this as DropTable"),
         ("explain selec", "Syntax error"),
     ],
 )
