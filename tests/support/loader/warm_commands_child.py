@@ -27,22 +27,19 @@ SYSTEM_CLOCK = load.now_ms
 
 
 class SharedSession(LoadSession):
-    """The Spark session that all commands share. If it was opened without a metastore and a command needs one, it is
-    replaced."""
+    """The Spark session that all commands share. If a command needs another metastore, or the session was opened
+    without one, it is replaced."""
 
     def __init__(self) -> None:
         super().__init__(outlives_load=True)
         self._metastore: str | None = None
 
-    def reached(self, settings: Settings) -> SparkSession:
-        if self.is_open and not self.is_alive:
-            self.close()
+    def with_metastore(self, settings: Settings) -> SparkSession:
         metastore = resolve_metastore(settings)
-        if self.is_open and metastore != self._metastore:
-            raise AssertionError(f"the session is on the metastore {self._metastore}, the command's is {metastore}")
-        session = super().reached(settings)
+        if self.is_open and (metastore != self._metastore or not self.is_alive):
+            self.close()
         self._metastore = metastore
-        return session
+        return super().with_metastore(settings)
 
 
 def run(words: list[str], now_ms: int | None) -> dict[str, Any]:
