@@ -249,6 +249,8 @@ def _look(answer: LocatedMessage, candidate: _Candidate, files: WarehouseFiles) 
             return None if found is None else ("found in it" if wanted in found else "")
     except FileNotFoundError:
         return None
+    except ValueError as error:
+        raise ValueError(f"{files.describe(candidate.path)}: {error}") from error
 
 
 def _of_no_row(answer: LocatedMessage, counts: RangeCounts) -> LocatedMessage:

@@ -11,6 +11,7 @@ import fastavro
 
 from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.file_index import FileIndex
+from headrace.loader.inspect.containers import damage_as_value_error
 from headrace.loader.inspect.published_files import published_files
 from headrace.loader.project.quarantine import SCHEMA
 from headrace.loader.work_unit import FileKind
@@ -37,10 +38,11 @@ def read_rows(file: IO[bytes]) -> Iterator[QuarantinedRow]:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is not an Avro file of quarantined messages.
+        ValueError: it is not an Avro file of quarantined messages, or it is truncated or damaged.
     """
-    for record in fastavro.reader(file, reader_schema=json.loads(SCHEMA)):
-        yield _row(record)
+    with damage_as_value_error():
+        for record in fastavro.reader(file, reader_schema=json.loads(SCHEMA)):
+            yield _row(record)
 
 
 @dataclass(frozen=True, slots=True)

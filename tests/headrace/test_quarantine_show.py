@@ -87,6 +87,17 @@ def test_error_is_one_line_that_names_the_flag_or_topic(tmp_path: Path, capsys: 
         assert re.match(f"headrace: {named}", line)
 
 
+def test_error_names_a_truncated_quarantine_file(
+    shelf: Shelf, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (path,) = (shelf.warehouse / "_quarantine" / "orders" / TIME_PARTITION).iterdir()
+    path.write_bytes(path.read_bytes()[:-20])
+    for verb in ("show", "list"):
+        assert main(["quarantine", verb, "orders", "--data-dir", str(tmp_path)]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert path.name in line
+
+
 def test_reasons_contain_every_quarantine_code() -> None:
     assert tuple(code.value for code in QuarantineCode) == REASONS
     assert tuple(code.value for code in QuarantineCode if code in REPLAYABLE) == REPLAYED

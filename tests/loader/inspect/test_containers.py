@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
+from collections.abc import Callable
+from typing import IO
 
 import pytest
 
 from headrace.avro_codec.encode import encode_bytes, encode_long
 from headrace.loader.inspect.containers import count_rows, positions
+from headrace.loader.inspect.quarantine import read_rows
 from headrace.loader.write.container import MAGIC
-from support.loader.shelf import container
+from support.loader.shelf import container, quarantine_container
 
 SYNC = bytes(range(16))
 
@@ -68,6 +72,24 @@ def test_damaged_container_is_refused(content: bytes, place: str) -> None:
     with pytest.raises(ValueError) as refused:
         counted(content)
     assert re.search(place, str(refused.value))
+
+
+@pytest.mark.parametrize(
+    ("whole", "read"),
+    [
+        (container([(0, n) for n in range(4)]), lambda file: list(positions(file) or ())),
+        (quarantine_container([(0, n) for n in range(4)]), lambda file: list(read_rows(file))),
+        (container([(0, n) for n in range(4)]), lambda file: counted(file.read())),
+    ],
+    ids=["positions", "read_rows", "count_rows"],
+)
+def test_reading_a_damaged_file_raises_no_other_error_than_valueerror(
+    whole: bytes, read: Callable[[IO[bytes]], object]
+) -> None:
+    for at, byte in enumerate(whole):
+        for damaged in (whole[:at], *(whole[:at] + bytes([byte ^ bit]) + whole[at + 1 :] for bit in (1, 0x40, 0x80))):
+            with contextlib.suppress(ValueError):
+                read(io.BytesIO(damaged))
 
 
 def test_a_file_without_the_kafka_column_has_no_positions() -> None:

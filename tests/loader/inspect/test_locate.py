@@ -189,9 +189,12 @@ def test_error_is_one_line_that_names_the_topic_argument_or_file(
         (line,) = capsys.readouterr().err.splitlines()
         assert re.search(named, line)
     path = shelf.warehouse / locate_offset(shelf, 5).files[0]
-    path.write_bytes(b"no container")
-    assert main(["locate", "orders", "0", "5", "--data-dir", str(tmp_path)]) == 2
-    assert "headrace verify" in capsys.readouterr().err
+    whole = path.read_bytes()
+    for damaged in (b"no container", whole[:-20]):
+        path.write_bytes(damaged)
+        assert main(["locate", "orders", "0", "8", "--data-dir", str(tmp_path)]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert re.search(rf"{path.name}.*headrace verify", line)
     (shelf.warehouse / "_headrace" / "log/000000002.json").write_text("{}")
     assert main(["locate", "orders", "0", "5", "--data-dir", str(tmp_path)]) == 2
     assert "000000002.json" in capsys.readouterr().err
