@@ -254,7 +254,7 @@ def test_socket_is_accessible_to_owner_only(sql: Server, directories: tuple[Path
     ("sent", "reason"),
     [
         (b"", "Expecting value"),
-        (b"{}", "expected statement"),
+        (b"{}", "with statement, database"),
         (b"x" * (QUERY_BYTES_MAX + 1), "expected at most"),
         (b"\xff", "can't decode"),
     ],
