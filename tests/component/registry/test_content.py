@@ -146,7 +146,7 @@ def test_unresolvable_references_are_rejected(registry: RegistryInProcess, subje
     many = [{"name": f"n.N{number}", "subject": "sub", "version": 1} for number in range(1001)]
     status, code, message = registry.register(subject, STRING, references=many).error
     assert (status, code) == (422, 42201)
-    assert "at most 1000" in message
+    assert "the limit is 1000" in message
 
 
 def test_references_to_soft_deleted_versions_are_rejected(registry: RegistryInProcess, subject: str) -> None:
