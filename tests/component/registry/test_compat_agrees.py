@@ -38,6 +38,7 @@ TYPES = (
 )
 KIND = '{"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["A"%s]}}'
 NUMBERS = itertools.count(1)
+ALL_CONTEXTS_SCOPE = ":.__GLOBAL:"
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,8 @@ class RegisteredWorld:
         self.world = world
         self.client = client
         self.number = next(NUMBERS)
-        # Resets the global settings of the previous world.
+        # Resets the settings outside of subjects that the previous world or another test has left.
+        client.set_config(dict.fromkeys(SETTINGS), ALL_CONTEXTS_SCOPE)
         client.set_config(dict.fromkeys(SETTINGS) | {"compatibility": "NONE"})
         client.set_config({"compatibility": "NONE"}, self.name("c/"))
         for short, versions in world.histories.items():
@@ -219,7 +221,6 @@ def test_check_agrees_with_registration(registry: ServedRegistry, tmp_path: Path
     assert code == (1 if refused else 0), f"check: {said}\nregistration: {refused}\n{json.dumps(world.configs)}"
 
 
-ALL_CONTEXTS_SCOPE = ":.__GLOBAL:"
 DIRECTORIES = {"d": 16, "c": 14}
 """Number of files in the default context and in another one; together too many for single requests."""
 
