@@ -73,7 +73,8 @@ class PostgresServer:
             f"autovacuum={'on' if durable else 'off'}",
             "listen_addresses=127.0.0.1",
             f"unix_socket_directories={self.directory}",
-            "max_connections=300",  # a registry with 40 busy threads has as many connections, and several may run at once
+            # A registry with 40 busy threads has as many connections, and several may run at the same time.
+            "max_connections=300",
             "max_wal_size=256MB",
             # In its own directory: segments in /dev/shm outlive a server that is killed.
             "dynamic_shared_memory_type=mmap",
