@@ -50,7 +50,7 @@ class BlockingCalls:
     def call_last(self, function: Callable[[], object]) -> None:
         """Calls the function now. If an earlier call is still running, the function is called after that has returned,
         in its thread."""
-        if self._call is None or not self._call.then(function):
+        if self._call is None or not self._call.run_after(function):
             function()
 
 
@@ -61,7 +61,7 @@ class _Call:
         self._function = function
         self._lock = threading.Lock()
         self._has_returned = threading.Event()
-        self._last: Callable[[], object] | None = None
+        self._final_function: Callable[[], object] | None = None
         try:
             threading.Thread(target=self._run, name="headrace-call", daemon=True).start()
         except RuntimeError:  # the interpreter is shutting down and starts no threads
@@ -74,20 +74,20 @@ class _Call:
             self.error = error
         with self._lock:
             self._has_returned.set()
-        if self._last is not None:
+        if self._final_function is not None:
             try:
-                self._last()
+                self._final_function()
             except Exception as error:
                 logger.warning("Kafka client not closed after a timed-out call error=%s", error_text(error))
 
     def returns_within(self, timeout_s: float) -> bool:
         return self._has_returned.wait(timeout_s)
 
-    def then(self, function: Callable[[], object]) -> bool:
+    def run_after(self, function: Callable[[], object]) -> bool:
         """Makes the thread run `function` after the function that it runs now. Returns False, and does not run
         `function`, if that other function has already returned."""
         with self._lock:
             if self._has_returned.is_set():
                 return False
-            self._last = function
+            self._final_function = function
             return True

@@ -37,7 +37,7 @@ from headrace.clients.decoding import Decoder, FetchedRecord
 from headrace.clients.delivered_offsets import DeliveredOffsets
 from headrace.clients.errors import ConsumerClosed, SourceUnavailable, UndecodableMessage
 from headrace.clients.fetch_buffer import FetchBuffer
-from headrace.clients.fork_safety import never_free, register_for_fork
+from headrace.clients.fork_safety import prevent_free, register_for_fork
 from headrace.clients.group_commits import COMMIT_TIMEOUT_S, GroupCommits
 from headrace.clients.kafka_client import BrokersUnreachable, create_client, error_text, reach_brokers
 from headrace.clients.kafka_errors import DeferredErrors, error_to_raise, is_fatal
@@ -347,7 +347,7 @@ class Consumer:
         """Makes the consumer unusable in a forked child, without closing it."""
         self._closed = "this consumer belongs to the parent process; create it after the fork"
         self._is_forked = True
-        never_free(self._kafka)
+        prevent_free(self._kafka)
         if self._count is not None:
             self._count.abandon_after_fork()
 
@@ -521,30 +521,30 @@ class Consumer:
         if self._count is not None:
             self._count.publish_if_due()
         try:
-            if self._delivered.is_uncertain:
-                self._refetch_missed()
-            self._delivered.is_uncertain = True
+            if self._delivered.is_fetch_unfinished:
+                self._seek_to_lost()
+            self._delivered.is_fetch_unfinished = True
             found = self._kafka.consume(records_max, 0)
             if not found and not self._buffer.ready:
                 left_s = max(0.0, self._wait_until - time.monotonic())
-                one = self._kafka.poll(min(POLL_S, left_s))  # `consume` would wait for `records_max` records
-                found = [] if one is None else [one]
+                message = self._kafka.poll(min(POLL_S, left_s))  # `consume` would wait for `records_max` records
+                found = [] if message is None else [message]
             self._add_to_buffer(found)
-            self._delivered.is_uncertain = False
+            self._delivered.is_fetch_unfinished = False
             self._deferred.raise_first()
             self._assignment.start(self._kafka)
         except KafkaException as error:
             raise SourceUnavailable(f"the brokers do not respond: {error_text(error)}") from error
 
-    def _refetch_missed(self) -> None:
+    def _seek_to_lost(self) -> None:
         """Seeks back to records that were lost: an exception interrupted the fetch to which the Kafka client returned
         them."""
         for record in self._buffer:  # the last record may be buffered, but not recorded
             if not record.is_end:
                 topic_partition = (record.topic, record.partition)
-                behind = self._delivered.next_offsets.get(topic_partition, 0)
-                self._delivered.next_offsets[topic_partition] = max(behind, record.offset + 1)
-        for topic_partition, offset in self._delivered.find_missed(self._kafka, self._assignment.owned, self._unread):
+                next_offset = self._delivered.next_offsets.get(topic_partition, 0)
+                self._delivered.next_offsets[topic_partition] = max(next_offset, record.offset + 1)
+        for topic_partition, offset in self._delivered.find_lost(self._kafka, self._assignment.owned, self._unread):
             self._seek_kafka(topic_partition, offset)
 
     def _add_to_buffer(self, found: Iterable[Any]) -> None:

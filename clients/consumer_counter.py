@@ -14,7 +14,7 @@ from headrace.audit.count import WindowCounter
 from headrace.audit.row import AuditOutcome, AuditRow, Tier, range_row_id
 from headrace.clients.audit_publisher import AuditPublisher
 from headrace.clients.decoding import FetchedRecord
-from headrace.clients.fork_safety import never_free
+from headrace.clients.fork_safety import prevent_free
 from headrace.clients.kafka_client import create_client
 from headrace.registry.client import RegistryClient
 from headrace.settings import Settings
@@ -83,7 +83,7 @@ class ConsumerCounter:
 
     def abandon_after_fork(self) -> None:
         """Prevents a forked child process from closing the parent's Kafka client."""
-        never_free(self._kafka)
+        prevent_free(self._kafka)
 
     def _take_rows(self) -> list[AuditRow]:
         now_ms = time.time_ns() // 1_000_000

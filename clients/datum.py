@@ -41,7 +41,7 @@ UUID_TEXT: Final = re.compile("[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12
 """The canonical form of a UUID; Python also accepts other forms."""
 
 _FLOATS: Final = {PrimitiveType.FLOAT: struct.Struct("<f"), PrimitiveType.DOUBLE: struct.Struct("<d")}
-WHOLE_DOUBLE_MOST: Final = 2**53
+EXACT_DOUBLE_INTEGER_MAX: Final = 2**53
 """Largest integer up to which a double represents every integer."""
 FLOAT_LIMIT: Final = 2.0**128 - 2.0**103
 """A double of at least this size rounds to infinity as a 32-bit float."""
@@ -69,7 +69,7 @@ _LOGICAL_CLASSES: Final[Mapping[str, tuple[type, ...]]] = {
 }
 """Python classes of logical types, besides those of the underlying type. Python has no class with nanoseconds."""
 _LOGICAL_CLASSES_OF_FIXED: Final[Mapping[str, tuple[type, ...]]] = {"decimal": (decimal.Decimal,)}
-_NO_LISTS: Final = (str, bytes, bytearray, memoryview, Mapping)
+_NON_ARRAY_TYPES: Final = (str, bytes, bytearray, memoryview, Mapping)
 """Iterable classes that are not accepted as Avro arrays, because such a value is probably a mistake."""
 
 
@@ -105,7 +105,7 @@ def _find(schema: Schema, node: Type, value: Any, path: str) -> DatumProblem | N
     if isinstance(node, Union):
         return _find_in_union(schema, node, value, path)
     if isinstance(node, Array):
-        if isinstance(value, _NO_LISTS) or not isinstance(value, Sequence):
+        if isinstance(value, _NON_ARRAY_TYPES) or not isinstance(value, Sequence):
             return _expected("array (a list)", value, path)
         items = ((f"[{index}]", item) for index, item in enumerate(value))
         return _find_in_items(schema, node.items, items, path)
@@ -349,12 +349,12 @@ def is_recursive(schema: Schema) -> bool:
     return is_found(schema.root)
 
 
-def is_deeper(value: Any, most: int) -> bool:
-    """Returns whether lists and dicts in `value` are nested more than `most` times, or contain themselves."""
+def is_deeper(value: Any, depth_max: int) -> bool:
+    """Returns whether lists and dicts in `value` are nested more than `depth_max` times, or contain themselves."""
     rest = [(value, 0)]
     while rest:
         inner, depth = rest.pop()
-        if depth > most:
+        if depth > depth_max:
             return True
         if isinstance(inner, Mapping):
             rest.extend((each, depth + 1) for each in inner.values())

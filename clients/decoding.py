@@ -152,7 +152,7 @@ class Decoder:
                 find_time_field(schema, self._time_properties[topic], time_fields),
             )
         except Exception as error:  # fastavro rejects some valid schemas
-            return _Writer(_refusing(f"the schema cannot be used: {error_text(error)}"), None, None, None)
+            return _Writer(_always_raising(f"the schema cannot be used: {error_text(error)}"), None, None, None)
 
     def _time_property(self, subject: str) -> str:
         try:
@@ -163,7 +163,7 @@ class Decoder:
             return ""  # the topic may have no subject; its messages are decoded nevertheless
 
 
-def _refusing(reason: str) -> Check:
+def _always_raising(reason: str) -> Check:
     def check(body: bytes) -> None:
         raise BadBody(reason)
 

@@ -15,7 +15,7 @@ from confluent_kafka import TopicPartition
 
 from headrace.clients.partitions import TopicAndPartition, as_kafka_partitions, at_commit_or
 
-NOTHING_TAKEN: Final = confluent_kafka.OFFSET_INVALID
+NO_POSITION: Final = confluent_kafka.OFFSET_INVALID
 """The position that the Kafka client reports for a partition from which it has returned no message yet."""
 
 
@@ -25,7 +25,7 @@ class DeliveredOffsets:
     def __init__(self) -> None:
         self.next_offsets: dict[TopicAndPartition, int] = {}
         """Offset after the last received record of each partition; before the first record its start, if known."""
-        self.is_uncertain = False
+        self.is_fetch_unfinished = False
 
     def start(self, partitions: Iterable[TopicPartition]) -> None:
         """Stores the offsets at which reading of these partitions starts."""
@@ -36,7 +36,7 @@ class DeliveredOffsets:
         for topic_partition in topic_partitions:
             self.next_offsets.pop(topic_partition, None)
 
-    def find_missed(
+    def find_lost(
         self, kafka: Any, owned: frozenset[TopicAndPartition], awaited_ends: Iterable[TopicAndPartition]
     ) -> list[tuple[TopicAndPartition, int]]:
         """Returns the partitions with lost messages, each with the offset to seek back to. An exception interrupted the
@@ -56,7 +56,7 @@ class DeliveredOffsets:
         for each in kafka.position(as_kafka_partitions(owned)):
             topic_partition = (each.topic, each.partition)
             next_offset = self.next_offsets.get(topic_partition)
-            if topic_partition in ends or each.offset not in (NOTHING_TAKEN, next_offset):
+            if topic_partition in ends or each.offset not in (NO_POSITION, next_offset):
                 if next_offset is None:
                     unknown.append(topic_partition)
                 else:

@@ -171,9 +171,9 @@ def compiled_schema(schema: Schema, *, logical_types: bool = True) -> Any:
     compiled = _parsed(schema, logical_types)
     records = {name.full: node for name, node in schema.names.items() if isinstance(node, Record)}
     for defined in _records(compiled):
-        for field, its_json in zip(records[defined["name"]].fields, defined["fields"], strict=True):
+        for field, field_json in zip(records[defined["name"]].fields, defined["fields"], strict=True):
             if not _is_json_value(schema, field):
-                its_json["default"] = _default_value(schema, field, logical_types)
+                field_json["default"] = _default_value(schema, field, logical_types)
     return compiled
 
 
@@ -186,11 +186,13 @@ def _parsed(schema: Schema, logical_types: bool) -> Any:
     Args:
         logical_types: False removes logical types from the schema, so that values have the underlying types.
     """
-    its_json = json.loads(self_contained_text(schema), object_hook=_valid if logical_types else _without_logical_type)
+    schema_json = json.loads(
+        self_contained_text(schema), object_hook=_valid if logical_types else _without_logical_type
+    )
     aliases = _aliases(schema)
     named: dict[str, Any] = {alias: {} for alias in aliases}
     try:
-        parsed = fastavro.parse_schema(its_json, named)
+        parsed = fastavro.parse_schema(schema_json, named)
     except (SchemaParseException, UnknownType) as error:
         raise AvroSchemaError(f"fastavro rejects it: {' '.join(str(error).split())}") from error
     parsed = _renamed(parsed, aliases)
@@ -257,10 +259,10 @@ def _is_json_value(schema: Schema, field: Field) -> bool:
 def _default_value(schema: Schema, field: Field, logical_types: bool) -> Any:
     """Returns the value that the default of a field represents: without `logical_types` in the underlying type, such as
     int instead of datetime. Returns the default's JSON if that does not fit the type, as in some old schemas."""
-    its_schema = dataclasses.replace(schema, root=field.type)
+    field_schema = dataclasses.replace(schema, root=field.type)
     try:
         body = encode_default(schema, field.type, field.default)
-        return fastavro.schemaless_reader(BytesIO(body), _parsed(its_schema, logical_types), None)
+        return fastavro.schemaless_reader(BytesIO(body), _parsed(field_schema, logical_types), None)
     except Exception:  # fastavro raises errors of many types
         return field.default
 

@@ -56,7 +56,7 @@ def _long(value: int) -> bytes:
         return _EVEN_CONTINUED[low & 0x1FFF] + _CONTINUED[low >> 13] + _SHORT[value >> 27]
     number = value << 1 if value >= 0 else ~(value << 1)
     if number >> 64:
-        raise _NotPlain
+        raise _UnsupportedValue
     found = b""
     while number >> 14:
         found += _CONTINUED[number & 0x3FFF]
@@ -72,7 +72,7 @@ def _int(value: int) -> bytes:
         _NotPlain: the number has more than 32 bits.
     """
     if not -0x80000000 <= value <= 0x7FFFFFFF:
-        raise _NotPlain
+        raise _UnsupportedValue
     return _long(value)
 
 
@@ -89,11 +89,11 @@ ENCODER_ERRORS: Final[tuple[type[Exception], ...]] = (
 """Errors that encoders raise for values that do not fit."""
 
 
-class _NotPlain(Exception):
+class _UnsupportedValue(Exception):
     """The generated encoder does not handle the value, for example a datetime; another encoder must encode it."""
 
 
-class _Unsupported(Exception):
+class _UnsupportedSchema(Exception):
     """The schema has a type, such as fixed, for which no encoder is generated, or is too large; another encoder must be
     used."""
 
@@ -121,18 +121,21 @@ _NUMBER: Final = (
 _SIZE: Final = "EVEN[{value}_size] if {value}_size < 8192 else varint({value}_size << 1)"
 
 _PRIMITIVES: Final[dict[PrimitiveType, tuple[str, tuple[_Part, ...]]]] = {
-    PrimitiveType.NULL: ("if {value} is not None: raise Unfit", ()),
-    PrimitiveType.BOOLEAN: ("if {value}.__class__ is not bool: raise Unfit", (_Part("{value}", "?"),)),
-    PrimitiveType.INT: ("if {value}.__class__ is not int: raise Unfit", (_Part(_NUMBER.replace("long_", "int_")),)),
-    PrimitiveType.LONG: ("if {value}.__class__ is not int: raise Unfit", (_Part(_NUMBER),)),
+    PrimitiveType.NULL: ("if {value} is not None: raise Unsupported", ()),
+    PrimitiveType.BOOLEAN: ("if {value}.__class__ is not bool: raise Unsupported", (_Part("{value}", "?"),)),
+    PrimitiveType.INT: (
+        "if {value}.__class__ is not int: raise Unsupported",
+        (_Part(_NUMBER.replace("long_", "int_")),),
+    ),
+    PrimitiveType.LONG: ("if {value}.__class__ is not int: raise Unsupported", (_Part(_NUMBER),)),
     PrimitiveType.FLOAT: (
-        f"if {{value}}.__class__ is not float or not {-FLOAT_MAX} < {{value}} < {FLOAT_MAX}: raise Unfit",
+        f"if {{value}}.__class__ is not float or not {-FLOAT_MAX} < {{value}} < {FLOAT_MAX}: raise Unsupported",
         (_Part("{value}", "f"),),
     ),
-    PrimitiveType.DOUBLE: ("if {value}.__class__ is not float: raise Unfit", (_Part("{value}", "d"),)),
+    PrimitiveType.DOUBLE: ("if {value}.__class__ is not float: raise Unsupported", (_Part("{value}", "d"),)),
     PrimitiveType.STRING: ("{value} = utf8({value})\n{value}_size = len({value})", (_Part(_SIZE), _Part("{value}"))),
     PrimitiveType.BYTES: (
-        "if {value}.__class__ is not bytes: raise Unfit\n{value}_size = len({value})",
+        "if {value}.__class__ is not bytes: raise Unsupported\n{value}_size = len({value})",
         (_Part(_SIZE), _Part("{value}")),
     ),
 }
@@ -156,18 +159,18 @@ def compile_encoder(schema: Schema, prefix: bytes, encode_any: Callable[[Any], b
     writer = _Writer(schema)
     try:
         lines, parts = writer.code(schema.root, "value", frozenset(), 1)
-    except _Unsupported:
+    except _UnsupportedSchema:
         return encode_any
     written = writer.join_parts([_Part("prefix"), *parts])
-    plain = [*lines, f"return join([{', '.join(written)}])"]
+    statements = [*lines, f"return join([{', '.join(written)}])"]
     # `encode_any` handles values that are not plain. Other errors, such as those of signal handlers, are raised.
     source = "\n".join(
         [
             "def encode(given):",
             "    value = given",
             "    try:",
-            *_indented(_indented(plain)),
-            "    except NOT_PLAIN:",
+            *_indented(_indented(statements)),
+            "    except UNSUPPORTED:",
             "        pass",
             "    return encode_any(given)",
         ]
@@ -185,8 +188,8 @@ def compile_encoder(schema: Schema, prefix: bytes, encode_any: Callable[[Any], b
         "SHORT": _SHORT,
         "EVEN": _EVEN,
         "EVEN_CONTINUED": _EVEN_CONTINUED,
-        "Unfit": _NotPlain,
-        "NOT_PLAIN": (*ENCODER_ERRORS, _NotPlain),
+        "Unsupported": _UnsupportedValue,
+        "UNSUPPORTED": (*ENCODER_ERRORS, _UnsupportedValue),
     }
     # Names of the schema appear in the source only as `repr`, so they cannot inject code.
     exec(compile(source, "<encoder of a schema>", "exec"), names)  # noqa: S102
@@ -217,15 +220,15 @@ class _Writer:
         """
         node = self._schema.resolve(node)
         if depth > DEPTH_MAX or next(self._numbers) > NODES_MAX:
-            raise _Unsupported
+            raise _UnsupportedSchema
         if isinstance(node, Primitive):
             lines, parts = _PRIMITIVES[node.type]
             name = node.logical.name if node.logical is not None else ""
             if node.type in INT_RANGES and name in LOGICAL_RANGES:
                 least, most = LOGICAL_RANGES[name]
-                lines += f"\nif not {least} <= {{value}} <= {most}: raise Unfit"
+                lines += f"\nif not {least} <= {{value}} <= {most}: raise Unsupported"
             elif node.type is PrimitiveType.STRING and name == "uuid":
-                lines = "if uuid_text({value}) is None: raise Unfit\n" + lines
+                lines = "if uuid_text({value}) is None: raise Unsupported\n" + lines
             return _Code(
                 lines.format(value=value).split("\n"),
                 [_Part(part.expression.format(value=value), part.code) for part in parts],
@@ -248,7 +251,7 @@ class _Writer:
             return self._blocks("dict", value, f"for {key}, {item} in {value}.items():", entry)
         if isinstance(node, Union):
             return self._optional(node, value, inside, depth)
-        raise _Unsupported
+        raise _UnsupportedSchema
 
     def join_parts(self, parts: list[_Part]) -> list[str]:
         """Returns Python expressions that together yield the bytes of these parts of an encoded value. Adjacent parts
@@ -264,7 +267,9 @@ class _Writer:
         return written
 
     def _record(self, node: Record, value: str, inside: frozenset[Any], depth: int) -> _Code:
-        found = _Code([f"if {value}.__class__ is not dict or len({value}) != {len(node.fields)}: raise Unfit"], [])
+        found = _Code(
+            [f"if {value}.__class__ is not dict or len({value}) != {len(node.fields)}: raise Unsupported"], []
+        )
         for field in node.fields:
             name = self._variable()
             found.lines.append(f"{name} = {value}[{field.name!r}]")
@@ -280,7 +285,7 @@ class _Writer:
             for each in self.join_parts(item.parts)
         ]
         lines = [
-            f"if {value}.__class__ is not {kind}: raise Unfit",
+            f"if {value}.__class__ is not {kind}: raise Unsupported",
             *begin,
             loop,
             *_indented([*item.lines, *add, "pass"]),
@@ -291,14 +296,14 @@ class _Writer:
         branches = [self._schema.resolve(branch) for branch in node.branches]
         is_null = [isinstance(branch, Primitive) and branch.type is PrimitiveType.NULL for branch in branches]
         if sorted(is_null) != [False, True]:
-            raise _Unsupported
+            raise _UnsupportedSchema
         null = is_null.index(True)
-        nothing, something = self._constant((varint(null << 1),)), self._constant(varint((1 - null) << 1))
+        null_branch, value_branch = self._constant((varint(null << 1),)), self._constant(varint((1 - null) << 1))
         lines, parts = self.code(branches[1 - null], value, inside, depth + 1)
         found = self._variable()
-        written = ", ".join([something, *self.join_parts(parts)])
+        written = ", ".join([value_branch, *self.join_parts(parts)])
         return _Code(
-            [f"if {value} is None: {found} = {nothing}", "else:", *_indented([*lines, f"{found} = ({written},)"])],
+            [f"if {value} is None: {found} = {null_branch}", "else:", *_indented([*lines, f"{found} = ({written},)"])],
             [_Part(f"*{found}")],
         )
 

@@ -28,7 +28,7 @@ def register_for_fork(client: ForkAware) -> None:
     _CLIENTS.add(client)
 
 
-def never_free(kafka: Any) -> None:
+def prevent_free(kafka: Any) -> None:
     """Prevents Python from freeing a confluent-kafka client in a forked child: this would wait for ever for threads
     that only the parent has."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(kafka))

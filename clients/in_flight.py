@@ -30,7 +30,7 @@ by `CHECK_EVERY_MESSAGES` messages below `LARGE_BYTES` and by one large message 
 
 LOG_FAILURES_EVERY_S: Final = 5.0
 _COST_BYTES: Final = attrgetter("cost_bytes")
-LATE: Final = "not acknowledged in time; they may still arrive"
+NOT_ACKNOWLEDGED: Final = "not acknowledged in time; they may still arrive"
 
 
 class _ThreadState(threading.local):
@@ -82,10 +82,10 @@ class InFlight:
         if delivery.ticket is not None:
             self._counter.withdraw(delivery.ticket)
 
-    def has_capacity(self, own_bytes: int) -> bool:
+    def has_capacity(self, message_bytes: int) -> bool:
         """Returns whether the messages in flight fit into the memory limit. They include the message that is about to
-        be sent, which has `own_bytes` and may exceed the limit on its own."""
-        return self._bytes <= max(UNACKNOWLEDGED_BYTES_MAX, own_bytes)
+        be sent, which has `message_bytes` and may exceed the limit on its own."""
+        return self._bytes <= max(UNACKNOWLEDGED_BYTES_MAX, message_bytes)
 
     def pending(self) -> list[Delivery]:
         """Returns the messages that were passed to the Kafka client, and for which no acknowledgement or failure was
@@ -115,26 +115,26 @@ class InFlight:
                 self._counter.acknowledge(acknowledged)
         self.log_failures(only_when_due=True)
 
-    def run_callbacks(self, until: float = math.inf) -> None:
+    def run_callbacks(self, deadline: float = math.inf) -> None:
         """Calls `on_delivery` in the current thread for each acknowledged or failed message for which it was not called
-        yet. Begins no call after the time `until` on the monotonic clock.
+        yet. Begins no call after the time `deadline` on the monotonic clock.
 
         Does nothing inside an `on_delivery`, because the outer call continues with the next message. If a signal
         handler raises, it interrupts at most the running call; the other messages wait for the next call of this
         method.
         """
         thread = threading.get_ident()
-        while self._callback_queue and not self._thread_state.is_in_callback and time.monotonic() < until:
+        while self._callback_queue and not self._thread_state.is_in_callback and time.monotonic() < deadline:
             empty: deque[Delivery] = deque()
             try:
                 with self._lock:
                     self._requeue_callbacks(thread)  # left by an interrupted call
                     # A signal handler may raise after each function call; there is none between these two lines.
-                    calling = self._running_callbacks[thread] = self._callback_queue
+                    running = self._running_callbacks[thread] = self._callback_queue
                     self._callback_queue = empty
-                while calling and time.monotonic() < until:
-                    self._call(calling[0])
-                    calling.popleft()
+                while running and time.monotonic() < deadline:
+                    self._call(running[0])
+                    running.popleft()
             finally:
                 self._thread_state.is_in_callback = False
                 with self._lock:
@@ -155,10 +155,10 @@ class InFlight:
     def _requeue_callbacks(self, thread: int) -> None:
         """Returns the messages that `thread` has taken, but not passed to `on_delivery`, to the front of the queue. The
         caller must hold the lock."""
-        calling = self._running_callbacks.get(thread)
-        if calling is None:
+        running = self._running_callbacks.get(thread)
+        if running is None:
             return
-        left = deque(each for each in calling if not each.is_callback_started)
+        left = deque(each for each in running if not each.is_callback_started)
         left.extend(self._callback_queue)
         self._callbacks_done.notify_all()
         self._callback_queue = left
@@ -172,15 +172,15 @@ class InFlight:
         """
         if self._thread_state.is_in_callback:
             return True
-        until = time.monotonic() + timeout_s
+        deadline = time.monotonic() + timeout_s
         with self._lock:
             self._requeue_callbacks(threading.get_ident())
-            telling = set(self._callback_queue).union(*self._running_callbacks.values())
-        self.run_callbacks(until)
+            awaited = set(self._callback_queue).union(*self._running_callbacks.values())
+        self.run_callbacks(deadline)
         with self._lock:
             return self._callbacks_done.wait_for(
-                lambda: all(map(telling.isdisjoint, (self._callback_queue, *self._running_callbacks.values()))),
-                max(0.0, until - time.monotonic()),
+                lambda: all(map(awaited.isdisjoint, (self._callback_queue, *self._running_callbacks.values()))),
+                max(0.0, deadline - time.monotonic()),
             )
 
     def _move_added(self) -> None:
@@ -211,7 +211,7 @@ class InFlight:
                 topic=topic,
             )
 
-    def raise_failed(self, waited_for: Iterable[Delivery], incomplete: Counter[str]) -> None:
+    def raise_failed(self, awaited: Iterable[Delivery], incomplete: Counter[str]) -> None:
         """Ends a flush: raises FlushFailed if messages failed since the last flush or are not acknowledged.
 
         Args:
@@ -222,12 +222,12 @@ class InFlight:
         self.process_completed()
         with self._lock:
             failed, self._failed = self._failed, Counter()
-            failed.update(delivery.topic for delivery in waited_for if delivery.failed_in_flush < self._flush_number)
+            failed.update(delivery.topic for delivery in awaited if delivery.failed_in_flush < self._flush_number)
             self._flush_number += 1
             self.unreported.clear()
         self.log_failures(only_when_due=False)
         if failed or incomplete:
-            raise FlushFailed(failed + incomplete, self._failure if failed else LATE)
+            raise FlushFailed(failed + incomplete, self._failure if failed else NOT_ACKNOWLEDGED)
 
     def log_failures(self, *, only_when_due: bool) -> None:
         """Logs the number of failed messages of each topic that were not logged yet. With `only_when_due`, does so at

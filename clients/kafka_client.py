@@ -92,7 +92,7 @@ def reach_brokers(settings: Settings, timeout_s: float) -> dict[str, Any]:
     return {"bootstrap.servers": servers, "reconnect.backoff.max.ms": 1000, **options}
 
 
-def as_ms(name: str, seconds: float, most_ms: int) -> int:
+def as_ms(name: str, seconds: float, ms_max: int) -> int:
     """Returns a time limit of `seconds` as milliseconds for the Kafka client.
 
     Args:
@@ -100,10 +100,10 @@ def as_ms(name: str, seconds: float, most_ms: int) -> int:
         most_ms: largest value that the Kafka client allows.
 
     Raises:
-        ValueError: the time is longer than `most_ms`, or not a number.
+        ValueError: the time is longer than `ms_max`, or not a number.
     """
-    if not seconds * 1000 <= most_ms:
-        raise ValueError(f"{name}={seconds:g}: the Kafka client allows at most {most_ms // 1000} s")
+    if not seconds * 1000 <= ms_max:
+        raise ValueError(f"{name}={seconds:g}: the Kafka client allows at most {ms_max // 1000} s")
     return int(seconds * 1000)
 
 

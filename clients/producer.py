@@ -42,7 +42,7 @@ from headrace.clients.errors import (
     ProducerError,
     ValueRefused,
 )
-from headrace.clients.fork_safety import never_free, register_for_fork
+from headrace.clients.fork_safety import prevent_free, register_for_fork
 from headrace.clients.in_flight import CHECK_EVERY_MESSAGES, LARGE_BYTES, InFlight
 from headrace.clients.kafka_client import (
     BrokersUnreachable,
@@ -258,11 +258,11 @@ class Producer:
         try:
             self._flush_messages(deadline)
             now = time.monotonic()
-            taking = RowSelection.ENDED
+            selection = RowSelection.ENDED
             if now - self._open_published_at >= OPEN_WINDOWS_EVERY_S:
                 self._open_published_at = now
-                taking = RowSelection.ALL
-            self._publish(taking, deadline)
+                selection = RowSelection.ALL
+            self._publish(selection, deadline)
         finally:
             if self._deferred_close_timeout_s is not None:
                 self._close_deferred()
@@ -423,20 +423,20 @@ class Producer:
             f"topic {topic}: the message cannot be sent: {text}", topic=topic, subject=delivery.subject
         )
 
-    def _wait_for_capacity(self, own_bytes: int) -> None:
-        """Waits while a message of `own_bytes` and the messages in flight together exceed the memory limit. The wait
-        ends at the latest when the messages in flight have reached their delivery timeout, or when the producer closes.
-        """
+    def _wait_for_capacity(self, message_bytes: int) -> None:
+        """Waits while a message of `message_bytes` and the messages in flight together exceed the memory limit. The
+        wait ends at the latest when the messages in flight have reached their delivery timeout, or when the producer
+        closes."""
         self._has_polled = True
         self._poll(0.0)
-        while not self._in_flight.has_capacity(own_bytes) and not self._closed:
+        while not self._in_flight.has_capacity(message_bytes) and not self._closed:
             self._poll(POLL_EVERY_S)
 
     def _flush_messages(self, deadline: float) -> None:
         """Waits until all messages in flight are acknowledged or failed, at most until `deadline` on the monotonic
         clock. Raises FlushFailed if any message failed since the last flush or is still in flight."""
         in_flight, call = self._in_flight, self._signal_safe.call
-        waiting = waited_for = call(in_flight.pending)
+        waiting = awaited = call(in_flight.pending)
         left_s = 1.0
         while waiting and left_s > 0:
             left_s = deadline - time.monotonic()
@@ -446,7 +446,7 @@ class Producer:
         call(in_flight.process_completed)
         if not in_flight.wait_for_callbacks(deadline - time.monotonic()):
             logger.warning("flush timed out while on_delivery was running")
-        call(in_flight.raise_failed, waited_for, Counter(delivery.topic for delivery in waiting))
+        call(in_flight.raise_failed, awaited, Counter(delivery.topic for delivery in waiting))
 
     def _process_responses(self, poll: Callable[[float], object], timeout_s: float) -> None:
         """Processes responses of the brokers. A fatal error of the Kafka client is logged and not raised: the client
@@ -462,7 +462,7 @@ class Producer:
             logger.error("Kafka client failed, further messages fail too error=%s", error_text(error))
         self._in_flight.process_completed()
 
-    def _publish(self, taking: RowSelection, deadline: float) -> None:
+    def _publish(self, selection: RowSelection, deadline: float) -> None:
         """Publishes audit rows, and waits for their acknowledgement until `deadline` on the monotonic clock. Rows that
         are not acknowledged stay in the spool, the file in which each process stores its unpublished counts. They are
         published later, if necessary by another process.
@@ -471,7 +471,7 @@ class Producer:
             taking: selects the rows of this producer: all, or those of ended windows. The first publication of a
                 producer, however it selects, includes the rows that ended processes left in their spools.
         """
-        self._publisher.add_rows([*self._leftovers.rows(), *self._counter.take_rows(wall_clock_ms(), taking)])
+        self._publisher.add_rows([*self._leftovers.rows(), *self._counter.take_rows(wall_clock_ms(), selection)])
         self._publisher.wait(max(0.0, deadline - time.monotonic()))
 
     def _unchanged_rows(self) -> list[AuditRow]:
@@ -502,8 +502,8 @@ class Producer:
         self._publisher.stop(join_timeout_s)
         # Pending messages fail now, so that waiting on a `Delivery` ends.
         self._kafka.purge()
-        until = time.monotonic() + PURGE_TIMEOUT_S
-        while self._signal_safe.call(self._in_flight.pending) and time.monotonic() < until:
+        deadline = time.monotonic() + PURGE_TIMEOUT_S
+        while self._signal_safe.call(self._in_flight.pending) and time.monotonic() < deadline:
             self._poll(POLL_EVERY_S)
         self._signal_safe.call(self._fail_pending)
         self._in_flight.run_callbacks()
@@ -522,7 +522,7 @@ class Producer:
     def abandon_after_fork(self) -> None:
         """Makes the producer unusable in a forked child, which lacks its threads, without closing it."""
         self._closed = "this producer belongs to the parent process; create it after the fork"
-        never_free(self._kafka)
+        prevent_free(self._kafka)
         self._leftovers.abandon_after_fork()
 
 

@@ -32,10 +32,10 @@ Choice = Callable[[Any], Any]
 """Function that returns a value in which the branches of unions are named: pairs (branch name, value) replace the
 values of unions in which fastavro could choose the wrong branch."""
 
-_FRACTIONS: Final = frozenset({PrimitiveType.FLOAT, PrimitiveType.DOUBLE})
+_FLOATS: Final = frozenset({PrimitiveType.FLOAT, PrimitiveType.DOUBLE})
 _CLASSES: Final = (type(None), bool, int, float, str, bytes, datetime.datetime, decimal.Decimal)
-"""Classes of values for which fastavro chooses the right branch of a union. `_misread` returns the exceptions for a
-union."""
+"""Classes of values for which fastavro chooses the right branch of a union. `_misencoded_classes` returns the
+exceptions for a union."""
 
 
 class BranchChoice(NamedTuple):
@@ -49,10 +49,10 @@ class BranchChoice(NamedTuple):
 
 def compile_choice(schema: Schema) -> BranchChoice:
     compiler = _Compiler(schema)
-    return BranchChoice(compiler.choice(schema.root), compiler.has_found)
+    return BranchChoice(compiler.choice(schema.root), compiler.has_misencoded)
 
 
-def _same(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
@@ -60,7 +60,7 @@ class _Compiler:
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
         self._records: dict[Name, Choice] = {}
-        self.has_found = False
+        self.has_misencoded = False
 
     def choice(self, node: Type) -> Choice:
         node = self._schema.resolve(node)
@@ -72,22 +72,22 @@ class _Compiler:
             return _map(self.choice(node.values))
         if isinstance(node, Union):
             return self._union(node)
-        return _same
+        return _identity
 
     def _record(self, node: Record) -> Choice:
         if node.name in self._records:
             return lambda value: self._records[node.name](value)
-        self._records[node.name] = _same  # for a recursive record, until it is compiled
+        self._records[node.name] = _identity  # for a recursive record, until it is compiled
         choices = [(field.name, self.choice(field.type)) for field in node.fields]
-        fields = [(name, inner) for name, inner in choices if inner is not _same]
+        fields = [(name, choose_field) for name, choose_field in choices if choose_field is not _identity]
 
         def choose(value: Any) -> Any:
             if not isinstance(value, Mapping):
                 return value
             chosen = dict(value)
-            for name, inner in fields:
+            for name, choose_field in fields:
                 if name in chosen:
-                    chosen[name] = inner(chosen[name])
+                    chosen[name] = choose_field(chosen[name])
             return chosen
 
         self._records[node.name] = choose
@@ -98,15 +98,15 @@ class _Compiler:
         choices = {branch_name(branch): self.choice(branch) for branch in branches}
         ranked = sorted(branches, key=_rank)
         of_datetimes = branches_of_datetimes(ranked)
-        plain = [branch for branch in branches if isinstance(branch, Primitive)]
-        ranges = [(branch.type.value, range_of(branch)) for branch in plain if branch.type in INT_RANGES]
-        misread = _misread(branches)
-        of_dicts = [branch for branch in branches if isinstance(branch, (Record, Map))]
-        if self._are_alike(of_dicts):
-            misread.add(dict)
-        self.has_found |= bool(misread)
+        primitives = [branch for branch in branches if isinstance(branch, Primitive)]
+        ranges = [(branch.type.value, range_of(branch)) for branch in primitives if branch.type in INT_RANGES]
+        misencoded = _misencoded_classes(branches)
+        dict_branches = [branch for branch in branches if isinstance(branch, (Record, Map))]
+        if self._are_ambiguous(dict_branches):
+            misencoded.add(dict)
+        self.has_misencoded |= bool(misencoded)
 
-        def fitting(value: Any) -> Any:
+        def choose_branch(value: Any) -> Any:
             if is_pair(value) and value[0] in choices:
                 return value[0], choices[value[0]](value[1])
             ranked_here = of_datetimes if isinstance(value, datetime.datetime) else ranked
@@ -116,37 +116,37 @@ class _Compiler:
             name = branch_name(found)
             return name, choices[name](value)
 
-        def whole(value: int) -> Any:
+        def choose_int_branch(value: int) -> Any:
             for name, (least, most) in ranges:
                 if least <= value <= most:
                     return name, value
-            return fitting(value)
+            return choose_branch(value)
 
-        by_class: dict[type, Choice] = {kind: _same for kind in _CLASSES if kind not in misread}
-        by_class.setdefault(int, whole)
+        by_class: dict[type, Choice] = {kind: _identity for kind in _CLASSES if kind not in misencoded}
+        by_class.setdefault(int, choose_int_branch)
         # Named, because fastavro chooses these branches by their content and does not accept pairs of most types.
         if "array" in choices:
             by_class[list] = _named("array", choices["array"])
-        if len(of_dicts) == 1:
-            name = branch_name(of_dicts[0])
+        if len(dict_branches) == 1:
+            name = branch_name(dict_branches[0])
             by_class[dict] = _named(name, choices[name])
-        return lambda value: by_class.get(value.__class__, fitting)(value)
+        return lambda value: by_class.get(value.__class__, choose_branch)(value)
 
-    def _are_alike(self, of_dicts: Sequence[Record | Map]) -> bool:
+    def _are_ambiguous(self, dict_branches: Sequence[Record | Map]) -> bool:
         """Returns whether a dict may fit several branches of a union that have different types for the same field name.
 
         Args:
             of_dicts: the records and maps among the branches.
         """
         types: dict[str, Type] = {}
-        for branch in of_dicts:
+        for branch in dict_branches:
             if isinstance(branch, Map):
-                if len(of_dicts) > 1:  # a map has any names
+                if len(dict_branches) > 1:  # a map has any names
                     return True
                 continue
             for field in branch.fields:
-                its_type = self._schema.resolve(field.type)
-                if types.setdefault(field.name, its_type) != its_type:
+                field_type = self._schema.resolve(field.type)
+                if types.setdefault(field.name, field_type) != field_type:
                     return True
         return False
 
@@ -162,27 +162,27 @@ def _rank(branch: Type) -> int:
     return 0 if kind in INT_RANGES else 2 if kind is PrimitiveType.FLOAT else 1
 
 
-def _misread(branches: Sequence[Type]) -> set[type]:
+def _misencoded_classes(branches: Sequence[Type]) -> set[type]:
     """Returns the classes of values for which fastavro may choose a wrong branch of a union, one that changes the
     value.
 
     Args:
         branches: the branches of the union.
     """
-    plain = [branch for branch in branches if isinstance(branch, Primitive)]
-    narrow = {branch.type for branch in plain if is_narrow(branch)}
-    kinds = [branch.type for branch in plain]
-    whole = [kind for kind in kinds if kind in INT_RANGES]
-    fractions = [kind for kind in kinds if kind in _FRACTIONS]
+    primitives = [branch for branch in branches if isinstance(branch, Primitive)]
+    narrow = {branch.type for branch in primitives if is_narrow(branch)}
+    kinds = [branch.type for branch in primitives]
+    integers = [kind for kind in kinds if kind in INT_RANGES]
+    floats = [kind for kind in kinds if kind in _FLOATS]
     is_enum = any(isinstance(branch, Enum) for branch in branches)
-    is_date = any(branch.logical is not None and branch.logical.name == "date" for branch in plain)
+    is_date = any(branch.logical is not None and branch.logical.name == "date" for branch in primitives)
     decimals = [
         branch
         for branch in branches
         if isinstance(branch, (Primitive, Fixed)) and branch.logical is not None and branch.logical.name == "decimal"
     ]
     found: set[type] = set()
-    if (whole and fractions) or (len(whole) > 1 and narrow):
+    if (integers and floats) or (len(integers) > 1 and narrow):
         found.add(int)
     if (PrimitiveType.STRING in narrow and is_enum) or (is_date and (PrimitiveType.STRING in kinds or is_enum)):
         found.add(str)  # fastavro parses the ISO form of a date
@@ -198,12 +198,12 @@ def _misread(branches: Sequence[Type]) -> set[type]:
 
 
 def _array(item: Choice) -> Choice:
-    if item is _same:
-        return _same
+    if item is _identity:
+        return _identity
     return lambda value: [item(each) for each in value] if isinstance(value, Sequence) else value
 
 
 def _map(item: Choice) -> Choice:
-    if item is _same:
-        return _same
+    if item is _identity:
+        return _identity
     return lambda value: {key: item(each) for key, each in value.items()} if isinstance(value, Mapping) else value

@@ -13,10 +13,10 @@ from typing import Any
 
 from headrace.avro_schema import Array, Fixed, Map, Name, Primitive, PrimitiveType, Record, Schema, Type, Union
 from headrace.clients.datum import (
+    EXACT_DOUBLE_INTEGER_MAX,
     FLOAT_LIMIT,
     INT_RANGES,
     UUID_TEXT,
-    WHOLE_DOUBLE_MOST,
     branch_name,
     fits,
     is_narrow,
@@ -78,8 +78,8 @@ class _Compiler:
         if node.type is PrimitiveType.FLOAT:
             return lambda value: value.__class__ is float and -FLOAT_LIMIT < value < FLOAT_LIMIT
         if node.type is PrimitiveType.DOUBLE:
-            most = WHOLE_DOUBLE_MOST
-            return lambda value: value.__class__ is float or (value.__class__ is int and -most <= value <= most)
+            bound = EXACT_DOUBLE_INTEGER_MAX
+            return lambda value: value.__class__ is float or (value.__class__ is int and -bound <= value <= bound)
         if (
             node.type is PrimitiveType.BYTES and node.logical is not None
         ):  # the encoder ignores trailing zeros of decimals
@@ -97,8 +97,8 @@ class _Compiler:
             range_of(branch) for branch in branches if isinstance(branch, Primitive) and branch.type in INT_RANGES
         ]
         if PrimitiveType.DOUBLE in kinds:
-            ranges.append((-WHOLE_DOUBLE_MOST, WHOLE_DOUBLE_MOST))
-        of_dicts = [branch_name(branch) for branch in branches if isinstance(branch, (Record, Map))]
+            ranges.append((-EXACT_DOUBLE_INTEGER_MAX, EXACT_DOUBLE_INTEGER_MAX))
+        dict_branches = [branch_name(branch) for branch in branches if isinstance(branch, (Record, Map))]
 
         def check_fit(value: Any) -> bool:
             return self._fits(node, value)
@@ -114,8 +114,8 @@ class _Compiler:
 
         checks: dict[type, Guard | None] = {type(None): None, bool: None, int: check_int, tuple: check_tuple}
         checks[list] = guards.get("array")
-        if len(of_dicts) == 1 or not any(guards[name] for name in of_dicts):
-            checks[dict] = guards[of_dicts[0]] if of_dicts else None
+        if len(dict_branches) == 1 or not any(guards[name] for name in dict_branches):
+            checks[dict] = guards[dict_branches[0]] if dict_branches else None
         if not any(is_narrow(branch) for branch in branches):
             checks[str] = None
             if not kinds & {PrimitiveType.FLOAT, PrimitiveType.DOUBLE}:
@@ -147,10 +147,10 @@ class _Compiler:
         longs: list[str] = []
         for field in node.fields:
             kind = self._schema.resolve(field.type)
-            plain = isinstance(kind, Primitive) and not field.has_default and not is_narrow(kind)
-            if plain and isinstance(kind, Primitive) and kind.type is PrimitiveType.INT:
+            is_unguarded = isinstance(kind, Primitive) and not field.has_default and not is_narrow(kind)
+            if is_unguarded and isinstance(kind, Primitive) and kind.type is PrimitiveType.INT:
                 ints.append(field.name)
-            elif plain and isinstance(kind, Primitive) and kind.type is PrimitiveType.LONG:
+            elif is_unguarded and isinstance(kind, Primitive) and kind.type is PrimitiveType.LONG:
                 longs.append(field.name)
             else:
                 check = self.guard(kind)

@@ -369,12 +369,12 @@ def test_no_callback_begins_after_the_timeout(counter: ProducerCounter) -> None:
 def test_each_flush_reports_the_failures_it_waited_for(counter: ProducerCounter) -> None:
     in_flight = InFlight(counter)
     failed, other = sent(in_flight, counter), sent(in_flight, counter)
-    waited_for = in_flight.pending()
+    awaited = in_flight.pending()
     failed.complete(KafkaError(KafkaError._TIMED_OUT), None)
     other.complete(None, Message())
     for _ in range(2):
         with pytest.raises(FlushFailed) as caught:
-            in_flight.raise_failed(waited_for, Counter())
+            in_flight.raise_failed(awaited, Counter())
         assert caught.value.failed == {"t": 1}
     in_flight.raise_failed([other], Counter())
 

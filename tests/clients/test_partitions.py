@@ -37,7 +37,7 @@ def test_error_names_the_partition_of_a_failed_time_lookup() -> None:
     "look_up",
     [
         lambda kafka: at_commit_or(kafka, [TopicPartition("orders", 1)], lambda kafka, partitions: []),
-        lambda kafka: DeliveredOffsets().find_missed(kafka, frozenset({("orders", 1)}), ()),
+        lambda kafka: DeliveredOffsets().find_lost(kafka, frozenset({("orders", 1)}), ()),
     ],
 )
 def test_failed_lookup_of_a_committed_offset_is_not_a_missing_commit(look_up: Callable[[Any], Any]) -> None:
