@@ -66,19 +66,19 @@ Parts = tuple[bytes | bytearray | memoryview, ...]
 """Pieces of a block's data. They must be joined before the next block is compressed, which may overwrite them."""
 
 
-class _Room(threading.local):
+class _OutputBuffer(threading.local):
     """The output buffer of the Snappy codec, one per thread. It is reused for all blocks, because new memory would have
     to be zeroed each time."""
 
-    room = bytearray()
+    buffer = bytearray()
 
-    def of(self, size: int) -> bytearray:
-        if len(self.room) < size:
-            self.room = bytearray(size)
-        return self.room
+    def with_size(self, size: int) -> bytearray:
+        if len(self.buffer) < size:
+            self.buffer = bytearray(size)
+        return self.buffer
 
 
-_room = _Room()
+_snappy_output = _OutputBuffer()
 
 
 def _null(data: Rows) -> Parts:
@@ -91,9 +91,9 @@ def _deflate(data: Rows) -> Parts:
 
 
 def _snappy(data: Rows) -> Parts:
-    room = _room.of(cramjam.snappy.compress_raw_max_len(data))
-    size = cramjam.snappy.compress_raw_into(data, room)
-    return memoryview(room)[:size], zlib_ng.crc32(data).to_bytes(4, "big")
+    buffer = _snappy_output.with_size(cramjam.snappy.compress_raw_max_len(data))
+    size = cramjam.snappy.compress_raw_into(data, buffer)
+    return memoryview(buffer)[:size], zlib_ng.crc32(data).to_bytes(4, "big")
 
 
 CODECS: Mapping[str, Callable[[Rows], Parts]] = {"null": _null, "deflate": _deflate, "snappy": _snappy}

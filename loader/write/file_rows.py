@@ -20,7 +20,7 @@ from typing import IO
 from headrace.loader.write.container import SYNC_BYTES
 
 ROWS_WAITING_MAX = 8  # of about a megabyte each, so that reading and writing overlap
-LOOK_S = 1.0  # interval of checks whether the consumer has stopped
+PUT_TIMEOUT_S = 1.0  # interval of checks whether the consumer has stopped
 
 Row = tuple[str, int, bytes]
 
@@ -60,7 +60,7 @@ class RowSink:
         return tempfile.TemporaryFile()
 
 
-class NobodyReads(Exception):
+class ConsumerStopped(Exception):
     """Raised in the thread that produces rows for `rows_of`, if the consumer of the rows has stopped."""
 
 
@@ -73,13 +73,13 @@ def rows_of(work: Callable[[Callable[[Row], None]], None]) -> Iterator[Row]:
     """Calls `work` in a thread and passes it a function that receives rows. Yields these rows. Raises the exception of
     `work`."""
     rows: queue.Queue[Row | _End] = queue.Queue(ROWS_WAITING_MAX)
-    is_left = threading.Event()
+    is_stopped = threading.Event()
 
     def put(row: Row | _End) -> None:
-        while not is_left.is_set():
+        while not is_stopped.is_set():
             with contextlib.suppress(queue.Full):
-                return rows.put(row, timeout=LOOK_S)
-        raise NobodyReads
+                return rows.put(row, timeout=PUT_TIMEOUT_S)
+        raise ConsumerStopped
 
     def run() -> None:
         error: BaseException | None = None
@@ -87,7 +87,7 @@ def rows_of(work: Callable[[Callable[[Row], None]], None]) -> Iterator[Row]:
             work(put)
         except BaseException as raised:
             error = raised
-        with contextlib.suppress(NobodyReads):
+        with contextlib.suppress(ConsumerStopped):
             put(_End(error))
 
     threading.Thread(target=run, name="headrace-task", daemon=True).start()
@@ -97,4 +97,4 @@ def rows_of(work: Callable[[Callable[[Row], None]], None]) -> Iterator[Row]:
         if row.error is not None:
             raise row.error
     finally:
-        is_left.set()
+        is_stopped.set()

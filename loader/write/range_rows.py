@@ -23,10 +23,10 @@ RANGE_BYTES_MAX = 32 * 1024 * 1024  # maximum memory for rows and finished block
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A finished block of a range: its bytes, or their position in the range's spill file. `piece` states the
+    """A finished block of a range: its bytes, or their position in the range's spill file. `file_range` states the
     partition, the offsets and the number of its rows."""
 
-    piece: FileRange
+    file_range: FileRange
     data: bytes
     spilled_at: int = -1
     length: int = 0
@@ -80,23 +80,23 @@ class RangeRows:
     def add(self, kind: FileKind, time_partition: str, offset: int, row: bytes) -> None:
         """Adds one encoded row of the table or of the quarantine (`kind`). The offsets of the rows with one kind and
         time partition must increase."""
-        self._take(kind, self._open_rows(kind, time_partition), offset, offset, 1, row)
+        self._append(kind, self._open_rows(kind, time_partition), offset, offset, 1, row)
 
     def add_run(self, kind: FileKind, time_partition: str, run: RowRun) -> None:
         """Adds rows of one time partition, which the C core joined in `run`, in offset order; `kind` states whether
         they belong to the table or to the quarantine."""
         rows = self._open_rows(kind, time_partition)
-        taken = at = 0
-        while taken < len(run.ends):
-            end = self._block_end(rows, run.ends, taken, at)
+        added = at = 0
+        while added < len(run.ends):
+            end = self._block_end(rows, run.ends, added, at)
             until = run.ends[end - 1]
-            self._take(kind, rows, run.offsets[taken], run.offsets[end - 1], end - taken, run.data[at:until])
-            taken, at = end, until
+            self._append(kind, rows, run.offsets[added], run.offsets[end - 1], end - added, run.data[at:until])
+            added, at = end, until
 
     def limit_memory(self) -> None:
         """Spills rows if they exceed the memory limit. Call it after the rows of each batch."""
         if self._bytes > self._bytes_max:
-            self._relieve()
+            self._spill_rows()
 
     def _open_rows(self, kind: FileKind, time_partition: str) -> _OpenRows:
         rows = self._time_partitions.get((kind, time_partition))
@@ -104,19 +104,19 @@ class RangeRows:
             rows = self._time_partitions[kind, time_partition] = _OpenRows()
         return rows
 
-    def _block_end(self, rows: _OpenRows, ends: Sequence[int], taken: int, at: int) -> int:
+    def _block_end(self, rows: _OpenRows, ends: Sequence[int], added: int, at: int) -> int:
         """Returns the index after the row of a run that fills the open block; the number of rows if the block does not
         become full.
 
         Args:
             rows: the rows in the open block.
             ends: the end position of each row of the run, in bytes.
-            taken: the number of rows of the run that were added already; they end at position `at`.
+            added: the number of rows of the run that were added already; they end at position `at`.
         """
         full = at + self._block_bytes - len(rows.data)
-        return min(bisect_left(ends, full, lo=taken) + 1, len(ends))
+        return min(bisect_left(ends, full, lo=added) + 1, len(ends))
 
-    def _take(
+    def _append(
         self, kind: FileKind, rows: _OpenRows, first: int, last: int, count: int, data: bytes | memoryview
     ) -> None:
         if not rows.count:
@@ -141,29 +141,29 @@ class RangeRows:
         for (kind, time_partition), rows in self._time_partitions.items():
             key = (kind, self.topic, time_partition)
             for block in rows.blocks:
-                files.add_block(key, self._block_data(block), block.piece)
+                files.add_block(key, self._block_data(block), block.file_range)
             if rows.count:
-                files.add_rows(key, rows.data, self._piece(rows))
+                files.add_rows(key, rows.data, self._file_range(rows))
         self.drop()
 
-    def _piece(self, rows: _OpenRows) -> FileRange:
+    def _file_range(self, rows: _OpenRows) -> FileRange:
         return FileRange(self.partition, rows.first, rows.last, rows.count)
 
     def _close_block(self, kind: FileKind, rows: _OpenRows) -> None:
         data = self._formats(kind, self.topic).block_of(rows.count, rows.data)
-        rows.blocks.append(Block(self._piece(rows), data))
+        rows.blocks.append(Block(self._file_range(rows), data))
         self._bytes += len(data) - len(rows.data)
         rows.data, rows.count = bytearray(), 0
 
-    def _relieve(self) -> None:
+    def _spill_rows(self) -> None:
         """Spills until at most half of the memory limit is used: first finished blocks, then also the buffered rows.
         Time partitions with the most bytes of buffered rows come first."""
         by_size = sorted(self._time_partitions.items(), key=lambda item: len(item[1].data), reverse=True)
-        for is_last_resort in (False, True):
+        for closes_blocks in (False, True):
             for (kind, _), rows in by_size:
                 if self._bytes <= self._bytes_max // 2:
                     return
-                if is_last_resort and rows.count:
+                if closes_blocks and rows.count:
                     self._close_block(kind, rows)
                 self._spill_blocks(rows)
 
@@ -177,7 +177,7 @@ class RangeRows:
                 at = self._spill.seek(0, os.SEEK_END)
                 self._spill.write(block.data)
                 self._bytes -= len(block.data)
-                rows.blocks[index] = Block(block.piece, b"", at, len(block.data))
+                rows.blocks[index] = Block(block.file_range, b"", at, len(block.data))
 
     def _block_data(self, block: Block) -> bytes:
         if block.spilled_at < 0:

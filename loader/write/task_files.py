@@ -35,20 +35,20 @@ class _OpenFile:
     checksum: Checksum = field(default_factory=Checksum)
     waiting: list[bytes | bytearray] = field(default_factory=list)
     waiting_bytes: int = 0
-    waiting_pieces: list[FileRange] = field(default_factory=list)
+    waiting_ranges: list[FileRange] = field(default_factory=list)
 
-    def book(self, pieces: Sequence[FileRange]) -> None:
-        for piece in pieces:
-            self.records += piece.records
-            known = self.ranges.get(piece.partition)
-            self.ranges[piece.partition] = (
-                piece
-                if known is None
+    def add_ranges(self, file_ranges: Sequence[FileRange]) -> None:
+        for file_range in file_ranges:
+            self.records += file_range.records
+            before = self.ranges.get(file_range.partition)
+            self.ranges[file_range.partition] = (
+                file_range
+                if before is None
                 else FileRange(
-                    piece.partition,
-                    min(known.first, piece.first),
-                    max(known.last, piece.last),
-                    known.records + piece.records,
+                    file_range.partition,
+                    min(before.first, file_range.first),
+                    max(before.last, file_range.last),
+                    before.records + file_range.records,
                 )
             )
 
@@ -81,34 +81,34 @@ class TaskFiles:
         self._open: dict[TimePartitionKey, _OpenFile] = {}
         self._full: list[_OpenFile] = []
         self._waiting_bytes = 0
-        self._named = 0
+        self._file_count = 0
 
-    def add_rows(self, key: TimePartitionKey, rows: bytes | bytearray, piece: FileRange) -> None:
+    def add_rows(self, key: TimePartitionKey, rows: bytes | bytearray, file_range: FileRange) -> None:
         """Adds joined rows of one topic partition to the open file of `key`. They are buffered until they fill a block.
 
         Args:
             key: kind (table or quarantine), topic and time partition.
-            piece: partition, offsets and number of the rows.
+            file_range: partition, offsets and number of the rows.
         """
         file = self._file(key)
         file.waiting.append(rows)
         file.waiting_bytes += len(rows)
-        file.waiting_pieces.append(piece)
+        file.waiting_ranges.append(file_range)
         self._waiting_bytes += len(rows)
         if file.waiting_bytes >= self._block_bytes:
             self._flush(file)
         if self._waiting_bytes > self._waiting_bytes_max:
-            self._relieve()
+            self._flush_largest()
 
-    def add_block(self, key: TimePartitionKey, data: bytes, piece: FileRange) -> None:
+    def add_block(self, key: TimePartitionKey, data: bytes, file_range: FileRange) -> None:
         """Appends a finished block to the open file of `key`. The block must have the container format of this file.
 
         Args:
             key: kind (table or quarantine), topic and time partition.
             data: the bytes of the block.
-            piece: partition, offsets and number of the block's rows.
+            file_range: partition, offsets and number of the block's rows.
         """
-        self._append(self._file(key), data, [piece])
+        self._append(self._file(key), data, [file_range])
 
     def finish(self) -> tuple[StagedFile, ...]:
         """Writes the remaining rows, finishes the files (`BlockSink.finish`) and returns them, in the order of their
@@ -130,31 +130,31 @@ class TaskFiles:
     def _file(self, key: TimePartitionKey) -> _OpenFile:
         file = self._open.get(key)
         if file is None:
-            self._named += 1
-            file = self._open[key] = _OpenFile(key, f"{self._named:06d}.avro")
+            self._file_count += 1
+            file = self._open[key] = _OpenFile(key, f"{self._file_count:06d}.avro")
         return file
 
     def _flush(self, file: _OpenFile) -> None:
         if not file.waiting:
             return
-        rows, pieces = file.waiting, file.waiting_pieces
+        rows, file_ranges = file.waiting, file.waiting_ranges
         self._waiting_bytes -= file.waiting_bytes
-        file.waiting, file.waiting_bytes, file.waiting_pieces = [], 0, []
-        count = sum(piece.records for piece in pieces)
+        file.waiting, file.waiting_bytes, file.waiting_ranges = [], 0, []
+        count = sum(file_range.records for file_range in file_ranges)
         block = self._formats(*file.key[:2]).block_of(count, b"".join(rows))
-        self._append(file, block, pieces)
+        self._append(file, block, file_ranges)
 
-    def _relieve(self) -> None:
+    def _flush_largest(self) -> None:
         for file in sorted(self._open.values(), key=lambda file: file.waiting_bytes, reverse=True):
             if self._waiting_bytes <= self._waiting_bytes_max // 2:
                 break
             self._flush(file)
 
-    def _append(self, file: _OpenFile, data: bytes, pieces: Sequence[FileRange]) -> None:
+    def _append(self, file: _OpenFile, data: bytes, file_ranges: Sequence[FileRange]) -> None:
         if file.length == 0:
             self._write(file, self._formats(*file.key[:2]).header(self._metadata))
         self._write(file, data)
-        file.book(pieces)
+        file.add_ranges(file_ranges)
         if file.length >= self._file_bytes_target and not file.waiting:
             self._full.append(self._open.pop(file.key))
 

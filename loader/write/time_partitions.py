@@ -19,8 +19,8 @@ class TimePartitions:
 
     def __init__(self, partition_by: str) -> None:
         self._period_ms = PERIOD_MS[partition_by]
-        self._hourly = partition_by == "hour"
-        self._known: dict[int, str] = {}
+        self._is_hourly = partition_by == "hour"
+        self._names: dict[int, str] = {}
 
     @property
     def period_ms(self) -> int:
@@ -29,9 +29,9 @@ class TimePartitions:
 
     def __call__(self, time_ms: int) -> str:
         period = time_ms // self._period_ms
-        time_partition = self._known.get(period)
+        time_partition = self._names.get(period)
         if time_partition is None:
-            time_partition = self._known[period] = self._name(period)
+            time_partition = self._names[period] = self._name(period)
         return time_partition
 
     def _name(self, period: int) -> str:
@@ -40,4 +40,4 @@ class TimePartitions:
             start_ms = 0
         start = time.gmtime(start_ms // 1000)
         day = f"dt={start.tm_year:04d}-{start.tm_mon:02d}-{start.tm_mday:02d}"
-        return f"{day}/hr={start.tm_hour:02d}" if self._hourly else day
+        return f"{day}/hr={start.tm_hour:02d}" if self._is_hourly else day

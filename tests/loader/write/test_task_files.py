@@ -61,7 +61,7 @@ def offsets_in(directory: Path, file: StagedFile) -> list[int]:
 def check(directory: Path, file: StagedFile) -> None:
     data = (directory / file.path).read_bytes()
     assert (len(data), checksum_of(data)) == (file.length, file.checksum)
-    assert len(offsets_in(directory, file)) == file.records == sum(piece.records for piece in file.ranges)
+    assert len(offsets_in(directory, file)) == file.records == sum(one.records for one in file.ranges)
 
 
 def test_one_file_per_kind_topic_and_time_partition(tmp_path: Path) -> None:
@@ -228,8 +228,8 @@ class Taken:
     def add_block(self, *block: object) -> None:
         self.blocks.append(block)
 
-    def add_rows(self, key: object, rows: bytearray, piece: FileRange) -> None:
-        self.blocks.append((key, bytes(rows), piece))
+    def add_rows(self, key: object, rows: bytearray, file_range: FileRange) -> None:
+        self.blocks.append((key, bytes(rows), file_range))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
