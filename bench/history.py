@@ -121,7 +121,7 @@ def measure(root: Path) -> dict[str, float]:
     log.check_format(writing=False)
     log.read_state()
     read = time.perf_counter()
-    engine(log).follow()
+    engine(log).apply_pending()
     applied = time.perf_counter()
     clean(log, LocalStaging(log.storage.root), run_id="clean", build="bench", now_ms=0, age_ms=1)
     cleaned = time.perf_counter()

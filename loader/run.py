@@ -129,7 +129,7 @@ def run_load(ports: RunDependencies, settings: RunSettings) -> RunReport:
     """
     started_ms = ports.now_ms()
     logger.info("phase_started phase=catch_up")
-    caught_up = ports.engine.follow()
+    caught_up = ports.engine.apply_pending()
     if caught_up.outage is not None:
         raise caught_up.outage  # reading needs the storage too, and would wait for the same timeouts
     retired = ports.retirement.retire(ports.now_ms())
@@ -148,7 +148,7 @@ def run_load(ports: RunDependencies, settings: RunSettings) -> RunReport:
             ports.tables_of_other_warehouse.refuse(plan.topic_work)
         report = _execute(ports, settings, plan, report, retired)
         checked = tuple(ports.log.read_state().topics) if ports.tables_are_open() else ()
-        applied = ports.engine.follow(also=checked)
+        applied = ports.engine.apply_pending(topics_to_compare=checked)
         report = with_applied(report, applied, caught_up)
     else:
         applied = caught_up

@@ -50,7 +50,7 @@ class AuditApplier:
         with self.store() as store:
             return positions_in(store)
 
-    def forget(self) -> None:
+    def delete_positions(self) -> None:
         with self.store() as store:
             store.reset_counted_commits()
 

@@ -51,7 +51,7 @@ class Applier(Protocol):
 
 
 @runtime_checkable
-class AppliesTogether(Protocol):
+class MultiTopicApplier(Protocol):
     """An applier that sends requests to a server. It gets the commits of many topics, one `Step` per topic, in one
     call.
 
@@ -64,7 +64,7 @@ class AppliesTogether(Protocol):
     @property
     def is_advisory(self) -> bool: ...
 
-    def apply_together(self, steps: Sequence[Step]) -> Mapping[str, str]:
+    def apply_topics(self, steps: Sequence[Step]) -> Mapping[str, str]:
         """Applies the commits of many topics, one `Step` per topic. Returns, by topic, the error messages of the topics
         that failed. An exception means that all of them failed."""
         ...
@@ -78,7 +78,7 @@ class AppliedCommit(NamedTuple):
 
 
 @runtime_checkable
-class KeepsPositions(Protocol):
+class PositionStore(Protocol):
     """An applier that stores its positions (for each topic, the newest commit that it has applied) in the same place as
     its results, and changes both in one transaction.
 
@@ -90,7 +90,7 @@ class KeepsPositions(Protocol):
         Raises if the positions cannot be read."""
         ...
 
-    def forget(self) -> None:
+    def delete_positions(self) -> None:
         """Deletes the positions that this applier stores (for each topic, the newest commit that it has applied), so
         that it applies all commits of every topic again. Raises if that fails."""
         ...

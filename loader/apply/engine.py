@@ -5,7 +5,7 @@ when its table can read it. A topic stops at the first applier that fails for it
 there in the next run; other topics are not affected. The positions of an applier (for each topic, the newest commit
 that it has applied) are in `cursor/<applier>.json`: if a cursor file is lost or old, commits are applied again, which
 changes nothing. Some appliers have results that can be lost separately from the log. They store their positions
-together with the results (`KeepsPositions`).
+together with the results (`PositionStore`).
 
 If the storage as a whole is unavailable, the run stops at once: a thousand topics would each wait for Hadoop's retries.
 The remaining topics are held back with the same reason, and the cursors of the run are not written.
@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headrace.loader.apply.base import AppliedCommit, Applier, AppliesTogether, KeepsPositions, Step
+from headrace.loader.apply.base import AppliedCommit, Applier, MultiTopicApplier, PositionStore, Step
 from headrace.loader.apply.pending import PendingCommits
 from headrace.loader.commit.commit import Commit
 from headrace.loader.commit.commit_log import CommitLog
@@ -96,7 +96,7 @@ def read_cursor(storage: CommitStorage, applier: str) -> Cursor:
 
 
 def cursor_of(positions: Mapping[str, AppliedCommit], topics: Iterable[str]) -> Cursor:
-    """Returns a cursor with the positions of an applier that stores them itself (`KeepsPositions`).
+    """Returns a cursor with the positions of an applier that stores them itself (`PositionStore`).
 
     Args:
         positions: by topic, the newest commit that is applied.
@@ -108,12 +108,12 @@ def cursor_of(positions: Mapping[str, AppliedCommit], topics: Iterable[str]) -> 
 
 
 class ApplierEngine:
-    def __init__(self, log: CommitLog, staging: Staging, appliers: Sequence[Applier | AppliesTogether]) -> None:
+    def __init__(self, log: CommitLog, staging: Staging, appliers: Sequence[Applier | MultiTopicApplier]) -> None:
         self._log = log
         self._staging = staging
         self._appliers = appliers
 
-    def follow(self, *, also: Sequence[str] = ()) -> Applied:
+    def apply_pending(self, *, topics_to_compare: Sequence[str] = ()) -> Applied:
         """Lets every applier apply its pending commits. Returns the failures, the warnings, and the topics that had
         such commits.
 
@@ -121,62 +121,71 @@ class ApplierEngine:
             also: topics to compare with their tables even if no commit is pending.
         """
         state = self._log.read_state()
-        cursors, unread = self._cursors(state)
+        cursors, position_errors = self._cursors(state)
         positions = {topic: min(cursor.position(topic) for cursor in cursors.values()) for topic in state.topics}
         behind = {
             topic: commit_number
             for topic, commit_number in positions.items()
             if commit_number < state.topics[topic].commit_number
         }
-        run = _Run(self._log, state, cursors, PendingCommits(self._log, state, behind), {*behind, *also}, unread)
+        run = _Run(
+            self._log,
+            state,
+            cursors,
+            PendingCommits(self._log, state, behind),
+            {*behind, *topics_to_compare},
+            position_errors,
+        )
         for applier in self._appliers:
-            run.apply(applier, also=frozenset(also) if applier.name == SCHEMA else frozenset())
+            run.apply(
+                applier, topics_to_compare=frozenset(topics_to_compare) if applier.name == SCHEMA else frozenset()
+            )
         if run.outage is None:
             self._remove_staging(run)
-            run.save(applier.name for applier in self._appliers if not isinstance(applier, KeepsPositions))
+            run.save(applier.name for applier in self._appliers if not isinstance(applier, PositionStore))
         return Applied(state.commit_number, tuple(sorted(behind)), run.failures, tuple(run.warnings), run.outage)
 
     def _cursors(self, state: LoaderState) -> tuple[dict[str, Cursor], dict[str, str]]:
         """Returns two dictionaries by applier: the cursors, and the reasons why a cursor could not be read. Only
-        appliers that store the position of each topic themselves (`KeepsPositions`), such as in a database, can have
+        appliers that store the position of each topic themselves (`PositionStore`), such as in a database, can have
         such a reason."""
         cursors: dict[str, Cursor] = {}
-        unread: dict[str, str] = {}
+        position_errors: dict[str, str] = {}
         for applier in self._appliers:
-            if not isinstance(applier, KeepsPositions):
+            if not isinstance(applier, PositionStore):
                 cursors[applier.name] = self._cursor(applier.name, state)
                 continue
             try:
-                cursors[applier.name] = self._own_cursor(applier.name, applier, state)
+                cursors[applier.name] = self._cursor_from_applier(applier.name, applier, state)
             except LoaderError:
                 raise  # the log itself cannot be read
             except Exception as error:
                 cursors[applier.name] = Cursor(state.commit_number)
-                unread[applier.name] = _said(error)
-        return cursors, unread
+                position_errors[applier.name] = _error_text(error)
+        return cursors, position_errors
 
     def _cursor(self, name: str, state: LoaderState) -> Cursor:
         cursor = read_cursor(self._log.storage, name)
         # The cursor is ahead of the state if another process has committed since: then everything up to the state is
         # applied.
-        if self._is_of_this_log(cursor):
+        if self._belongs_to_log(cursor):
             return cursor
         logger.warning("cursor_ignored applier=%s reason=belongs to another commit log", name)
         return Cursor()  # applying again is always safe
 
-    def _own_cursor(self, name: str, applier: KeepsPositions, state: LoaderState) -> Cursor:
+    def _cursor_from_applier(self, name: str, applier: PositionStore, state: LoaderState) -> Cursor:
         if not state.topics:
             return Cursor()
         cursor = cursor_of(applier.positions(), state.topics)
         # Commits are a chain: if the newest position belongs to this log, so do the older ones. A position is ahead of
         # the state if another process has committed since.
-        if self._is_of_this_log(cursor):
+        if self._belongs_to_log(cursor):
             return cursor
         logger.warning("applier_positions_deleted applier=%s reason=belong to another commit log", name)
-        applier.forget()  # before applying: if this process dies now, no position of the other log remains
+        applier.delete_positions()  # before applying: if this process dies now, no position of the other log remains
         return Cursor()
 
-    def _is_of_this_log(self, cursor: Cursor) -> bool:
+    def _belongs_to_log(self, cursor: Cursor) -> bool:
         if not cursor.upto:
             return True
         return bool(cursor.sha256) and cursor.sha256 == self._log.sha256(cursor.upto)
@@ -190,8 +199,12 @@ class ApplierEngine:
         """
         if FILES not in run.cursors:
             return
-        published = {run_id for run_id, topics in run.met.items() if all(run.passed(FILES, topic) for topic in topics)}
-        if all(run.passed(FILES, topic) for topic in run.state.topics):
+        published = {
+            run_id
+            for run_id, topics in run.staged_topics.items()
+            if all(run.is_applied(FILES, topic) for topic in topics)
+        }
+        if all(run.is_applied(FILES, topic) for topic in run.state.topics):
             # A power loss may restore a staging directory if the cursor file was written before the deletion was
             # durable.
             published |= self._staging.run_ids() & run.state.staged_runs
@@ -199,14 +212,14 @@ class ApplierEngine:
             self._staging.drop(run_id)
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     if isinstance(error, OSError):
-        whole = "the storage cannot be used: " if isinstance(error, StorageUnavailable) else ""
-        return f"{whole}{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
+        prefix = "the storage cannot be used: " if isinstance(error, StorageUnavailable) else ""
+        return f"{prefix}{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
     return str(error) or type(error).__name__
 
 
-def _applied(applier: Applier, step: Step) -> Exception | None:
+def _try_apply(applier: Applier, step: Step) -> Exception | None:
     """Applies the commits in `step`, which are of one topic. Returns the exception that stops the topic, None on
     success."""
     try:
@@ -217,7 +230,7 @@ def _applied(applier: Applier, step: Step) -> Exception | None:
     return None
 
 
-def _advised(message: str) -> str:
+def _with_remedy(message: str) -> str:
     """Returns an applier's error message, extended by the remedy (the next load continues) unless it ends with "load
     again"."""
     if message.endswith("load again"):
@@ -225,7 +238,7 @@ def _advised(message: str) -> str:
     return f"{message}; the messages are committed, and the next load continues"
 
 
-def _by_topic(commits: Sequence[Commit], positions: Mapping[str, int]) -> dict[str, list[Commit]]:
+def _pending_by_topic(commits: Sequence[Commit], positions: Mapping[str, int]) -> dict[str, list[Commit]]:
     """Returns, by topic in the order of names, the commits that are not applied yet.
 
     Args:
@@ -243,8 +256,8 @@ def _by_topic(commits: Sequence[Commit], positions: Mapping[str, int]) -> dict[s
 class _Run:
     """One pass over the appliers.
 
-    `topics` have pending commits for any applier, or a table to compare. `met` holds the pending commits of the pass
-    that may have files in staging: by run id, the topics of the commit. `outage` is the error that made the storage
+    `topics` have pending commits for any applier, or a table to compare. `staged_topics` has the pending commits that
+    may have files in staging: by run id, the topics of the commit. `outage` is the error that made the storage
     unavailable.
     """
 
@@ -255,25 +268,25 @@ class _Run:
         cursors: dict[str, Cursor],
         pending: PendingCommits,
         topics: set[str],
-        unread: Mapping[str, str],
+        position_errors: Mapping[str, str],
     ) -> None:
         self.log = log
         self.state = state
         self.cursors = cursors
         self.pending = pending
         self.topics = topics
-        self.unread = unread
-        self.met: dict[str, tuple[str, ...]] = {}
+        self.position_errors = position_errors
+        self.staged_topics: dict[str, tuple[str, ...]] = {}
         self.failures: dict[str, TopicFailure] = {}
         self.warnings: list[str] = []
         self.outage: StorageUnavailable | None = None
         self._behind: dict[str, dict[str, int]] = {name: {} for name in cursors}
 
-    def apply(self, applier: Applier | AppliesTogether, *, also: frozenset[str]) -> None:
-        if applier.name in self.unread:
+    def apply(self, applier: Applier | MultiTopicApplier, *, topics_to_compare: frozenset[str]) -> None:
+        if applier.name in self.position_errors:
             # The positions could not be read, so every topic is reported as not applied.
             for topic in sorted(self.state.topics.keys() - self.failures.keys()):
-                self._fail(applier, topic, self.unread[applier.name])
+                self._fail(applier, topic, self.position_errors[applier.name])
             return
         cursor, behind = self.cursors[applier.name], self._behind[applier.name]
         positions = {topic: cursor.position(topic) for topic in self.topics}
@@ -281,24 +294,28 @@ class _Run:
             self._hold_back(applier, positions, self.outage)
             return
         behind.update({topic: since for topic, since in positions.items() if topic in self.failures})
-        unseen = set(also)
+        to_compare = set(topics_to_compare)
         oldest = min((at for topic, at in positions.items() if topic not in behind), default=self.state.commit_number)
         for commits in self.pending.after(oldest):
-            by_topic = _by_topic(commits, {topic: at for topic, at in positions.items() if topic not in behind})
-            if by_topic:
-                upto = commits[-1].commit_number
-                logger.info("phase_started phase=apply:%s commit=%d topics=%d", applier.name, upto, len(by_topic))
-            steps = [self._step(topic, pending, positions[topic]) for topic, pending in by_topic.items()]
+            pending_by_topic = _pending_by_topic(
+                commits, {topic: at for topic, at in positions.items() if topic not in behind}
+            )
+            if pending_by_topic:
+                last = commits[-1].commit_number
+                logger.info(
+                    "phase_started phase=apply:%s commit=%d topics=%d", applier.name, last, len(pending_by_topic)
+                )
+            steps = [self._step(topic, pending, positions[topic]) for topic, pending in pending_by_topic.items()]
             self._apply_steps(applier, steps)
-            positions |= {topic: pending[-1].commit_number for topic, pending in by_topic.items()}
-            unseen -= by_topic.keys()
-            unpublished = (one for one in commits if one.run_id in self.state.staged_runs)
-            self.met |= {one.run_id: tuple(one.topics) for one in unpublished}
+            positions |= {topic: pending[-1].commit_number for topic, pending in pending_by_topic.items()}
+            to_compare -= pending_by_topic.keys()
+            unpublished = (commit for commit in commits if commit.run_id in self.state.staged_runs)
+            self.staged_topics |= {commit.run_id: tuple(commit.topics) for commit in unpublished}
             if self.outage is not None:
                 self._hold_back(applier, positions, self.outage)
                 return
         self._apply_steps(
-            applier, [self._step(topic, (), positions[topic]) for topic in sorted(unseen - behind.keys())]
+            applier, [self._step(topic, (), positions[topic]) for topic in sorted(to_compare - behind.keys())]
         )
 
     def _step(self, topic: str, pending: Sequence[Commit], since: int) -> Step:
@@ -313,41 +330,41 @@ class _Run:
             warn=self.warnings.append,
         )
 
-    def _apply_steps(self, applier: Applier | AppliesTogether, steps: Sequence[Step]) -> None:
+    def _apply_steps(self, applier: Applier | MultiTopicApplier, steps: Sequence[Step]) -> None:
         """Calls the applier with the steps, each of which has commits of one topic. Records failures for the report."""
-        refused: Mapping[str, str] = {}
-        if isinstance(applier, AppliesTogether):
+        errors: Mapping[str, str] = {}
+        if isinstance(applier, MultiTopicApplier):
             try:
-                refused = applier.apply_together(steps) if steps else {}
+                errors = applier.apply_topics(steps) if steps else {}
             except Exception as error:
                 logger.debug("applier_failed applier=%s topics=%d", applier.name, len(steps), exc_info=True)
-                refused = {step.topic: _said(error) for step in steps}
+                errors = {step.topic: _error_text(error) for step in steps}
         else:
-            refused = self._refused(applier, steps)
+            errors = self._apply_each(applier, steps)
         for step in steps:
-            if step.topic in refused:
+            if step.topic in errors:
                 self._behind[applier.name][step.topic] = step.since
-                self._fail(applier, step.topic, refused[step.topic])
+                self._fail(applier, step.topic, errors[step.topic])
 
-    def _refused(self, applier: Applier, steps: Sequence[Step]) -> Mapping[str, str]:
+    def _apply_each(self, applier: Applier, steps: Sequence[Step]) -> Mapping[str, str]:
         """Calls the applier once per step; a step has commits of one topic. Returns, by topic, the error messages of
         the topics that failed.
 
         After an outage of the storage (`outage`) the applier is not called again: all remaining steps with commits fail
         with the same error."""
-        refused = {}
+        errors = {}
         for step in steps:
             if self.outage is not None and not step.commits:
                 continue  # no commit is pending; the run only compares the table of the topic
-            error = self.outage or _applied(applier, step)
+            error = self.outage or _try_apply(applier, step)
             if isinstance(error, StorageUnavailable):
                 self.outage = error
             if error is not None:
-                refused[step.topic] = _said(error)
-        return refused
+                errors[step.topic] = _error_text(error)
+        return errors
 
     def _hold_back(
-        self, applier: Applier | AppliesTogether, positions: Mapping[str, int], outage: StorageUnavailable
+        self, applier: Applier | MultiTopicApplier, positions: Mapping[str, int], outage: StorageUnavailable
     ) -> None:
         """Reports an outage of the storage for each topic that still has commits for this applier. Reports nothing for
         an advisory applier. After an outage no cursor is written.
@@ -361,13 +378,13 @@ class _Run:
                 and topic not in self.failures
                 and position < self.state.topics[topic].commit_number
             ):
-                self._fail(applier, topic, _said(outage))
+                self._fail(applier, topic, _error_text(outage))
 
-    def _fail(self, applier: Applier | AppliesTogether, topic: str, message: str) -> None:
+    def _fail(self, applier: Applier | MultiTopicApplier, topic: str, message: str) -> None:
         if applier.is_advisory:
             self.warnings.append(f"applier {applier.name}, topic {topic}: {message}")
         else:
-            self.failures[topic] = TopicFailure(applier.name, _advised(message))
+            self.failures[topic] = TopicFailure(applier.name, _with_remedy(message))
 
     def rewind(self, name: str, topic: str) -> None:
         cursor = self.cursors[name]
@@ -376,7 +393,7 @@ class _Run:
         self.cursors[name] = cursor
         self.pending.add({topic: 0})
 
-    def passed(self, name: str, topic: str) -> bool:
+    def is_applied(self, name: str, topic: str) -> bool:
         return topic not in self._behind[name]
 
     def save(self, names: Iterable[str]) -> None:

@@ -15,7 +15,7 @@ from headrace.loader.apply.base import Step
 
 GROUP: Final = "headrace-loader"
 
-OFFSETS_AT_ONCE: Final = 1_000
+OFFSETS_PER_REQUEST_MAX: Final = 1_000
 """Partitions per commit request. A request becomes one batch in the brokers' log; with the longest names it has 400 KB.
 """
 
@@ -39,28 +39,29 @@ class GroupOffsetsApplier:
         self._cluster = cluster
         self._failure: KafkaError | None = None
 
-    def apply_together(self, steps: Sequence[Step]) -> Mapping[str, str]:
+    def apply_topics(self, steps: Sequence[Step]) -> Mapping[str, str]:
         if self._failure is not None:
             raise self._failure  # an earlier request of this run timed out; do not wait again
-        offsets = [moved for step in steps for moved in _moved(step)]
+        offsets = [offset for step in steps for offset in _next_offsets(step)]
         refused: dict[TopicPartition, str] = {}
         try:
-            for at in range(0, len(offsets), OFFSETS_AT_ONCE):
-                refused |= self._cluster.commit_group_offsets(GROUP, dict(offsets[at : at + OFFSETS_AT_ONCE]))
+            for first in range(0, len(offsets), OFFSETS_PER_REQUEST_MAX):
+                batch = dict(offsets[first : first + OFFSETS_PER_REQUEST_MAX])
+                refused |= self._cluster.commit_group_offsets(GROUP, batch)
         except KafkaError as error:
             self._failure = error
             raise
         return {
-            tp.topic: f"the brokers refused the group offset of partition {tp.partition}: {why}"
-            for tp, why in refused.items()
+            at.topic: f"the brokers refused the group offset of partition {at.partition}: {reason}"
+            for at, reason in refused.items()
         }
 
 
-def _moved(step: Step) -> list[tuple[TopicPartition, int]]:
+def _next_offsets(step: Step) -> list[tuple[TopicPartition, int]]:
     """Returns the next offset to load of each partition that the commits in `step`, all of one topic, loaded."""
-    moved = {offsets.partition for commit in step.commits for offsets in commit.topics[step.topic].ranges}
+    loaded = {offsets.partition for commit in step.commits for offsets in commit.topics[step.topic].ranges}
     return [
         (TopicPartition(step.topic, partition), state.next_offset)
         for partition, state in step.state.partitions.items()
-        if partition in moved
+        if partition in loaded
     ]

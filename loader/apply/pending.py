@@ -13,7 +13,7 @@ from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.document import Document
 from headrace.loader.commit.state import LoaderState
 
-BYTES_TOGETHER = 64 * 1024 * 1024
+PORTION_BYTES_MAX = 64 * 1024 * 1024
 """Limit of a portion: the size of its commit files. A single larger commit is a portion of its own. Parsed commits need
 some ten times as much memory."""
 
@@ -40,7 +40,7 @@ class PendingCommits:
         for found in self._log.back_of(since, self._state):
             commit_number = found.value.commit_number
             self._commits.add(commit_number)
-            if commit_number not in self._cached and self._cached_bytes + found.length <= BYTES_TOGETHER:
+            if commit_number not in self._cached and self._cached_bytes + found.length <= PORTION_BYTES_MAX:
                 self._cached[commit_number] = found
                 self._cached_bytes += found.length
 
@@ -51,7 +51,7 @@ class PendingCommits:
         size = 0
         for later in sorted(one for one in self._commits if one > commit_number):
             found = self._cached.get(later) or self._log.document(later)
-            if portion and size + found.length > BYTES_TOGETHER:
+            if portion and size + found.length > PORTION_BYTES_MAX:
                 yield portion
                 portion, size = [], 0
             portion.append(found.value)

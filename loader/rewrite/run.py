@@ -173,7 +173,7 @@ def caught_up(ports: RewritePorts, is_dry: bool) -> tuple[LoaderState, tuple[str
     """
     if is_dry:
         return ports.log.read_state(), ()
-    applied = ports.engine.follow()
+    applied = ports.engine.apply_pending()
     if applied.outage is not None:
         raise applied.outage
     return ports.log.read_state(), tuple(applied.warnings)
@@ -371,6 +371,6 @@ def add_commit(
             problems[topic] = (
                 f"not rewritten, because another command was faster ({conflict}); run this command again",
             )
-    applied = ports.engine.follow()
+    applied = ports.engine.apply_pending()
     failures = {topic: (failure.message,) for topic, failure in applied.failures.items()}
     return RewriteReport(rows, commit_number, merged_problems(problems, failures), tuple(applied.warnings))

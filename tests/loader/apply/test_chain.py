@@ -33,7 +33,7 @@ def test_each_applier_runs_after_those_it_depends_on(world: World, monkeypatch: 
     offsets are written when queries see the rows."""
     met: list[str] = []
     publish, execute, add_committed = LocalFiles.publish, FakeHive.execute, AuditStore.add_committed
-    commit = GroupOffsetsApplier.apply_together
+    commit = GroupOffsetsApplier.apply_topics
 
     def published(self: LocalFiles, files: Iterable[Publication]) -> object:
         assert "note" in world.hive.tables["headrace", "orders"].properties["avro.schema.literal"]
@@ -60,7 +60,7 @@ def test_each_applier_runs_after_those_it_depends_on(world: World, monkeypatch: 
     monkeypatch.setattr(LocalFiles, "publish", published)
     monkeypatch.setattr(FakeHive, "execute", executed)
     monkeypatch.setattr(AuditStore, "add_committed", counted)
-    monkeypatch.setattr(GroupOffsetsApplier, "apply_together", committed)
+    monkeypatch.setattr(GroupOffsetsApplier, "apply_topics", committed)
     world.hive.parts.clear()  # so that there are partitions to add
     run_load(world.ports(), world.settings)
     assert met == ["files", "partitions", "audit", "offsets"]

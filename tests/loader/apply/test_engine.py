@@ -93,10 +93,10 @@ def test_each_topics_commits_are_applied_once_and_in_order(log: CommitLog) -> No
     add_commit(log, "w1", "a", "b")
     add_commit(log, "w2", "b")
     log.try_commit(clean("c1", "w0"))
-    assert engine.follow().topics == ("a", "b")
+    assert engine.apply_pending().topics == ("a", "b")
     assert seen == [("schema", "a", (1,)), ("schema", "b", (1, 2)), ("files", "a", (1,)), ("files", "b", (1, 2))]
     seen.clear()
-    assert engine.follow().topics == ()
+    assert engine.apply_pending().topics == ()
     assert seen == []
 
 
@@ -105,15 +105,18 @@ def test_a_failing_topic_is_held_back_and_resumes_at_the_failed_commit(log: Comm
     schema = Recorder("schema", seen, {"a"})
     engine = ApplierEngine(log, LocalStaging(log.storage.root), (schema, Recorder("files", seen)))
     add_commit(log, "w1", "a", "b")
-    applied = engine.follow()
+    applied = engine.apply_pending()
     assert applied.failures["a"].applier == "schema"
     assert seen == [("schema", "b", (1,)), ("files", "b", (1,))]
     assert log.storage.exists("staging/w1")
     add_commit(log, "w2", "b")
-    engine.follow()
+    engine.apply_pending()
     schema.failing.clear()
     seen.clear()
-    assert ApplierEngine(log, LocalStaging(log.storage.root), (schema, Recorder("files", seen))).follow().failures == {}
+    assert (
+        ApplierEngine(log, LocalStaging(log.storage.root), (schema, Recorder("files", seen))).apply_pending().failures
+        == {}
+    )
     assert seen == [("schema", "a", (1,)), ("files", "a", (1,))]
     assert not log.storage.exists("staging/w1")
 
@@ -123,13 +126,13 @@ def test_a_failing_advisory_applier_warns_and_is_retried(log: CommitLog) -> None
     advisory = Recorder("group_offsets", seen, {"a"}, is_advisory=True)
     engine = ApplierEngine(log, LocalStaging(log.storage.root), (Recorder("files", seen), advisory))
     add_commit(log, "w1", "a")
-    applied = engine.follow()
+    applied = engine.apply_pending()
     assert applied.failures == {}
     (warning,) = applied.warnings
     assert re.match(r"applier group_offsets, .*\ba: it is down$", warning)
     advisory.failing.clear()
     seen.clear()
-    engine.follow()
+    engine.apply_pending()
     assert seen == [("group_offsets", "a", (1,))]
     assert read_cursor(log.storage, "group_offsets").behind == {}, "although there is no new commit"
 
@@ -143,7 +146,7 @@ def test_a_topic_that_is_behind_reads_only_its_own_commits(log: CommitLog, monke
     for number in range(1, 20):
         add_commit(log, f"w{number}", "b")
     add_commit(log, "w20", "a", "b")
-    engine.follow()
+    engine.apply_pending()
     add_commit(log, "w21", "b")
     read: list[int] = []
     document = CommitLog.document
@@ -152,7 +155,7 @@ def test_a_topic_that_is_behind_reads_only_its_own_commits(log: CommitLog, monke
     )
     advisory.failing.clear()
     seen.clear()
-    engine.follow()
+    engine.apply_pending()
     assert seen == [("files", "b", (22,)), ("group_offsets", "a", (1, 21)), ("group_offsets", "b", (22,))]
     assert set(read) == {1, 21, 22}
 
@@ -172,9 +175,9 @@ def test_an_invalid_cursor_is_reset(log: CommitLog, content: bytes) -> None:
     seen: list[tuple[str, str, tuple[int, ...]]] = []
     add_commit(log, "w1", "a")
     engine = ApplierEngine(log, LocalStaging(log.storage.root), (Recorder("files", seen),))
-    engine.follow()
+    engine.apply_pending()
     log.storage.replace(cursor_path("files"), content)
-    engine.follow()
+    engine.apply_pending()
     assert seen == [("files", "a", (1,))] * 2
 
 
@@ -186,7 +189,7 @@ def test_a_resumed_process_does_not_overwrite_a_newer_cursor(log: CommitLog) -> 
         def apply(self, step: Step) -> None:
             log.storage.replace(cursor_path("files"), write_document(Cursor(5, sha256="of commit 5")))
 
-    ApplierEngine(log, LocalStaging(log.storage.root), (Overtaken("files", seen),)).follow()
+    ApplierEngine(log, LocalStaging(log.storage.root), (Overtaken("files", seen),)).apply_pending()
     assert read_cursor(log.storage, "files").upto == 5
 
 
@@ -196,12 +199,12 @@ def test_a_newer_cursor_of_a_faster_process_is_accepted(log: CommitLog, monkeypa
     staging = LocalStaging(log.storage.root)
     other = CommitLog(LocalCommitStorage(log.storage.root))
     add_commit(other, "w1", "a", "b")
-    ApplierEngine(other, staging, (Recorder("files", []),)).follow()
+    ApplierEngine(other, staging, (Recorder("files", []),)).apply_pending()
     known = log.read_state()
     add_commit(other, "w2", "b")
-    ApplierEngine(other, staging, (Recorder("files", []),)).follow()
+    ApplierEngine(other, staging, (Recorder("files", []),)).apply_pending()
     monkeypatch.setattr(log, "read_state", lambda: known)
-    ApplierEngine(log, staging, (Recorder("files", seen),)).follow()
+    ApplierEngine(log, staging, (Recorder("files", seen),)).apply_pending()
     assert seen == []
     assert read_cursor(log.storage, "files").upto == 2
 
@@ -219,12 +222,14 @@ def test_a_rewound_applier_starts_from_the_beginning_even_after_a_crash(log: Com
             raise KeyboardInterrupt
 
     partitions = Recorder("partitions", seen)
-    ApplierEngine(log, LocalStaging(log.storage.root), (Recorder("schema", []), partitions)).follow()
+    ApplierEngine(log, LocalStaging(log.storage.root), (Recorder("schema", []), partitions)).apply_pending()
     add_commit(log, "w2", "a")
     with pytest.raises(KeyboardInterrupt):
-        ApplierEngine(log, LocalStaging(log.storage.root), (Rewinding("schema", []), Dying("partitions", []))).follow()
+        ApplierEngine(
+            log, LocalStaging(log.storage.root), (Rewinding("schema", []), Dying("partitions", []))
+        ).apply_pending()
     seen.clear()
-    ApplierEngine(log, LocalStaging(log.storage.root), (Recorder("schema", []), partitions)).follow()
+    ApplierEngine(log, LocalStaging(log.storage.root), (Recorder("schema", []), partitions)).apply_pending()
     assert seen == [("partitions", "a", (1, 2))]
 
 
@@ -237,7 +242,7 @@ def test_concurrent_processes_publish_each_file_once(log: CommitLog, tmp_path: P
         own = CommitLog(LocalCommitStorage(tmp_path / "_headrace"))
         applier = FilesApplier(local_storage(tmp_path).files, FileIndex(own))
         engine = ApplierEngine(own, LocalStaging(own.storage.root), (applier,))
-        failures.extend(engine.follow().failures.values())
+        failures.extend(engine.apply_pending().failures.values())
 
     threads = [threading.Thread(target=drive) for _ in range(4)]
     for thread in threads:
@@ -263,7 +268,7 @@ def test_a_missing_published_file_is_reported_and_holds_nothing_back(log: Commit
         add_commit(log, f"w{number}", "orders")
     storage = local_storage(tmp_path)
     applier = FilesApplier(storage.files, FileIndex(log))
-    ApplierEngine(log, storage.staging, (applier,)).follow()
+    ApplierEngine(log, storage.staging, (applier,)).apply_pending()
     log.try_commit(dataclasses.replace(load("w2", {}), published=frozenset({"w0", "w1"})))
     (tmp_path / "orders" / TIME_PARTITION / "0-1-w0-0-0.avro").unlink()
     warnings: list[str] = []
@@ -327,14 +332,14 @@ def test_group_offsets_are_those_of_the_newest_state(log: CommitLog) -> None:
             return {}
 
     applier = GroupOffsetsApplier(Cluster())
-    assert applier.apply_together([step_of(log.read_state(), "orders", (first,))]) == {}
+    assert applier.apply_topics([step_of(log.read_state(), "orders", (first,))]) == {}
     assert committed == {GROUP: {TopicPartition("orders", 0): 2}}
 
 
 def test_offsets_of_many_topics_are_committed_together_and_fail_separately(
     log: CommitLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_offsets, "OFFSETS_AT_ONCE", 2)
+    monkeypatch.setattr(group_offsets, "OFFSETS_PER_REQUEST_MAX", 2)
     committed: list[list[str]] = []
     refused = {"b", "e"}
 
@@ -346,17 +351,17 @@ def test_offsets_of_many_topics_are_committed_together_and_fail_separately(
     applier = GroupOffsetsApplier(Cluster())
     engine = ApplierEngine(log, LocalStaging(log.storage.root), [applier])
     add_commit(log, "w1", "a", "b", "c", "d", "e")
-    applied = engine.follow()
+    applied = engine.apply_pending()
     assert committed == [["a", "b"], ["c", "d"], ["e"]]
     for topic, warning in zip("be", applied.warnings, strict=True):
         assert re.match(rf"applier group_offsets, .*\b{topic}: .*\b0\b.*: UNKNOWN_TOPIC_OR_PARTITION$", warning)
     assert applied.failures == {}
     committed.clear()
     refused.clear()
-    assert engine.follow().warnings == ()
+    assert engine.apply_pending().warnings == ()
     assert committed == [["b", "e"]]
     committed.clear()
-    engine.follow()
+    engine.apply_pending()
     assert committed == []
 
 
@@ -373,7 +378,7 @@ def test_a_coordinator_timeout_is_waited_for_once(log: CommitLog) -> None:
     step = step_of(log.read_state(), "orders", (commit,))
     for _ in range(2):
         with pytest.raises(KafkaUnavailable):
-            applier.apply_together([step])
+            applier.apply_topics([step])
     assert len(calls) == 1
 
 
@@ -390,10 +395,10 @@ def test_without_a_coordinator_every_topic_waits_for_the_next_run(log: CommitLog
 
     add_commit(log, "w1", "a", "b")
     staging = LocalStaging(log.storage.root)
-    first = ApplierEngine(log, staging, [GroupOffsetsApplier(Cluster())]).follow()
+    first = ApplierEngine(log, staging, [GroupOffsetsApplier(Cluster())]).apply_pending()
     for topic, warning in zip("ab", first.warnings, strict=True):
         assert re.match(rf"applier group_offsets, .*\b{topic}: no coordinator$", warning)
-    again = ApplierEngine(log, staging, [GroupOffsetsApplier(Cluster())]).follow()
+    again = ApplierEngine(log, staging, [GroupOffsetsApplier(Cluster())]).apply_pending()
     assert (again.warnings, committed) == ((), ["a", "b"])
 
 
@@ -403,9 +408,9 @@ def test_only_the_schema_applier_runs_without_pending_commits(log: CommitLog) ->
         log, LocalStaging(log.storage.root), [Recorder(name, seen) for name in ("index", "schema", "files")]
     )
     add_commit(log, "w1", "a", "b")
-    engine.follow()
+    engine.apply_pending()
     seen.clear()
-    engine.follow(also=["a"])
+    engine.apply_pending(topics_to_compare=["a"])
     assert seen == [("schema", "a", ())]
 
 

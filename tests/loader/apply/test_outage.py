@@ -158,11 +158,11 @@ def test_an_outage_holds_back_later_portions_without_reading_them(
         load(world)
     world.settings = dataclasses.replace(world.settings, topics_only=())
     world.hive.failure = None
-    monkeypatch.setattr(pending, "BYTES_TOGETHER", 1)
+    monkeypatch.setattr(pending, "PORTION_BYTES_MAX", 1)
     engine = world.ports().engine
     outage = Outage("LocalFiles.publish", 1)
     with outage.injected():
-        applied = engine.follow()
+        applied = engine.apply_pending()
     assert outage.waits == ["LocalFiles.publish"]
     assert applied.outage is not None
     assert {topic: one.applier for topic, one in applied.failures.items()} == {

@@ -27,7 +27,7 @@ SETTINGS = CompactSettings(closed_ms=0, bytes_target=1_000_000, block_bytes=1_00
 @pytest.fixture(params=[1, 5_000], ids=["one by one", "a few together"])
 def portions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[Sequence[Commit]]:
     """The portions that were read."""
-    monkeypatch.setattr(pending, "BYTES_TOGETHER", request.param)
+    monkeypatch.setattr(pending, "PORTION_BYTES_MAX", request.param)
     read: list[Sequence[Commit]] = []
     after = PendingCommits.after
 

@@ -96,7 +96,7 @@ def loads(name: str, ask: Ask, prefix: Prefix) -> None:
     file = dataclasses.replace(committed_file("f.avro", 0, at, at + 1), staged=staged, length=1)
     read = committed_range(0, before, at, at + 1)
     ports.log.try_commit(load(name, {TOPIC: topic_commit(read, files=[file], new=before is None)}))
-    ports.engine.follow()
+    ports.engine.apply_pending()
 
 
 def compacts(name: str, ask: Ask, _: None) -> None:
@@ -109,13 +109,13 @@ def expires(name: str, ask: Ask, _: None) -> None:
 
 def applies(ask: Ask, _: None) -> None:
     ports = ProcessDependencies("f", ask)
-    ports.engine.follow()
+    ports.engine.apply_pending()
 
 
 def retires(ask: Ask, _: None) -> None:
     """A day later, deletes the replaced files."""
     ports = ProcessDependencies("r", ask)
-    ports.engine.follow()
+    ports.engine.apply_pending()
     Retirement(ports.log, ports.index, ports.files, ports.partitions).retire(NOW_MS + READERS_MS)
 
 

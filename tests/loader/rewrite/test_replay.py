@@ -135,9 +135,9 @@ def test_replay_loads_readable_messages_and_leaves_the_rest(shelf: Shelf, regist
 def test_replay_reports_the_warnings_of_its_catch_up(shelf: Shelf, registry: FakeRegistry) -> None:
     expected = "orders: published files of a time partition are missing"
     world = ports(shelf)
-    applied = world.engine.follow
+    applied = world.engine.apply_pending
     answers = iter([(expected,), ()])
-    world.engine.follow = lambda **also: dataclasses.replace(applied(**also), warnings=next(answers))  # type: ignore[method-assign]
+    world.engine.apply_pending = lambda **options: dataclasses.replace(applied(**options), warnings=next(answers))  # type: ignore[method-assign]
     schemas = WriterSchemas(registry, shelf.log.storage, value_subject)  # type: ignore[arg-type]
     assert replay(world, schemas, "orders", SETTINGS, is_dry=False).notes == (expected,)  # type: ignore[arg-type]
 
@@ -258,7 +258,7 @@ def test_a_concurrent_load_does_not_change_the_result(shelf: Shelf, registry: Fa
     assert [row.offset for row in quarantined(shelf)] == [7, 11]
 
 
-@pytest.mark.parametrize("dies_at", ["write", "keep", "try_commit", "follow"])
+@pytest.mark.parametrize("dies_at", ["write", "keep", "try_commit", "apply_pending"])
 def test_a_replay_killed_at_any_call_is_completed_once(shelf: Shelf, registry: FakeRegistry, dies_at: str) -> None:
     registry.register("", 8, ORDER_V1)
     doomed = ports(shelf, "doomed")
@@ -277,9 +277,9 @@ def test_a_replay_killed_at_any_call_is_completed_once(shelf: Shelf, registry: F
         doomed = dataclasses.replace(doomed, log=_with(doomed.log, try_commit=die))
     else:
         engine = doomed.engine
-        follow_calls = iter([engine.follow, die])
-        follow = _with(engine, follow=lambda **_: next(follow_calls)())
-        doomed = dataclasses.replace(doomed, engine=follow)
+        apply_calls = iter([engine.apply_pending, die])
+        engine = _with(engine, apply_pending=lambda **_: next(apply_calls)())
+        doomed = dataclasses.replace(doomed, engine=engine)
     with pytest.raises(Killed):
         replay(doomed, WriterSchemas(registry, shelf.log.storage, value_subject), "orders", SETTINGS, is_dry=False)  # type: ignore[arg-type]
     replayed(shelf, registry)

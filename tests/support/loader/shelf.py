@@ -207,4 +207,4 @@ class Shelf:
         return ApplierEngine(self.log, self.storage.staging, appliers)
 
     def follow(self) -> None:
-        assert self.engine().follow().failures == {}
+        assert self.engine().apply_pending().failures == {}

@@ -65,7 +65,7 @@ def add_points() -> None:
         headrace.loader.apply.audit.AuditApplier,
     ):
         wrap(applier, "apply", f"apply:{applier.__module__.rpartition('.')[2]}")
-    wrap(headrace.loader.apply.group_offsets.GroupOffsetsApplier, "apply_together", "apply:group_offsets")
+    wrap(headrace.loader.apply.group_offsets.GroupOffsetsApplier, "apply_topics", "apply:group_offsets")
     wrap(SparkExecutor, "execute", "apply:schema:table", lambda _, op: isinstance(op, CreateTable | SetProperties))
     wrap(SparkExecutor, "execute", "apply:partitions:add", lambda _, op: isinstance(op, AddPartitions))
     wrap(os, "link", "apply:files:link", is_published)
