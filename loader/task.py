@@ -32,14 +32,14 @@ from headrace.kafka_wire.record_batch import Record
 from headrace.loader.build import current_build
 from headrace.loader.load_schema import load_schema_with_kafka
 from headrace.loader.policy import FAIL, TopicPolicy
-from headrace.loader.project.batches import RecordColumns, Room, RowsOfBatches
+from headrace.loader.project.batches import OutputBuffers, RecordColumns, RowsOfBatches
 from headrace.loader.project.kafka_column import compile_suffix
 from headrace.loader.project.messages import (
     Clamp,
-    Enough,
+    CoreConversion,
+    LookAheadLimitReached,
     RangeMessages,
     StopBeforeUnknownSchema,
-    ThroughCore,
     UnknownIds,
 )
 from headrace.loader.project.quarantine import SCHEMA
@@ -139,7 +139,7 @@ class _Task:
         self._unit = unit
         self._settings = unit.settings
         self._core = core_library()
-        self._room = Room()
+        self._room = OutputBuffers()
         self._new_sink = new_sink
         self._sync = sync
         self._formats: dict[tuple[FileKind, str], ContainerFormat] = {}
@@ -217,7 +217,7 @@ class _Task:
         )
 
         def take(records: Sequence[Record]) -> None:
-            messages.take(records)
+            messages.convert(records)
             rows.limit_memory()
 
         try:
@@ -237,7 +237,7 @@ class _Task:
 
     def _through_core(
         self, policy: TopicPolicy, partition: int, time_partitions: TimePartitions, clamp: Clamp | None, rows: RangeRows
-    ) -> ThroughCore | None:
+    ) -> CoreConversion | None:
         """Returns the converter that uses the C core, for one range; None if the core is not built.
 
         Args:
@@ -251,7 +251,7 @@ class _Task:
             return None
         limits = None if clamp is None else (clamp.future_ms_max, clamp.now_ms)
         made = RowsOfBatches(self._core, self._room, policy.kafka_column, partition, time_partitions.period_ms, limits)
-        return ThroughCore(made, time_partitions.period_ms, rows.add_run)
+        return CoreConversion(made, time_partitions.period_ms, rows.add_run)
 
     def _keep(self, offsets: OffsetRange, rows: RangeRows) -> None:
         """Adds the rows of the range `offsets` to files.
@@ -356,8 +356,9 @@ class _Task:
         """
         ahead = Tally(position)
         ids = UnknownIds(first, projection, ahead, ids_max=UNKNOWN_IDS_MAX, bytes_max=LOOK_AHEAD_BYTES_MAX)
-        with contextlib.suppress(Enough, KafkaError):  # if the error persists, the next read raises it again
-            self._read(offsets, ids.take, ahead)
+        # If the Kafka error persists, the next read raises it again.
+        with contextlib.suppress(LookAheadLimitReached, KafkaError):
+            self._read(offsets, ids.collect, ahead)
         return ids.found
 
     def _projection(self, topic: str) -> TopicProjection:

@@ -18,8 +18,8 @@ from headrace.audit.count import HASH
 from headrace.audit.window import SCATTERED_MS, WINDOWS_MAX
 from headrace.loader.commit.commit import CommittedFile, CommittedRange, CountSeries, WindowCount
 from headrace.loader.epochs import NOTHING_READ, ReadEpochs
-from headrace.loader.plan.ranges import TRIED_AGAIN, PlannedRange, TopicRanges
-from headrace.loader.project.topic_projection import ABSURD_TIME, FUTURE_TIME, NULL_TIME, RECORD_TIME
+from headrace.loader.plan.ranges import BROKER_REMEDY, PlannedRange, TopicRanges
+from headrace.loader.project.topic_projection import FUTURE_TIME, NULL_TIME, OUT_OF_RANGE_TIME, RECORD_TIME
 from headrace.loader.work_unit import (
     FileKind,
     OddTimes,
@@ -32,7 +32,7 @@ from headrace.loader.work_unit import (
     WorkUnit,
 )
 
-TIMES_OF_RECORDS = frozenset({RECORD_TIME, NULL_TIME, ABSURD_TIME, FUTURE_TIME})
+TIMES_OF_RECORDS = frozenset({RECORD_TIME, NULL_TIME, OUT_OF_RANGE_TIME, FUTURE_TIME})
 NO_COUNTS = RangeCounts()
 READ_AGAIN = (
     "nothing of it was committed and the next load reads it again; if this problem recurs, it is a defect of the loader"
@@ -209,7 +209,7 @@ def _advice(piece: _Piece) -> str:
     """
     stop = piece.result.corrupt_stop
     if stop is None:
-        return TRIED_AGAIN
+        return BROKER_REMEDY
     at = piece.planned.topic_partition
     skip = f"headrace offsets skip {at.topic} {at.partition} {stop.offset}"
     replica = "no later offset is read. Elect another replica as leader, whose copy may be intact; else"

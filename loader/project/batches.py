@@ -20,12 +20,12 @@ from headrace.avro_codec.program import Program
 from headrace.kafka_wire.record_batch import NO_HEADERS, Record, parse_records
 
 RECORD_BYTES_MIN = 7  # smallest record; a larger record count than the batch's bytes allow is rejected
-ROWS_ROOM = 1 << 20
-COLUMNS_ROOM = 8_192
+ROWS_BYTES_MAX = 1 << 20
+COLUMNS_LENGTH_MAX = 8_192
 
 _RECORD = struct.Struct(library.RECORD)
 _WINDOW = struct.Struct(library.WINDOW)
-_BUCKET = struct.Struct(library.TIME_PARTITION)
+_TIME_PARTITION = struct.Struct(library.TIME_PARTITION)
 
 
 class Columns(Sequence[Record]):
@@ -43,8 +43,8 @@ class Columns(Sequence[Record]):
         return ctypes.addressof(self._buffer)
 
     @property
-    def payload_place(self) -> bytes | int:
-        return _place(self.payload)
+    def payload_address(self) -> bytes | int:
+        return _address(self.payload)
 
     def __len__(self) -> int:
         return self._count
@@ -75,7 +75,7 @@ class Columns(Sequence[Record]):
         return offset, time_ms, key, value, headers
 
 
-def _place(payload: bytes | memoryview) -> bytes | int:
+def _address(payload: bytes | memoryview) -> bytes | int:
     """Returns a payload (the bytes of a batch's records) in a form that the core accepts as an address: bytes as they
     are, for a memoryview its memory address. The address is valid as long as the payload is referenced."""
     if isinstance(payload, bytes) or not payload:
@@ -99,7 +99,7 @@ class RecordColumns:
             buffer = ctypes.create_string_buffer(max(1, count) * _RECORD.size)
             has_fixed = fixed_time is not None
             refused = self._core.records(
-                _place(payload), len(payload), count, base_offset, base_time, has_fixed, fixed_time or 0, buffer
+                _address(payload), len(payload), count, base_offset, base_time, has_fixed, fixed_time or 0, buffer
             )
             if not refused:
                 return Columns(payload, buffer, count)
@@ -111,7 +111,7 @@ class RowRun:
     """Rows of one time partition in offset order, joined in `data`; messages between them may belong to other time
     partitions. `period` is the number of the time partition, counted from 1970 in multiples of its length. `offsets`
     are the offsets of the rows' messages, `ends` the end positions of the rows in `data`. Valid until the next call of
-    `RowsOfBatches.take` with the same `Room`."""
+    `RowsOfBatches.convert` with the same `OutputBuffers`."""
 
     period: int
     offsets: Sequence[int]
@@ -140,8 +140,8 @@ class CoreWindowCount:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """The result of `RowsOfBatches.take`.
+class CoreResult:
+    """The result of `RowsOfBatches.convert`.
 
     `next` is the first record that was not converted; `is_refused` means that Python must convert it. `runs` are the
     rows, `windows` the audit counts. `sources` are numbers of messages: for each schema id in turn, one number for each
@@ -156,25 +156,25 @@ class Taken:
     sources: tuple[int, ...]
 
 
-class Room:
+class OutputBuffers:
     """Output buffers of the core. One range of a task uses them at a time."""
 
     def __init__(self) -> None:
-        self._rows = ctypes.create_string_buffer(ROWS_ROOM)
-        self._grouped = ctypes.create_string_buffer(ROWS_ROOM)
-        self._offsets = (ctypes.c_int64 * COLUMNS_ROOM)()
-        self._ends = (ctypes.c_uint64 * COLUMNS_ROOM)()
-        self._scratch = (ctypes.c_uint64 * (2 * COLUMNS_ROOM))()
-        self._windows = ctypes.create_string_buffer(COLUMNS_ROOM * _WINDOW.size)
-        self._time_partitions = ctypes.create_string_buffer(COLUMNS_ROOM * _BUCKET.size)
-        self.taken = COutput(
+        self._rows = ctypes.create_string_buffer(ROWS_BYTES_MAX)
+        self._grouped = ctypes.create_string_buffer(ROWS_BYTES_MAX)
+        self._offsets = (ctypes.c_int64 * COLUMNS_LENGTH_MAX)()
+        self._ends = (ctypes.c_uint64 * COLUMNS_LENGTH_MAX)()
+        self._scratch = (ctypes.c_uint64 * (2 * COLUMNS_LENGTH_MAX))()
+        self._windows = ctypes.create_string_buffer(COLUMNS_LENGTH_MAX * _WINDOW.size)
+        self._time_partitions = ctypes.create_string_buffer(COLUMNS_LENGTH_MAX * _TIME_PARTITION.size)
+        self.output = COutput(
             rows=ctypes.addressof(self._rows),
             grouped=ctypes.addressof(self._grouped),
-            rows_capacity=ROWS_ROOM,
+            rows_capacity=ROWS_BYTES_MAX,
             offsets=ctypes.addressof(self._offsets),
             ends=ctypes.addressof(self._ends),
             scratch=ctypes.addressof(self._scratch),
-            columns_capacity=COLUMNS_ROOM,
+            columns_capacity=COLUMNS_LENGTH_MAX,
             windows=ctypes.addressof(self._windows),
             time_partitions=ctypes.addressof(self._time_partitions),
         )
@@ -191,7 +191,7 @@ class RowsOfBatches:
     the body.
 
     Args:
-        room: buffers that no other range is using.
+        buffers: buffers that no other range is using.
         kafka_column: none, position or full.
         period_ms: length of a time partition.
         clamp: how far a message's time may be after its arrival, and the start of the run, both in milliseconds (see
@@ -201,14 +201,14 @@ class RowsOfBatches:
     def __init__(
         self,
         core: Library,
-        room: Room,
+        buffers: OutputBuffers,
         kafka_column: str,
         partition: int,
         period_ms: int,
         clamp: tuple[int, int] | None,
     ) -> None:
         self._core = core
-        self._room = room
+        self._buffers = buffers
         self._programs: list[tuple[int, CProgram, object]] = []
         self._ids: list[int] = []
         suffix = b"\x02" + encode_long(partition)
@@ -224,12 +224,12 @@ class RowsOfBatches:
             window_ms=WINDOW_MS,
             period_ms=period_ms,
         )
-        self._lay_out()
+        self._rebuild_table()
 
     @property
     def schema_ids(self) -> Sequence[int]:
         """The schema ids for which the core has a program, ascending. `CoreWindowCount.program` is a position in this
-        sequence, and the numbers in `Taken.sources` are in its order."""
+        sequence, and the numbers in `CoreResult.sources` are in its order."""
         return self._ids
 
     def add(self, schema_id: int, program: Program, time_unit: int) -> None:
@@ -239,35 +239,35 @@ class RowsOfBatches:
             program: the conversion to rows, as operations of the core.
             time_unit: the core's number for the unit of the messages' time field, 0 if they have none.
         """
-        made, words = c_program(program, schema_id, time_unit)
-        self._programs = sorted([*self._programs, (schema_id, made, words)], key=lambda one: one[0])
-        self._lay_out()
+        compiled, words = c_program(program, schema_id, time_unit)
+        self._programs = sorted([*self._programs, (schema_id, compiled, words)], key=lambda one: one[0])
+        self._rebuild_table()
 
-    def _lay_out(self) -> None:
+    def _rebuild_table(self) -> None:
         count = len(self._programs)
         self._ids = [schema_id for schema_id, _, _ in self._programs]
-        self._table = (CProgram * max(1, count))(*(made for _, made, _ in self._programs))
+        self._table = (CProgram * max(1, count))(*(compiled for _, compiled, _ in self._programs))
         self._sources = (ctypes.c_uint64 * max(1, count * library.SOURCES))()
         self._range.programs = self._table
         self._range.program_count = count
 
-    def take(self, records: Columns, start: int) -> Taken:
+    def convert(self, records: Columns, start: int) -> CoreResult:
         """Converts records from `start` on, as many as fit into the buffers. Returns their rows and counts, and the
         record at which it stopped."""
-        room = self._room
-        taken, offsets, ends = room.taken, room.offsets, room.ends
-        taken.sources = ctypes.addressof(self._sources)
-        self._core.run(self._range, records.payload_place, records.address, start, len(records), taken)
-        rows = room.grouped if taken.is_grouped else room.rows
-        time_partitions = room.time_partitions[: taken.time_partition_count * _BUCKET.size]
-        windows = room.windows[: taken.window_count * _WINDOW.size]
-        return Taken(
-            taken.next,
-            taken.status == library.MESSAGE,
-            taken.tombstones,
+        buffers = self._buffers
+        output, offsets, ends = buffers.output, buffers.offsets, buffers.ends
+        output.sources = ctypes.addressof(self._sources)
+        self._core.run(self._range, records.payload_address, records.address, start, len(records), output)
+        rows = buffers.grouped if output.is_grouped else buffers.rows
+        time_partitions = buffers.time_partitions[: output.time_partition_count * _TIME_PARTITION.size]
+        windows = buffers.windows[: output.window_count * _WINDOW.size]
+        return CoreResult(
+            output.next,
+            output.status == library.MESSAGE,
+            output.tombstones,
             tuple(
                 RowRun(period, offsets[first : first + count], ends[first : first + count], rows[at : at + size])
-                for period, at, size, first, count in _BUCKET.iter_unpack(time_partitions)
+                for period, at, size, first, count in _TIME_PARTITION.iter_unpack(time_partitions)
             ),
             tuple(CoreWindowCount(*numbers) for numbers in _WINDOW.iter_unpack(windows)),
             tuple(self._sources[: len(self._ids) * library.SOURCES]),
@@ -283,8 +283,8 @@ def project(core: Library, program: Program, body: bytes, row_bytes_max: int) ->
         program: the conversion, as operations of the core.
         row_bytes_max: the maximum size of the row.
     """
-    made, _words = c_program(program, 0, 0)
+    compiled, _words = c_program(program, 0, 0)
     row = ctypes.create_string_buffer(max(1, row_bytes_max))
-    seen, value = ctypes.c_int32(), ctypes.c_int64()
-    size = core.project(made, body, len(body), row, row_bytes_max, seen, value)
-    return None if size < 0 else (row.raw[:size], value.value if seen.value else None)
+    has_time, value = ctypes.c_int32(), ctypes.c_int64()
+    size = core.project(compiled, body, len(body), row, row_bytes_max, has_time, value)
+    return None if size < 0 else (row.raw[:size], value.value if has_time.value else None)

@@ -20,19 +20,19 @@ from headrace.avro_schema.wire import PREFIX_BYTES, VALUE_HEADER
 from headrace.kafka_wire.record_batch import NO_HEADERS, Record
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.policy import QUARANTINE
-from headrace.loader.project.batches import Columns, RowRun, RowsOfBatches, Taken
+from headrace.loader.project.batches import Columns, CoreResult, RowRun, RowsOfBatches
 from headrace.loader.project.kafka_column import Suffix
-from headrace.loader.project.odd_times import NO_TIMESTAMP, OddTimeNotes
+from headrace.loader.project.odd_times import NO_TIMESTAMP, ImplausibleTimes
 from headrace.loader.project.quarantine import BadMessage, QuarantineCode, encode_row
 from headrace.loader.project.topic_projection import (
-    ABSURD_TIME,
     FUTURE_TIME,
     NULL_TIME,
+    OUT_OF_RANGE_TIME,
     RECORD_TIME,
     TopicProjection,
     UnknownSchema,
     WriterProjection,
-    framed,
+    unframe_message,
 )
 from headrace.loader.read.batch_neighbors import CorruptSpan
 from headrace.loader.read.range_reader import StopBefore, Tally
@@ -78,7 +78,7 @@ class Clamp:
 
 
 @dataclass(frozen=True, slots=True)
-class ThroughCore:
+class CoreConversion:
     """The objects with which the C core converts one range: `rows` converts batches of records, and `add_run` receives
     the converted rows, with their kind (table or quarantine) and time partition."""
 
@@ -105,7 +105,7 @@ class RangeMessages:
         add: receives each row.
         time_partition_of: returns the time partition of a time in milliseconds.
         suffix: encodes the `kafka` column.
-        opened: the windows counted so far for this topic, shared by the ranges of a task. They are at most
+        topic_windows: the windows counted so far for this topic, shared by the ranges of a task. They are at most
             `WINDOWS_MAX`.
         clamp: corrects times in the future; None for no correction.
         core: converts whole batches if available.
@@ -118,9 +118,9 @@ class RangeMessages:
         add: AddRow,
         time_partition_of: Callable[[int], str],
         suffix: Suffix,
-        opened: set[int],
+        topic_windows: set[int],
         clamp: Clamp | None,
-        core: ThroughCore | None = None,
+        core: CoreConversion | None = None,
     ) -> None:
         self.written = self.tombstones = self.quarantined = self.by_reference = 0
         self.time_sources: dict[str, int] = {}
@@ -133,48 +133,48 @@ class RangeMessages:
         self._by_prefix: dict[bytes, WriterProjection] = {}
         self._windows: dict[int, list[int]] = {}
         self._special_windows: dict[int, list[int]] = {}
-        self._opened = opened
+        self._topic_windows = topic_windows
         self._clamp = clamp
         self._core = core
         self._writers: dict[int, WriterProjection] = {}
-        self._odd_times = OddTimeNotes()
+        self._implausible_times = ImplausibleTimes()
 
-    def take(self, records: Sequence[Record]) -> None:
+    def convert(self, records: Sequence[Record]) -> None:
         """Makes a row of every record of a batch that has a value.
 
         Raises:
             StopBeforeUnknownSchema: a schema id is unknown; the messages before it are converted.
         """
-        is_near_cap = len(self._opened) + len(records) > window.WINDOWS_MAX
+        is_near_cap = len(self._topic_windows) + len(records) > window.WINDOWS_MAX
         if self._core is None or not isinstance(records, Columns) or is_near_cap:
-            self._take_each(records)
+            self._convert_in_python(records)
         else:
-            self._take_columns(self._core, records)
+            self._convert_in_core(self._core, records)
 
-    def _take_columns(self, core: ThroughCore, records: Columns) -> None:
+    def _convert_in_core(self, core: CoreConversion, records: Columns) -> None:
         """Converts the records of a batch in the core. Each message that the core does not accept is converted in
         Python."""
         position = 0
         while position < len(records):
-            taken = core.rows.take(records, position)
-            self._count(core.rows, taken)
-            for run in taken.runs:
+            result = core.rows.convert(records, position)
+            self._count(core.rows, result)
+            for run in result.runs:
                 core.add_run(FileKind.DATA, self._time_partition_of(run.period * core.period_ms), run)
-            position = taken.next
-            if taken.is_refused:
+            position = result.next
+            if result.is_refused:
                 self.by_reference += 1
-                self._take_each((records[position],))
+                self._convert_in_python((records[position],))
                 position += 1
 
-    def _count(self, rows: RowsOfBatches, taken: Taken) -> None:
-        """Adds the counts in `taken`, the result of a conversion by the core, to the counts of the range.
+    def _count(self, rows: RowsOfBatches, result: CoreResult) -> None:
+        """Adds the counts in `result`, the result of a conversion by the core, to the counts of the range.
 
         Args:
-            rows: the conversion that returned `taken`; its `schema_ids` give the meaning of the program numbers.
+            rows: the conversion that returned `result`; its `schema_ids` give the meaning of the program numbers.
         """
         writers = [self._writers[schema_id] for schema_id in rows.schema_ids]
-        self.tombstones += taken.tombstones
-        for one in taken.windows:
+        self.tombstones += result.tombstones
+        for one in result.windows:
             counted = self._windows.get(one.start_ms)
             if counted is None:
                 writer = writers[one.program]
@@ -185,12 +185,12 @@ class RangeMessages:
                 counted[at + 1] += one.bytes
                 counted[at + 2] += one.fingerprint
             self.written += one.count
-        for index, count in enumerate(taken.sources):
+        for index, count in enumerate(result.sources):
             if count:
                 source = _source_of(writers[index // SOURCES], index % SOURCES)
                 self.time_sources[source] = self.time_sources.get(source, 0) + count
 
-    def _take_each(self, records: Iterable[Record]) -> None:
+    def _convert_in_python(self, records: Iterable[Record]) -> None:
         """Converts the records one by one in Python. This is the specification of the conversion; it is also a hot
         loop."""
         by_prefix, windows, sources = self._by_prefix, self._windows, self.time_sources
@@ -205,8 +205,8 @@ class RangeMessages:
             body = value[PREFIX_BYTES:]
             if writer is None:
                 writer, body = self._find_writer(offset, value, NO_HEADERS if is_framed else headers)
-            seen = writer.seen
-            seen.value = None
+            captured_time = writer.captured_time
+            captured_time.value = None
             row = bad = None
             if writer.project is None:
                 bad = writer.bad
@@ -220,15 +220,17 @@ class RangeMessages:
                     code = QuarantineCode.MALFORMED if is_readable else QuarantineCode.UNREADABLE
                     bad = BadMessage(code, str(error), writer.schema_id)
             source = writer.time_source
-            if seen.value is None:
+            if captured_time.value is None:
                 time_ms = timestamp
                 if source is not RECORD_TIME:
                     source = NULL_TIME
             else:
-                time_ms = seen.value if writer.to_ms is None else writer.to_ms(seen.value)
+                time_ms = captured_time.value if writer.to_ms is None else writer.to_ms(captured_time.value)
             counted = windows.get(time_ms - time_ms % WINDOW_MS)
             if counted is None:
-                counted = self._open_window(time_ms, writer, source, timestamp if seen.value is None else seen.value)
+                counted = self._open_window(
+                    time_ms, writer, source, timestamp if captured_time.value is None else captured_time.value
+                )
             size = len(value) if key is None else len(key) + len(value)
             fingerprint = message_hash(key, value)
             counted[0] += 1
@@ -237,7 +239,7 @@ class RangeMessages:
             if row is not None:
                 if not 0 <= time_ms <= TIME_MS_MAX:
                     time_ms = timestamp
-                    source = ABSURD_TIME if seen.value is not None else source
+                    source = OUT_OF_RANGE_TIME if captured_time.value is not None else source
                 if clamp is not None and clamp.is_future(time_ms, timestamp):
                     time_ms, source = clamp.arrival_ms(timestamp), FUTURE_TIME
                 add(FileKind.DATA, time_partition_of(time_ms), offset, row + suffix(offset, timestamp, key, headers))
@@ -265,14 +267,14 @@ class RangeMessages:
             source: the name of the place from which the time came.
             value: the number in that place, before conversion to milliseconds.
         """
-        start_ms = counted_window(time_ms, self._opened)
+        start_ms = counted_window(time_ms, self._topic_windows)
         if source is not RECORD_TIME and source is not NULL_TIME:
-            self._odd_times.note(start_ms, source, writer.time_unit, value, time_ms)
+            self._implausible_times.note(start_ms, source, writer.time_unit, value, time_ms)
         elif value != NO_TIMESTAMP:
-            self._odd_times.note(start_ms, RECORD_TIME, TimeUnit.MILLIS, value, time_ms)
+            self._implausible_times.note(start_ms, RECORD_TIME, TimeUnit.MILLIS, value, time_ms)
         if start_ms < 0:
             return self._special_windows.setdefault(start_ms, [0] * 9)
-        self._opened.add(start_ms)
+        self._topic_windows.add(start_ms)
         return self._windows.setdefault(start_ms, [0] * 9)
 
     def _find_writer(self, offset: int, value: bytes, headers: bytes) -> tuple[WriterProjection, bytes]:
@@ -287,9 +289,9 @@ class RangeMessages:
         Raises:
             StopBeforeUnknownSchema: the plan does not know the schema id.
         """
-        found = framed(value, headers)
+        found = unframe_message(value, headers)
         if isinstance(found, BadMessage):
-            return WriterProjection.never(found), value
+            return WriterProjection.unconvertible(found), value
         schema_id, body = found
         try:
             writer = self._projection.writer(schema_id)
@@ -302,7 +304,7 @@ class RangeMessages:
                 self._core.rows.add(schema_id, writer.program, writer.core_unit)
         return writer, body
 
-    def skip_corrupt(self, fate: str, span: CorruptSpan) -> SkippedOffsets:
+    def skip_corrupt(self, corrupt_batches: str, span: CorruptSpan) -> SkippedOffsets:
         """Skips a corrupt batch, and returns its offsets for the commit.
 
         With `quarantine`, one quarantine row with the bytes of the whole batch is written. It has the batch's first
@@ -310,17 +312,17 @@ class RangeMessages:
         The messages of the batch are unknown, so the audit does not count them.
 
         Args:
-            fate: the setting `loader.corrupt_batches`: `quarantine` or `skip`.
+            corrupt_batches: the setting `loader.corrupt_batches`: `quarantine` or `skip`.
             span: the batch.
         """
-        is_kept = fate == QUARANTINE
-        if is_kept:
+        is_quarantined = corrupt_batches == QUARANTINE
+        if is_quarantined:
             time_ms = span.timestamp_ms if 0 <= span.timestamp_ms <= TIME_MS_MAX else NO_TIMESTAMP
             reason = f"offsets {span.start} to {span.end - 1}: {span.reason}"
             bad = BadMessage(QuarantineCode.CORRUPT_BATCH, reason)
             row = encode_row(self._partition, span.start, time_ms, None, span.batch, NO_HEADERS, bad)
             self._add(FileKind.QUARANTINE, self._time_partition_of(time_ms), span.start, row)
-        return SkippedOffsets(span.start, span.end, span.reason, is_kept)
+        return SkippedOffsets(span.start, span.end, span.reason, is_quarantined)
 
     def audit(self) -> tuple[AuditCount, ...]:
         """Returns the audit counts of the range, ordered by tier and outcome, then by window."""
@@ -334,16 +336,16 @@ class RangeMessages:
 
     def odd_times(self) -> tuple[OddTimes, ...]:
         """Returns the implausible times of the range, for the report."""
-        return self._odd_times.found(self._windows)
+        return self._implausible_times.found(self._windows)
 
 
-class Enough(Exception):
+class LookAheadLimitReached(Exception):
     """Raised by `UnknownIds` to stop reading when the maximum number of ids, or of bytes to look ahead, is reached."""
 
 
 class UnknownIds:
     """Collects, from the rest of a range, the schema ids that the plan does not know, in the order of the log.
-    Pass `take` to `read_range`.
+    Pass `collect` to `read_range`.
 
     Args:
         first: the unknown id that stopped the range.
@@ -363,12 +365,12 @@ class UnknownIds:
     def found(self) -> tuple[int, ...]:
         return tuple(self._found)[: self._ids_max]
 
-    def take(self, records: Sequence[Record]) -> None:
+    def collect(self, records: Sequence[Record]) -> None:
         for _, _, _, value, headers in records:
             if value is None:
                 continue
-            message = framed(value, headers)
+            message = unframe_message(value, headers)
             if not isinstance(message, BadMessage) and not self._projection.knows(message[0]):
                 self._found[message[0]] = None
         if len(self._found) >= self._ids_max or self._tally.bytes_read >= self._bytes_max:
-            raise Enough
+            raise LookAheadLimitReached

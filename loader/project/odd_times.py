@@ -28,13 +28,13 @@ def likely_unit(value: int) -> str:
     return next((unit for unit, number in UNITS_PER_SECOND.items() if value // number in PLAUSIBLE_S), "")
 
 
-class OddTimeNotes:
+class ImplausibleTimes:
     """Collects the implausible times of one range. `note` is called for the first message of each window, and for each
     message in a special window, but not for messages without any time."""
 
     def __init__(self) -> None:
         self._notes: dict[tuple[TimeOddity, str, str], list[int]] = {}
-        self._suspect_windows: dict[int, tuple[tuple[TimeOddity, str, str], int]] = {}
+        self._wrong_unit_windows: dict[int, tuple[tuple[TimeOddity, str, str], int]] = {}
 
     def note(self, start_ms: int, source: str, unit: str, value: int, time_ms: int) -> None:
         """Records the time of a message if it is implausible.
@@ -51,7 +51,7 @@ class OddTimeNotes:
         elif start_ms == SCATTERED_MS:
             self._add((TimeOddity.SCATTERED, source, ""), 1, time_ms)
         elif likely_unit(value) not in ("", unit):
-            self._suspect_windows[start_ms] = (TimeOddity.WRONG_UNIT, source, unit), value
+            self._wrong_unit_windows[start_ms] = (TimeOddity.WRONG_UNIT, source, unit), value
 
     def found(self, windows: Mapping[int, Sequence[int]]) -> tuple[OddTimes, ...]:
         """Returns the implausible times of the range. Call it after the last message of the range.
@@ -63,9 +63,9 @@ class OddTimeNotes:
             windows: the counters of each window, by its start in milliseconds. The first counter of a window is its
                 number of messages.
         """
-        for start_ms, (key, value) in self._suspect_windows.items():
+        for start_ms, (key, value) in self._wrong_unit_windows.items():
             self._add(key, windows[start_ms][0], value)
-        self._suspect_windows.clear()
+        self._wrong_unit_windows.clear()
         return tuple(OddTimes(*key, messages, value) for key, (messages, value) in sorted(self._notes.items()))
 
     def _add(self, key: tuple[TimeOddity, str, str], messages: int, value: int) -> None:

@@ -126,7 +126,11 @@ class Projection:
 
 
 def compile_projection(
-    writer: Schema, load: Schema, time_path: Sequence[str] | None, seen: CapturedLong, route: StoredRoute | None = None
+    writer: Schema,
+    load: Schema,
+    time_path: Sequence[str] | None,
+    captured_time: CapturedLong,
+    route: StoredRoute | None = None,
 ) -> Projection:
     """Compiles the conversion of one writer schema.
 
@@ -135,16 +139,16 @@ def compile_projection(
 
     Args:
         time_path: field names to an int or long of the writer, through nested records, or None.
-        seen: receives the number at `time_path`, even if the conversion raises later; the caller clears it before each
-            body.
+        captured_time: receives the number at `time_path`, even if the conversion raises later; the caller clears it
+            before each body.
         route: the route of the writer schema; None for one that is not a version of the subject.
 
     Raises:
         Unconvertible: no value of the writer schema could be loaded.
     """
-    compiler = _Compiler(writer, load, tuple(time_path or ()), seen)
+    compiler = _Compiler(writer, load, tuple(time_path or ()), captured_time)
     try:
-        plan, whole = compiler.message(route), compiler.whole()
+        plan, validate = compiler.message(route), compiler.validator()
     except RecursionError as error:
         raise Unconvertible("the types of the writer schema nest too deep") from error
     except LoadSchemaTooLarge as error:
@@ -175,12 +179,14 @@ def compile_projection(
     def check(body: bytes) -> None:
         """Walks the whole body after an unreadable value, to find out whether it is malformed too, and to find its
         time."""
-        walk_body(whole, limits, body)
+        walk_body(validate, limits, body)
 
     return Projection(copied if plan.copies else converted, program.assemble(plan.code))
 
 
-def compile_time_walk(writer: Schema, time_path: Sequence[str], seen: CapturedLong) -> Callable[[bytes], None]:
+def compile_time_capture(
+    writer: Schema, time_path: Sequence[str], captured_time: CapturedLong
+) -> Callable[[bytes], None]:
     """Returns a function that finds the message time in a body and nothing else, without a load schema.
 
     The function never raises. In a malformed body it finds the time if that precedes the error; in types that nest too
@@ -188,11 +194,11 @@ def compile_time_walk(writer: Schema, time_path: Sequence[str], seen: CapturedLo
 
     Args:
         time_path: field names to an int or long of the writer, through nested records.
-        seen: receives the number at `time_path`; the caller clears it before each body.
+        captured_time: receives the number at `time_path`; the caller clears it before each body.
     """
     limits = Limits()
     try:
-        skip = skip_capturing(WalkCompiler(writer, limits), writer.root, tuple(time_path), seen)
+        skip = skip_capturing(WalkCompiler(writer, limits), writer.root, tuple(time_path), captured_time)
     except RecursionError:
         return lambda body: None
 
@@ -206,16 +212,16 @@ def compile_time_walk(writer: Schema, time_path: Sequence[str], seen: CapturedLo
 
 class _Compiler:
     """Compiles the nodes (types) of one writer schema and one load schema. In its methods, `enclosing` are the records
-    and columns around the node, `where` is the path in the writer schema, and `kept` is the stored route of the node,
+    and columns around the node, `where` is the path in the writer schema, and `stored` is the stored route of the node,
     None without one."""
 
-    def __init__(self, writer: Schema, load: Schema, time_path: tuple[str, ...], seen: CapturedLong) -> None:
+    def __init__(self, writer: Schema, load: Schema, time_path: tuple[str, ...], captured_time: CapturedLong) -> None:
         self.writer = writer
         self.load = load
         self.limits = Limits()
         self.walks = WalkCompiler(writer, self.limits)
         self._time_path = time_path
-        self._seen = seen
+        self._captured_time = captured_time
 
     def message(self, route: StoredRoute | None) -> Plan:
         """Returns the plan that converts whole messages to rows. A message that is no record is treated as a record
@@ -227,16 +233,16 @@ class _Compiler:
         assert isinstance(self.load.root, Record)
         return self.record(root_record(self.writer), self.load.root, "", TOP_LEVEL, route)
 
-    def whole(self) -> Skip:
+    def validator(self) -> Skip:
         """Returns the function that validates a whole message and records the number in its time field."""
         return self._walk(self.writer.resolve(self.writer.root), "")
 
-    def plan(self, writer: Type, load: Type, where: str, enclosing: Enclosing, kept: StoredRoute | None) -> Plan:
+    def plan(self, writer: Type, load: Type, where: str, enclosing: Enclosing, stored: StoredRoute | None) -> Plan:
         """Returns the plan that converts a writer's node (a type in its schema) to a column, list item or map value,
         each possibly nullable.
 
-        `where` is the node's path in the writer schema, `enclosing` the records and columns around the node, and `kept`
-        its stored route, None without one.
+        `where` is the node's path in the writer schema, `enclosing` the records and columns around the node, and
+        `stored` its stored route, None without one.
 
         Raises:
             Unconvertible: the load node can hold no value of the writer node.
@@ -246,23 +252,23 @@ class _Compiler:
         if not isinstance(writer, Union):
             if is_nullable and _is_null(writer):
                 return self._nullable(Plan.copy(self._walk(writer, where), program.NOTHING), load, is_null=True)
-            plan = self.branch(writer, inner, where, enclosing, kept)
+            plan = self.branch(writer, inner, where, enclosing, stored)
             return self._nullable(plan, load) if is_nullable else plan
         branches = [self.writer.resolve(branch) for branch in writer.branches]
         values = [branch for branch in branches if not _is_null(branch)]
         if kind_of(inner) == JSON and len(values) > 1:
             return self._union_text(writer, load, where)
-        routes = iter(_of_branches(inner, kept, len(values)))
+        routes = iter(_branch_routes(inner, stored, len(values)))
         plans = [
             self._union_branch(branch, load, where, enclosing, None if _is_null(branch) else next(routes))
             for branch in branches
         ]
         skip = skip_union([plan.skip for plan in plans])
-        same = isinstance(load, Union) and all(
+        is_unchanged = isinstance(load, Union) and all(
             plan.copies and index < len(load.branches) and is_null == _is_null(load.branches[index])
             for index, (plan, is_null) in enumerate(zip(plans, map(_is_null, branches), strict=True))
         )
-        if same:
+        if is_unchanged:
             return Plan.copy(skip, program.union([plan.code for plan in plans], keeps_index=True))
         indexes = [_index(load, is_null=_is_null(branch)) for branch in branches]
         converts = [add_prefix(index, plan.convert) for index, plan in zip(indexes, plans, strict=True)]
@@ -271,10 +277,10 @@ class _Compiler:
         ]
         return Plan(skip, by_branch(converts), False, program.union(codes, keeps_index=False))
 
-    def branch(self, writer: Type, load: Type, where: str, enclosing: Enclosing, kept: StoredRoute | None) -> Plan:
+    def branch(self, writer: Type, load: Type, where: str, enclosing: Enclosing, stored: StoredRoute | None) -> Plan:
         """Returns the plan that converts a writer's type to a load type. Neither type is a union.
 
-        `where` is the type's path in the writer schema, `enclosing` the records and columns around it, and `kept` its
+        `where` is the type's path in the writer schema, `enclosing` the records and columns around it, and `stored` its
         stored route, None without one.
         """
         skip = self._walk(writer, where)
@@ -285,9 +291,9 @@ class _Compiler:
             return Plan(skip, walk_first(skip, compile_json_text(self.walks, writer)), False, None)
         match writer, load:
             case _, Record() if kind_of(load) == MEMBERS:
-                return self._members(writer, load, where, enclosing, kept)
+                return self._members(writer, load, where, enclosing, stored)
             case Record(), Record():
-                return self.record(writer, load, where, enclosing, kept)
+                return self.record(writer, load, where, enclosing, stored)
             case Primitive(), Primitive():
                 return self._primitive(writer, load, skip, where)
             case Fixed(), Fixed() if writer.size == load.size:
@@ -295,9 +301,9 @@ class _Compiler:
             case Enum(), Enum():
                 return _enum_plan(writer, load, skip)
             case Array(), Array():
-                return self._array(writer, load, where, enclosing, kept)
+                return self._array(writer, load, where, enclosing, stored)
             case Map(), Map():
-                value = self.plan(writer.values, load.values, f"{where}{{}}", enclosing.values(), kept)
+                value = self.plan(writer.values, load.values, f"{where}{{}}", enclosing.values(), stored)
                 skip = skip_map(value.skip)
                 code = program.map_of(value.code, rewritten=not value.copies)
                 return Plan.copy(skip, code) if value.copies else Plan(skip, map_of(value.convert), False, code)
@@ -305,8 +311,8 @@ class _Compiler:
             f"{where or 'the message'} is {_kind(writer)} and does not fit its column, which is {_kind(load)}"
         )
 
-    def _array(self, writer: Array, load: Array, where: str, enclosing: Enclosing, kept: StoredRoute | None) -> Plan:
-        item = self.plan(writer.items, load.items, f"{where}[]", enclosing.items(), kept)
+    def _array(self, writer: Array, load: Array, where: str, enclosing: Enclosing, stored: StoredRoute | None) -> Plan:
+        item = self.plan(writer.items, load.items, f"{where}[]", enclosing.items(), stored)
         if self.walks.zero_width.has(writer.items):
             skip, zero_width = skip_zero_width_array(self.limits), self.limits
         else:
@@ -314,9 +320,11 @@ class _Compiler:
         code = program.array(item.code, zero_width=zero_width is not None, rewritten=not item.copies)
         return Plan.copy(skip, code) if item.copies else Plan(skip, array_of(item.convert, zero_width), False, code)
 
-    def record(self, writer: Record, load: Record, where: str, enclosing: Enclosing, kept: StoredRoute | None) -> Plan:
-        if kept is not None:
-            route = route_by_stored(load, writer, kept)
+    def record(
+        self, writer: Record, load: Record, where: str, enclosing: Enclosing, stored: StoredRoute | None
+    ) -> Plan:
+        if stored is not None:
+            route = route_by_stored(load, writer, stored)
         else:
             route = route_fields(load, self.writer, writer, enclosing)
         if route.unplaced:
@@ -326,28 +334,30 @@ class _Compiler:
                 "without a default has no field"
             )
         indexes = {field.name: index for index, field in enumerate(writer.fields)}
-        taken: dict[int, tuple[int, Plan]] = {}
+        field_plans: dict[int, tuple[int, Plan]] = {}
         for column, routed in enumerate(route.columns):
             if routed.source is not None:
                 name = routed.source.name
                 path = f"{where}.{name}" if where else name
-                inside = enclosing.column(routed.column.name, writer.name)
-                plan = self.plan(routed.source.type, routed.column.type, path, inside, routed.inside)
-                taken[indexes[name]] = column, plan
-        skip = skip_record([taken[index][1].skip for index in range(len(writer.fields))])
-        in_order = [taken[index][0] for index in range(len(writer.fields))] == list(range(len(load.fields)))
-        if in_order and all(plan.copies for _, plan in taken.values()):
-            return Plan.copy(skip, program.concatenate(*(taken[index][1].code for index in range(len(taken)))))
+                column_enclosing = enclosing.column(routed.column.name, writer.name)
+                plan = self.plan(routed.source.type, routed.column.type, path, column_enclosing, routed.inside)
+                field_plans[indexes[name]] = column, plan
+        skip = skip_record([field_plans[index][1].skip for index in range(len(writer.fields))])
+        in_order = [field_plans[index][0] for index in range(len(writer.fields))] == list(range(len(load.fields)))
+        if in_order and all(plan.copies for _, plan in field_plans.values()):
+            return Plan.copy(
+                skip, program.concatenate(*(field_plans[index][1].code for index in range(len(field_plans))))
+            )
         template = self._template(route.columns)
-        code = program.record([(column, plan.code) for _, (column, plan) in sorted(taken.items())], template)
-        return Plan(skip, self._rewrite(template, taken), False, code)
+        code = program.record([(column, plan.code) for _, (column, plan) in sorted(field_plans.items())], template)
+        return Plan(skip, self._rewrite(template, field_plans), False, code)
 
     def _walk(self, writer: Type, where: str) -> Skip:
         """Returns the function that validates a value of the node at the path `where` of the writer schema (a node is a
         type in the schema). The function records the message time if the node is or contains the time field."""
         steps = tuple(where.split(".")) if where else ()
         if self._time_path and steps == self._time_path[: len(steps)]:
-            return skip_capturing(self.walks, writer, self._time_path[len(steps) :], self._seen)
+            return skip_capturing(self.walks, writer, self._time_path[len(steps) :], self._captured_time)
         return self.walks.skip(writer)
 
     def _nullable(self, plan: Plan, load: Type, *, is_null: bool = False) -> Plan:
@@ -357,19 +367,19 @@ class _Compiler:
         )
 
     def _union_branch(
-        self, branch: Type, load: Type, where: str, enclosing: Enclosing, kept: StoredRoute | None
+        self, branch: Type, load: Type, where: str, enclosing: Enclosing, stored: StoredRoute | None
     ) -> Plan:
         """Returns the plan that converts one branch of a writer's union to a column. If the column cannot hold the
         branch, the plan rejects each value with this branch; other branches are not affected.
 
         `load` is the column's type, `where` the union's path in the writer schema, `enclosing` the records and columns
-        around the union, and `kept` the stored route of the branch, None without one.
+        around the union, and `stored` the stored route of the branch, None without one.
         """
         inner, is_nullable = split(load)
         if _is_null(branch) and is_nullable:
             return Plan.copy(skip_nothing, program.NOTHING)
         try:
-            return self.branch(branch, inner, where, enclosing, kept)
+            return self.branch(branch, inner, where, enclosing, stored)
         except Unconvertible as error:
             return Plan(self._walk(branch, where), reject(str(error)), False, program.REFUSE)
 
@@ -395,16 +405,18 @@ class _Compiler:
 
         return Plan(skip, convert, False, None)
 
-    def _members(self, writer: Type, load: Record, where: str, enclosing: Enclosing, kept: StoredRoute | None) -> Plan:
+    def _members(
+        self, writer: Type, load: Record, where: str, enclosing: Enclosing, stored: StoredRoute | None
+    ) -> Plan:
         """Returns the plan that converts a writer's type to a column that is a record of members (one nullable field
         per type). The member for this type gets the value, the other members are null.
 
         `load` is the column's type, `where` the path of the writer's type in its schema, `enclosing` the records and
-        columns around it, and `kept` its stored route, None without one.
+        columns around it, and `stored` its stored route, None without one.
         """
-        inside: StoredRoute | None = None
-        if kept is not None:
-            member, inside = member_of(load, kept)
+        member_route: StoredRoute | None = None
+        if stored is not None:
+            member, member_route = member_of(load, stored)
         else:
             found = route_branch(load, self.writer, writer, enclosing)
             if found is None:
@@ -412,7 +424,7 @@ class _Compiler:
                     f"{where} is {_kind(writer)} and does not fit its column, which has no field for this type"
                 )
             member = found
-        plan = self.plan(writer, member.type, where, enclosing.column(member.name), inside)
+        plan = self.plan(writer, member.type, where, enclosing.column(member.name), member_route)
         at = load.fields.index(member)
         before, after = (
             b"".join(encode_default(self.load, field.type, None) for field in fields)
@@ -445,7 +457,7 @@ class _Compiler:
             for routed in columns
         ]
 
-    def _rewrite(self, template: list[bytes], taken: dict[int, tuple[int, Plan]]) -> Convert:
+    def _rewrite(self, template: list[bytes], field_plans: dict[int, tuple[int, Plan]]) -> Convert:
         """Returns the function that converts an encoded record of the writer to an encoded row. From the record's bytes
         and position it returns the row's bytes and the position after the record.
 
@@ -454,13 +466,14 @@ class _Compiler:
 
         Args:
             template: for each column, the encoded null or default if no field is converted to it, else b"".
-            taken: for each of the writer's fields, by position, the index of its column and the plan of its conversion.
+            field_plans: for each of the writer's fields, by position, the index of its column and the plan of its
+                conversion.
         """
         steps: list[tuple[int, Convert]] = []
         run: list[Skip] = []
         run_start = -1
-        for index in range(len(taken)):
-            column, plan = taken[index]
+        for index in range(len(field_plans)):
+            column, plan = field_plans[index]
             if run and not (plan.copies and column == run_start + len(run)):
                 steps.append((run_start, copy_run(run)))
                 run = []
@@ -474,18 +487,18 @@ class _Compiler:
         return concatenate(template, steps)
 
 
-def _of_branches(load: Type, kept: StoredRoute | None, count: int) -> list[StoredRoute | None]:
+def _branch_routes(load: Type, stored: StoredRoute | None, count: int) -> list[StoredRoute | None]:
     """Returns a route for each non-null branch of a writer's union. Each is the route that the branch would have if it
-    were the writer's whole type and not a branch (`loader.load_schema.stored_route`). `kept` is the stored route of the
-    union, None without one.
+    were the writer's whole type and not a branch (`loader.load_schema.stored_route`). `stored` is the stored route of
+    the union, None without one.
 
     Args:
         load: the load type for the union.
         count: number of the branches.
     """
-    if kept is None or kind_of(load) != MEMBERS:
-        return [kept] * count
-    return [stored_route([place]) for place in route_places(kept, count)]
+    if stored is None or kind_of(load) != MEMBERS:
+        return [stored] * count
+    return [stored_route([place]) for place in route_places(stored, count)]
 
 
 def _enum_plan(writer: Enum, load: Enum, skip: Skip) -> Plan:

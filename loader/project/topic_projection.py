@@ -22,14 +22,14 @@ from headrace.avro_schema import (
 from headrace.avro_schema.message_time import TimeUnit
 from headrace.kafka_wire.record_batch import NO_HEADERS, parse_headers
 from headrace.loader.load_schema import StoredRoute
-from headrace.loader.project.projection import Unconvertible, compile_projection, compile_time_walk
+from headrace.loader.project.projection import Unconvertible, compile_projection, compile_time_capture
 from headrace.loader.project.quarantine import BadMessage, QuarantineCode
 from headrace.loader.work_unit import TopicPlan
 
 RECORD_TIME = "record"
 """Name of a time source, by which messages are counted: the record's timestamp, because the writer schema has no time
 field."""
-ABSURD_TIME = "record (absurd field)"
+OUT_OF_RANGE_TIME = "record (absurd field)"
 """Name of a time source: the record's timestamp, because the time in the field is before 1970 or after 9999."""
 NULL_TIME = "record (null field)"
 FUTURE_TIME = "arrival (future time)"
@@ -50,15 +50,15 @@ class WriterProjection:
     """The conversion of messages with one schema id.
 
     `project` converts a body; it is None if no message with this id can be converted, and `bad` is the reason then.
-    After each conversion `seen` contains the value of the time field, None if the body has none; `to_ms` converts it to
-    milliseconds, None if it is in milliseconds. `note_time` finds the time in a body that cannot be converted, or is
-    None. `program` is `project` for the core, None if the core cannot do it.
+    After each conversion `captured_time` contains the value of the time field, None if the body has none; `to_ms`
+    converts it to milliseconds, None if it is in milliseconds. `note_time` finds the time in a body that cannot be
+    converted, or is None. `program` is `project` for the core, None if the core cannot do it.
     """
 
     schema_id: int | None
     project: Callable[[bytes], bytes] | None
     bad: BadMessage | None
-    seen: CapturedLong
+    captured_time: CapturedLong
     to_ms: Callable[[int], int] | None = None
     time_source: str = RECORD_TIME
     time_unit: TimeUnit = TimeUnit.MILLIS
@@ -71,7 +71,7 @@ class WriterProjection:
         return 0 if self.time_source is RECORD_TIME else TIME_UNITS[self.time_unit]
 
     @classmethod
-    def never(cls, bad: BadMessage) -> WriterProjection:
+    def unconvertible(cls, bad: BadMessage) -> WriterProjection:
         """Returns the `WriterProjection` for a message or schema id that cannot be converted, for the reason `bad`."""
         return cls(bad.schema_id, None, bad, CapturedLong())
 
@@ -109,12 +109,14 @@ class TopicProjection:
         text = self._plan.writer_schemas.get(schema_id)
         if text is None:
             if schema_id in self._plan.absent_ids:
-                return _never(QuarantineCode.ABSENT_SCHEMA, f"the registry has no schema {schema_id}", schema_id)
+                return _unconvertible(
+                    QuarantineCode.ABSENT_SCHEMA, f"the registry has no schema {schema_id}", schema_id
+                )
             raise UnknownSchema(schema_id)
         try:
             writer = parse_schema(text, source=f"schema id {schema_id}", strict=False)
         except AvroSchemaError as error:
-            return _never(QuarantineCode.UNREADABLE_SCHEMA, str(error), schema_id)
+            return _unconvertible(QuarantineCode.UNREADABLE_SCHEMA, str(error), schema_id)
         field = find_time_field(writer, self._plan.time_property, self._time_fields)
         return _compile_writer(writer, self._load, field, schema_id, self._plan.routes.get(schema_id))
 
@@ -122,19 +124,19 @@ class TopicProjection:
 def _compile_writer(
     writer: Schema, load: Schema, field: TimeField | None, schema_id: int, route: StoredRoute | None
 ) -> WriterProjection:
-    seen = CapturedLong()
+    captured_time = CapturedLong()
     project = bad = note_time = program = None
     try:
-        compiled = compile_projection(writer, load, field.path if field is not None else None, seen, route)
+        compiled = compile_projection(writer, load, field.path if field is not None else None, captured_time, route)
         project, program = compiled.convert, compiled.program
     except Unconvertible as error:
         bad = BadMessage(QuarantineCode.UNCONVERTIBLE, str(error), schema_id)
         # The producer counted the message by its own time, so the audit does too.
-        note_time = compile_time_walk(writer, field.path, seen) if field is not None else None
+        note_time = compile_time_capture(writer, field.path, captured_time) if field is not None else None
     if field is None:
-        return WriterProjection(schema_id, project, bad, seen, program=program)
+        return WriterProjection(schema_id, project, bad, captured_time, program=program)
     to_ms = None if field.unit is TimeUnit.MILLIS else _to_ms(field)
-    return WriterProjection(schema_id, project, bad, seen, to_ms, field.source, field.unit, note_time, program)
+    return WriterProjection(schema_id, project, bad, captured_time, to_ms, field.source, field.unit, note_time, program)
 
 
 def _to_ms(field: TimeField) -> Callable[[int], int]:
@@ -146,11 +148,11 @@ def _to_ms(field: TimeField) -> Callable[[int], int]:
     return to_ms
 
 
-def _never(code: QuarantineCode, reason: str, schema_id: int) -> WriterProjection:
-    return WriterProjection.never(BadMessage(code, reason, schema_id))
+def _unconvertible(code: QuarantineCode, reason: str, schema_id: int) -> WriterProjection:
+    return WriterProjection.unconvertible(BadMessage(code, reason, schema_id))
 
 
-def framed(value: bytes, headers: bytes) -> tuple[int, bytes] | BadMessage:
+def unframe_message(value: bytes, headers: bytes) -> tuple[int, bytes] | BadMessage:
     """Returns the schema id and the body of a message. The id is in a header or before the body. Returns a `BadMessage`
     if the message has no valid id.
 

@@ -22,7 +22,7 @@ from headrace.loader.policy import TopicPolicy
 from headrace.loader.project.kafka_column import compile_suffix
 from headrace.loader.project.messages import Clamp, RangeMessages, StopBeforeUnknownSchema
 from headrace.loader.project.quarantine import BadMessage, QuarantineCode, encode_row
-from headrace.loader.project.topic_projection import TopicProjection, framed
+from headrace.loader.project.topic_projection import TopicProjection, unframe_message
 from headrace.loader.rewrite.run import RewritePorts, live_of, name_of
 from headrace.loader.storage.protocols import WarehouseFiles
 from headrace.loader.work_unit import FileKind
@@ -101,7 +101,7 @@ def schema_id_of(row: QuarantinedRow) -> int | None:
     """Returns the schema id of the quarantined message `row`, None if it has none."""
     if row.value is None:
         return None
-    message = framed(row.value, raw_headers(row))
+    message = unframe_message(row.value, raw_headers(row))
     return None if isinstance(message, BadMessage) else message[0]
 
 
@@ -250,7 +250,7 @@ def _taken(messages: RangeMessages, row: QuarantinedRow) -> bool:
     """
     record: Record = (row.offset, row.timestamp_ms, row.key, row.value, raw_headers(row))
     try:
-        messages.take([record])
+        messages.convert([record])
     except StopBeforeUnknownSchema:
         return False
     return True

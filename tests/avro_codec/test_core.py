@@ -227,7 +227,7 @@ def test_core_converts_valid_messages_alone() -> None:
     body = b"\x02" + encode_long(T0) + encode_bytes("名前".encode())
     headers = headers_bytes([(b"trace", b"1"), (b"empty", None)])
     batch = [record_bytes(at, 0, b"k", frame(1 + at % 2, body), headers) for at in range(100)]
-    messages.take(RecordColumns(required_core())(b"".join(batch), 100, 0, T0, None))
+    messages.convert(RecordColumns(required_core())(b"".join(batch), 100, 0, T0, None))
     assert (messages.written, messages.by_reference) == (100, 2)
 
 

@@ -14,7 +14,7 @@ from headrace.avro_codec import BadBody, CapturedLong, UnreadableValue, compile_
 from headrace.avro_codec.encode import encode_long
 from headrace.avro_codec.rewrite import ADDED_BYTES_MAX
 from headrace.avro_schema import parse_schema
-from headrace.loader.project.projection import Unconvertible, compile_projection, compile_time_walk
+from headrace.loader.project.projection import Unconvertible, compile_projection, compile_time_capture
 from support.loader.projection_oracle import encode, load_schema_of, project, states_of
 
 NODE = parse_schema(
@@ -102,7 +102,7 @@ def test_too_deeply_nested_types_are_unconvertible(types: int, is_loaded: bool) 
     else:
         with pytest.raises(Unconvertible):
             compile_projection(writer, load, ("at",), seen, state.routes[1])
-        compile_time_walk(writer, ("at",), seen)(b"\x04" + types * b"\x02")  # captures the time, or nothing
+        compile_time_capture(writer, ("at",), seen)(b"\x04" + types * b"\x02")  # captures the time, or nothing
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from headrace.loader.inspect.quarantine import read_rows
 from headrace.loader.load_schema import EMPTY, fold
 from headrace.loader.plan.packing import split
 from headrace.loader.plan.ranges import PlannedRange, TopicRanges
-from headrace.loader.project.topic_projection import ABSURD_TIME, FUTURE_TIME
+from headrace.loader.project.topic_projection import FUTURE_TIME, OUT_OF_RANGE_TIME
 from headrace.loader.storage.local import sink
 from headrace.loader.task import run_work_unit
 from headrace.loader.work_unit import (
@@ -620,7 +620,7 @@ def test_core_and_reference_write_identical_files(
     assert by_core.ranges == by_reference.ranges
     assert [one.by_reference for one in by_reference.ranges] == [0], "only counted if the core makes the other rows"
     (one,) = by_core.ranges
-    odd = one.counts.quarantined + one.time_sources[ABSURD_TIME]
+    odd = one.counts.quarantined + one.time_sources[OUT_OF_RANGE_TIME]
     # The reference makes the odd messages, and the first message while its program is compiled.
     assert 0 < one.by_reference <= odd + 1
     assert by_core.build != by_reference.build

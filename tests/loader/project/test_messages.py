@@ -47,7 +47,7 @@ LONG = schema_of()
 PARSED = parse_schema(LONG)
 
 
-def messages_of(text: str = LONG, load: str = "", opened: set[int] | None = None) -> RangeMessages:
+def messages_of(text: str = LONG, load: str = "", topic_windows: set[int] | None = None) -> RangeMessages:
     plan = TopicPlan(
         "t", load or fold(EMPTY, 1, parse_schema(text)).text, {1: text}, POLICY, absent_ids=frozenset({404})
     )
@@ -57,7 +57,7 @@ def messages_of(text: str = LONG, load: str = "", opened: set[int] | None = None
         lambda kind, time_partition, offset, row: None,
         TimePartitions("hour"),
         lambda offset, timestamp, key, headers: b"",
-        set() if opened is None else opened,
+        set() if topic_windows is None else topic_windows,
         None,
     )
 
@@ -90,9 +90,9 @@ def record(offset: int, value: bytes, timestamp: int = T0) -> Record:
     return offset, timestamp, b"%d" % offset, value, NO_HEADERS
 
 
-def taken(times: Sequence[int], opened: set[int] | None = None) -> RangeMessages:
-    messages = messages_of(opened=opened)
-    messages.take([record(offset, value_at(time_ms)) for offset, time_ms in enumerate(times)])
+def converted(times: Sequence[int], topic_windows: set[int] | None = None) -> RangeMessages:
+    messages = messages_of(topic_windows=topic_windows)
+    messages.convert([record(offset, value_at(time_ms)) for offset, time_ms in enumerate(times)])
     return messages
 
 
@@ -109,7 +109,7 @@ times = st.one_of(
 def test_a_range_counts_each_message_once_in_a_limited_number_of_windows(sample: list[int], windows_max: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(window, "WINDOWS_MAX", windows_max)
-        rows = taken(sample).audit()
+        rows = converted(sample).audit()
     read = [row for row in rows if row.tier == "broker"]
     assert sum(row.count for row in read) == len(sample)
     assert len({row.window_start_ms for row in read}) <= windows_max + len(SPECIAL_WINDOWS)
@@ -119,16 +119,16 @@ def test_a_range_counts_each_message_once_in_a_limited_number_of_windows(sample:
 
 
 def test_a_message_is_counted_in_the_window_of_its_time() -> None:
-    rows = taken([T0 + WINDOW_MS, T0 + WINDOW_MS // 2, T0 + WINDOW_MS - 1, T0]).audit()
+    rows = converted([T0 + WINDOW_MS, T0 + WINDOW_MS // 2, T0 + WINDOW_MS - 1, T0]).audit()
     read = {row.window_start_ms: row.count for row in rows if row.tier == "broker"}
     assert read == {T0: 3, T0 + WINDOW_MS: 1}
 
 
 def test_the_ranges_of_a_task_share_the_windows_of_a_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(window, "WINDOWS_MAX", 2)
-    opened: set[int] = set()
+    topic_windows: set[int] = set()
     starts = [
-        {row.window_start_ms for row in taken([n * WINDOW_MS for n in ns], opened).audit()}
+        {row.window_start_ms for row in converted([n * WINDOW_MS for n in ns], topic_windows).audit()}
         for ns in ((0, 1, 1), (1, 2), (3,))
     ]
     assert starts == [{0, WINDOW_MS}, {WINDOW_MS, SCATTERED_MS}, {SCATTERED_MS}]
@@ -177,22 +177,22 @@ def test_producer_and_loader_counts_agree_for_any_times_and_limits(
         patch.setattr(window, "WINDOWS_MAX", loader_max)
         records = [record(offset, value_at(sample[offset])) for offset in order]
         whole = messages_of()
-        whole.take(records)
+        whole.convert(records)
         assert verdict_of(produced, whole).verdict is AuditVerdict.COMPLETE
         short = messages_of()
-        short.take(records[1:])
+        short.convert(records[1:])
         lost = verdict_of(produced, short)
         assert lost.verdict is AuditVerdict.MISSING
         assert sum(one.difference for one in lost.windows) == -1
         doubled = messages_of()
-        doubled.take([*records, records[0]])
+        doubled.convert([*records, records[0]])
         assert verdict_of(produced, doubled).verdict in (
             AuditVerdict.UNTRACKED,
             AuditVerdict.EXTRA,
             AuditVerdict.UNKNOWN,
         )
         swapped = messages_of()
-        swapped.take([*records[1:], record(99, value_at(sample[order[0]]))])
+        swapped.convert([*records[1:], record(99, value_at(sample[order[0]]))])
         assert verdict_of(produced, swapped).verdict in (AuditVerdict.MISMATCH, AuditVerdict.UNKNOWN)
 
 
@@ -204,7 +204,7 @@ def test_consumer_and_broker_counts_agree(sample: list[int], data: st.DataObject
     consumed = {start_ms: (tally.count, tally.bytes, tally.fingerprint) for _, start_ms, tally in counter}
     read = {
         one.window_start_ms: (one.count, one.bytes, one.fingerprint)
-        for one in taken(sample).audit()
+        for one in converted(sample).audit()
         if one.tier == "broker"
     }
     assert consumed == read
@@ -214,7 +214,7 @@ def test_consumer_and_broker_counts_agree(sample: list[int], data: st.DataObject
 def test_a_crashed_producer_is_no_finding(sample: list[int], windows_max: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(window, "WINDOWS_MAX", windows_max)
-        assert verdict_of(counted_by_producer(sample, len(sample) // 2), taken(sample)).verdict in (
+        assert verdict_of(counted_by_producer(sample, len(sample) // 2), converted(sample)).verdict in (
             AuditVerdict.COMPLETE,
             AuditVerdict.UNKNOWN,
         )
@@ -233,25 +233,25 @@ def test_a_crashed_producer_is_no_finding(sample: list[int], windows_max: int) -
 def test_times_in_another_unit_are_noted(kind: Any, value: int, oddity: TimeOddity, unit: str) -> None:
     text = schema_of(kind)
     messages = messages_of(text)
-    messages.take([record(offset, value_at(value)) for offset in range(3)])
+    messages.convert([record(offset, value_at(value)) for offset in range(3)])
     assert messages.odd_times() == (OddTimes(oddity, "timestamp", unit, 3, value),)
     assert len(messages.audit()) == 2
 
 
 def test_plausible_times_are_not_noted() -> None:
-    assert taken([T0, T0 + 1, 0, 5 * WINDOW_MS, TIME_MS_MAX]).odd_times() == ()
+    assert converted([T0, T0 + 1, 0, 5 * WINDOW_MS, TIME_MS_MAX]).odd_times() == ()
 
 
 def test_times_beyond_the_window_limit_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(window, "WINDOWS_MAX", 1)
-    assert taken([T0, T0 + WINDOW_MS, T0 + 2 * WINDOW_MS, T0]).odd_times() == (
+    assert converted([T0, T0 + WINDOW_MS, T0 + 2 * WINDOW_MS, T0]).odd_times() == (
         OddTimes(TimeOddity.SCATTERED, "timestamp", "", 2, T0 + WINDOW_MS),
     )
 
 
 def test_a_record_whose_own_timestamp_is_absurd_is_noted_and_one_without_is_not() -> None:
     messages = messages_of()
-    messages.take([record(0, b"junk", T0 * 1000), record(1, b"junk", -1)])
+    messages.convert([record(0, b"junk", T0 * 1000), record(1, b"junk", -1)])
     assert messages.odd_times() == (OddTimes(TimeOddity.OUT_OF_RANGE, "record", "millis", 1, T0 * 1000),)
     assert {(row.window_start_ms, row.count) for row in messages.audit()} == {(OUT_OF_RANGE_MS, 2)}
 
@@ -288,7 +288,7 @@ def test_messages_without_a_route_are_counted_at_their_time() -> None:
     text = schema_of("long", FOREIGN)
     value = frame(1, encode(parse_schema(text), {"elsewhere": "x", "timestamp": T0 + WINDOW_MS}))
     messages = messages_of(text, fold(EMPTY, 1, PARSED).text)
-    messages.take([record(0, value), record(1, value[:-1], T0 + 5 * WINDOW_MS)])
+    messages.convert([record(0, value), record(1, value[:-1], T0 + 5 * WINDOW_MS)])
     assert messages.quarantined == 2
     starts = [T0 + WINDOW_MS, T0 + 5 * WINDOW_MS]
     assert windows_of(messages) == {("broker", ""): starts, ("loader", "quarantined"): starts}

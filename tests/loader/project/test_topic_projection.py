@@ -20,7 +20,13 @@ from headrace.kafka_wire.record_batch import NO_HEADERS
 from headrace.loader.load_schema import merge
 from headrace.loader.project.projection import Unconvertible, compile_projection
 from headrace.loader.project.quarantine import BadMessage, QuarantineCode
-from headrace.loader.project.topic_projection import ABSURD_TIME, NULL_TIME, TopicProjection, UnknownSchema, framed
+from headrace.loader.project.topic_projection import (
+    NULL_TIME,
+    OUT_OF_RANGE_TIME,
+    TopicProjection,
+    UnknownSchema,
+    unframe_message,
+)
 from headrace.loader.work_unit import TopicPlan
 from support.examples import examples
 from support.loader.loader_samples import POLICY
@@ -268,21 +274,21 @@ def test_time_is_captured_from_bodies_that_fail_later() -> None:
         assert writer.project is not None and writer.time_source == "header.time"
         body = encode(TIMED, {"a": "x", "header": ("H", {"time": ("long", 77)}), "b": "y"})
         writer.project(body)
-        assert writer.seen.value == 77
-        writer.seen.value = None
+        assert writer.captured_time.value == 77
+        writer.captured_time.value = None
         with pytest.raises(BadBody):
             writer.project(body[:-1])
-        assert writer.seen.value == 77
-        writer.seen.value = None
+        assert writer.captured_time.value == 77
+        writer.captured_time.value = None
         writer.project(encode(TIMED, {"a": "x", "header": None, "b": "y"}))
-        assert writer.seen.value is None
+        assert writer.captured_time.value is None
 
 
 def test_units_of_time() -> None:
     micros = record(field("at", {"type": "long", "logicalType": "timestamp-micros"}))
     writer = TopicProjection(plan(micros, time_property="at"), ()).writer(1)
     assert writer.to_ms is not None and writer.to_ms(-1) == -1
-    assert (writer.time_source, ABSURD_TIME, NULL_TIME) == ("at", "record (absurd field)", "record (null field)")
+    assert (writer.time_source, OUT_OF_RANGE_TIME, NULL_TIME) == ("at", "record (absurd field)", "record (null field)")
 
 
 def test_absent_ids_are_bad_and_unknown_ids_stop_the_range() -> None:
@@ -299,9 +305,9 @@ def test_an_unparsable_writer_schema_is_bad() -> None:
 
 
 def test_framing() -> None:
-    assert framed(frame(258, b"body"), NO_HEADERS) == (258, b"body")
+    assert unframe_message(frame(258, b"body"), NO_HEADERS) == (258, b"body")
     in_header = b"\x02" + encode_long(len("__value_schema_id")) + b"__value_schema_id" + b"\x0a\x00\x00\x00\x00\x07"
-    assert framed(b"body", in_header) == (7, b"body")
+    assert unframe_message(b"body", in_header) == (7, b"body")
     for value in (b"", b"\x00\x00", b"{}", b"\x01\x00\x00\x00\x01x"):
-        bad = framed(value, NO_HEADERS)
+        bad = unframe_message(value, NO_HEADERS)
         assert isinstance(bad, BadMessage) and bad.code is QuarantineCode.FRAMING

@@ -12,9 +12,9 @@ from headrace.avro_codec.encode import encode_bytes, encode_long
 from headrace.avro_schema import Schema
 from headrace.kafka_wire.record_batch import NO_HEADERS, Record, parse_records
 from headrace.kafka_wire.topic_partition import TopicPartition
-from headrace.loader.project.batches import Columns, RecordColumns, Room, RowRun, RowsOfBatches
+from headrace.loader.project.batches import Columns, OutputBuffers, RecordColumns, RowRun, RowsOfBatches
 from headrace.loader.project.kafka_column import compile_suffix
-from headrace.loader.project.messages import Clamp, RangeMessages, StopBeforeUnknownSchema, ThroughCore
+from headrace.loader.project.messages import Clamp, CoreConversion, RangeMessages, StopBeforeUnknownSchema
 from headrace.loader.project.topic_projection import TopicProjection
 from headrace.loader.work_unit import FileKind, TopicPlan
 from headrace.loader.write.time_partitions import TimePartitions
@@ -23,7 +23,7 @@ from support.loader.loader_samples import POLICY
 from support.loader.projection_oracle import states_of
 
 T0 = 1_357_002_000_000  # 2013-01-01T01:00Z
-ROOM = Room()
+BUFFERS = OutputBuffers()
 
 
 def record_bytes(
@@ -69,7 +69,7 @@ class RangeInputs:
     kafka_column: str = "position"
     partition_by: str = "hour"
     clamp: Clamp | None = None
-    opened: frozenset[int] = frozenset()
+    topic_windows: frozenset[int] = frozenset()
 
     def messages(self, through: Library | None) -> tuple[RangeMessages, Rows]:
         rows, time_partitions = Rows(), TimePartitions(self.partition_by)
@@ -77,7 +77,7 @@ class RangeInputs:
         core_rows = (
             None
             if through is None
-            else RowsOfBatches(through, ROOM, self.kafka_column, 3, time_partitions.period_ms, limits)
+            else RowsOfBatches(through, BUFFERS, self.kafka_column, 3, time_partitions.period_ms, limits)
         )
         messages = RangeMessages(
             TopicPartition("t", 3),
@@ -85,9 +85,9 @@ class RangeInputs:
             rows.add,
             time_partitions,
             compile_suffix(self.kafka_column, 3),
-            set(self.opened),
+            set(self.topic_windows),
             self.clamp,
-            None if core_rows is None else ThroughCore(core_rows, time_partitions.period_ms, rows.add_run),
+            None if core_rows is None else CoreConversion(core_rows, time_partitions.period_ms, rows.add_run),
         )
         return messages, rows
 
@@ -110,7 +110,7 @@ def taken(
         records: Sequence[Record] = record_parser(payload, count, 100 * number, T0, None)
         assert through is None or isinstance(records, Columns)
         try:
-            messages.take(records)
+            messages.convert(records)
         except StopBeforeUnknownSchema as stop:
             stopped = stop.offset, stop.schema_id
             break
