@@ -25,7 +25,7 @@ from headrace.loader.load_schema import (
     load_record,
     load_schema_with_kafka,
     root_record,
-    route_places,
+    route_entries,
     sources,
     split,
 )
@@ -98,8 +98,8 @@ def _columns(load: Record, newest: Record, route: StoredRoute, *, has_kafka: boo
         has_kafka: whether the last column of the table is the `kafka` column.
     """
     names: set[str] = set()
-    for field, place in zip(newest.fields, route_places(route, len(newest.fields)), strict=True):
-        column = load.fields[place.column]
+    for field, entry in zip(newest.fields, route_entries(route, len(newest.fields)), strict=True):
+        column = load.fields[entry.column]
         name = field.name.lower() if field.name and field.name.lower() not in names else column.name.lower()
         names.add(name)
         yield name, _expression(column, _siblings(load, column, field.name)), column_comment(field.doc)

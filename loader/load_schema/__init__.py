@@ -64,7 +64,7 @@ from headrace.loader.load_schema.route import (
     route_by_stored,
     route_fields,
 )
-from headrace.loader.load_schema.stored_route import RoutePlace, StoredRoute, member_of, route_places, stored_route
+from headrace.loader.load_schema.stored_route import RouteEntry, StoredRoute, member_of, route_entries, stored_route
 from headrace.loader.load_schema.table_schema import commented_table_schema, table_schema
 from headrace.loader.load_schema.text import load_record, root_record
 from headrace.loader.load_schema.types import (
@@ -105,7 +105,7 @@ __all__ = [
     "LoadSchemaTooLarge",
     "LoadState",
     "Route",
-    "RoutePlace",
+    "RouteEntry",
     "RoutedColumn",
     "StoredRoute",
     "column_changes",
@@ -119,8 +119,8 @@ __all__ = [
     "root_record",
     "route_branch",
     "route_by_stored",
+    "route_entries",
     "route_fields",
-    "route_places",
     "sources",
     "split",
     "stored_route",

@@ -25,12 +25,12 @@ def column_changes(before: str, after: str) -> tuple[str, ...]:
 
 def _of_fields(before: tuple[Field, ...], after: tuple[Field, ...], path: str) -> Iterator[str]:
     known = {field.name: field for field in before}
-    kept = {field.name for field in after}
+    names_after = {field.name for field in after}
     for field in after:
         old = known.get(field.name)
         if old is None:
             # A renamed column has the old name as its first alias, and no column has the old name.
-            old = next((known[name] for name in field.aliases if name in known and name not in kept), None)
+            old = next((known[name] for name in field.aliases if name in known and name not in names_after), None)
             if old is None:
                 yield f"+ {path}{field.name} {_words(field.type)}"
                 continue

@@ -1,9 +1,9 @@
 """Matches the fields of a writer's record with load columns: finds the column of each field, and changes the columns
 where necessary.
 
-A field "feeds" the column in which its values are stored. When a version of the subject is folded in (`growing=True`),
-columns are changed and added, and the route found here is stored. The same code matches writer schemas that are not
-versions of the subject, without changing columns (`growing=False`).
+A field "feeds" the column in which its values are stored. When a version of the subject is folded in
+(`may_change=True`), columns are changed and added, and the route found here is stored. The same code matches writer
+schemas that are not versions of the subject, without changing columns (`may_change=False`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from headrace.avro_schema import (
     Record,
     Type,
 )
-from headrace.loader.load_schema.merge import NotAColumn, TypeFolding
-from headrace.loader.load_schema.stored_route import STRAIGHT, FoldedType, RoutePlace, StoredRoute, stored_route
+from headrace.loader.load_schema.merge import TypeFolding, UnsupportedColumnType
+from headrace.loader.load_schema.stored_route import IDENTITY_ROUTE, FoldedType, RouteEntry, StoredRoute, stored_route
 from headrace.loader.load_schema.types import (
     ABSENT,
     FORMER,
@@ -35,16 +35,16 @@ from headrace.loader.load_schema.types import (
     NULL,
     ColumnNames,
     former_sources,
-    is_plain,
+    is_hive_resolvable,
+    is_safe_default,
     may_default_when_nullable,
     nullable,
     prop,
     rejoin,
-    safe_default,
     sources,
-    spelled_default,
     split,
     type_word,
+    typed_default,
     with_prop,
     with_sources,
 )
@@ -64,7 +64,7 @@ class Folding(TypeFolding):
     """Folds one writer schema into a load schema, including its records (`TypeFolding` handles other types).
 
     In its methods, `node` is a type of the writer, `path` the dotted path of a column or of a record in a column (""
-    for the top level), and `within` the names of the writer's records that enclose `node`.
+    for the top level), and `enclosing_records` the names of the writer's records that enclose `node`.
     """
 
     def fold_record(
@@ -72,7 +72,7 @@ class Folding(TypeFolding):
         load: Record,
         node: Record,
         path: str,
-        within: frozenset[Name],
+        enclosing_records: frozenset[Name],
         *,
         is_new: bool = False,
         reserved: Container[str] = (),
@@ -85,31 +85,35 @@ class Folding(TypeFolding):
             load: the record of the load schema that has the columns.
             node: the writer's record.
             path: the dotted path of the load record, "" at the top level.
-            within: names of the writer's records that enclose `node`.
+            enclosing_records: names of the writer's records that enclose `node`.
             is_new: whether the load record is created now, so that it has no columns yet.
             reserved: names in lower case that no column may have.
         """
-        within = within | {node.name}
+        enclosing_records = enclosing_records | {node.name}
         columns = load.fields
-        if self.growing and not is_new:
-            columns = tuple(self.renamed(columns, node, path, within, reserved))
-        fed, folded = self.feed(columns, node, path, within)
-        route_places = {
-            feeding.field.name: RoutePlace(i, feeding.route) for i, feeding in enumerate(fed) if feeding is not None
+        if self.may_change and not is_new:
+            columns = tuple(self.rename_columns(columns, node, path, enclosing_records, reserved))
+        feeding_fields, folded = self.match_columns(columns, node, path, enclosing_records)
+        entries = {
+            feeding.field.name: RouteEntry(i, feeding.route)
+            for i, feeding in enumerate(feeding_fields)
+            if feeding is not None
         }
         holders = holders_by_source(folded)
         names = ColumnNames(folded, reserved)
         for field in node.fields:
-            if field.name not in route_places:
-                beside = self.retired(folded, fed, holders.get(field.name, ()), field.name, path)
-                column, route = self.new_column(field, beside, names, path, within, is_new=is_new, reserved=reserved)
-                route_places[field.name] = RoutePlace(len(folded), route)
+            if field.name not in entries:
+                siblings = self.retire_source(folded, feeding_fields, holders.get(field.name, ()), field.name, path)
+                column, route = self.new_column(
+                    field, siblings, names, path, enclosing_records, is_new=is_new, reserved=reserved
+                )
+                entries[field.name] = RouteEntry(len(folded), route)
                 names.add(column)
                 folded.append(column)
-        return replace(load, fields=tuple(folded)), stored_route(route_places[field.name] for field in node.fields)
+        return replace(load, fields=tuple(folded)), stored_route(entries[field.name] for field in node.fields)
 
-    def feed(
-        self, columns: Sequence[Field], node: Record, path: str, within: frozenset[Name]
+    def match_columns(
+        self, columns: Sequence[Field], node: Record, path: str, enclosing_records: frozenset[Name]
     ) -> tuple[list[FeedingField | None], list[Field]]:
         """Finds the field of a writer's record that feeds each existing column, and changes the columns as necessary.
 
@@ -117,65 +121,68 @@ class Folding(TypeFolding):
             columns: the columns of the load record for the writer's record.
             node: the writer's record.
             path: the dotted path of the load record, "" at the top level.
-            within: names of the writer's enclosing records, including `node`; a type with one of them is recursive.
+            enclosing_records: names of the writer's enclosing records, including `node`; a type with one of them is
+                recursive.
 
         Returns:
             For each column, the field that feeds it, or None; and the columns after their changes.
         """
-        present = {field.name: field for field in node.fields}
-        fed: list[FeedingField | None] = [None] * len(columns)
+        unmatched = {field.name: field for field in node.fields}
+        feeding_fields: list[FeedingField | None] = [None] * len(columns)
         folded = list(columns)
         # A former name means this column only in versions before the name was reused, so never in the version being
         # folded.
-        for names_of in (sources,) if self.growing else (sources, former_sources):
+        for names_of in (sources,) if self.may_change else (sources, former_sources):
             for i, column in enumerate(columns):
-                name = next((source for source in names_of(column) if source in present), None)
-                if fed[i] is not None or name is None:
+                name = next((source for source in names_of(column) if source in unmatched), None)
+                if feeding_fields[i] is not None or name is None:
                     continue
-                laid = self.try_merge(column, present[name], path, within)
-                # With growing=False, a column that would have to change is not fed: the name may have meant another
+                merged = self.try_merge(column, unmatched[name], path, enclosing_records)
+                # With may_change=False, a column that would have to change is not fed: the name may have meant another
                 # column.
-                if laid is not None and (self.growing or laid.type == column.type):
-                    fed[i] = FeedingField(present.pop(name), laid.route)
-                    folded[i] = column if laid.type == column.type else self.retyped(column, laid.type, path)
+                if merged is not None and (self.may_change or merged.type == column.type):
+                    feeding_fields[i] = FeedingField(unmatched.pop(name), merged.route)
+                    folded[i] = column if merged.type == column.type else self.with_type(column, merged.type, path)
         names = {field.name for field in node.fields}
         for i, column in enumerate(columns):
-            if fed[i] is None:
-                folded[i] = self.unfed(column, path, is_lacking=names.isdisjoint(sources(column)))
-        return fed, folded
+            if feeding_fields[i] is None:
+                folded[i] = self.make_optional(column, path, is_removed=names.isdisjoint(sources(column)))
+        return feeding_fields, folded
 
-    def try_merge(self, column: Field, field: Field, path: str, within: frozenset[Name]) -> FoldedType | None:
+    def try_merge(
+        self, column: Field, field: Field, path: str, enclosing_records: frozenset[Name]
+    ) -> FoldedType | None:
         if not path:
-            self.nodes = 0
+            self.column_nodes = 0
         mark = len(self.notes)
         try:
-            return self.merge(column.type, field.type, joined(path, column.name), within, column.default)
-        except NotAColumn:
+            return self.merge(column.type, field.type, joined(path, column.name), enclosing_records, column.default)
+        except UnsupportedColumnType:
             del self.notes[mark:]
             return None
 
-    def unfed(self, column: Field, path: str, *, is_lacking: bool) -> Field:
+    def make_optional(self, column: Field, path: str, *, is_removed: bool) -> Field:
         """Makes a column nullable, because no field of the version that is folded in feeds it: it is null in rows of
-        this version. Returns the changed column. Without `growing`, a column that is nullable or has a default does not
-        change.
+        this version. Returns the changed column. Without `may_change`, a column that is nullable or has a default does
+        not change.
 
         Args:
             path: the dotted path of the record that has the column, "" at the top level.
-            is_lacking: True if the version has none of the fields that are sources of the column; False if it has one
+            is_removed: True if the version has none of the fields that are sources of the column; False if it has one
                 that feeds another column or that this column cannot hold.
         """
         inner, is_nullable = split(column.type)
         has_value = column.has_default and column.default is not None
-        if not self.growing and (is_nullable or column.has_default):
+        if not self.may_change and (is_nullable or column.has_default):
             return column
-        if is_lacking and (not is_nullable or (has_value and prop(column.props, ABSENT) is None)):
+        if is_removed and (not is_nullable or (has_value and prop(column.props, ABSENT) is None)):
             self.note(joined(path, column.name), "removed")
         if not has_value:
             return replace(column, type=nullable(inner), default=None)
-        column = self.retyped(column, nullable(inner, last=True), path)
+        column = self.with_type(column, nullable(inner, last=True), path)
         return column if column.default is None else replace(column, props=with_prop(column.props, ABSENT, "null"))
 
-    def retyped(self, column: Field, node: Type, path: str) -> Field:
+    def with_type(self, column: Field, node: Type, path: str) -> Field:
         """Returns the column with its type changed to `node`. If that type is nullable and cannot have the column's
         default, the column loses the default.
 
@@ -186,65 +193,73 @@ class Folding(TypeFolding):
         if column.default is None or not column.has_default:
             return replace(column, type=node)
         if not is_nullable or may_default_when_nullable(inner):
-            return replace(column, type=node, default=spelled_default(inner, column.default))
+            return replace(column, type=node, default=typed_default(inner, column.default))
         self.note(joined(path, column.name), "default-dropped")
         return replace(column, type=nullable(inner), default=None)
 
-    def renamed(
-        self, columns: Sequence[Field], node: Record, path: str, within: frozenset[Name], reserved: Container[str]
+    def rename_columns(
+        self,
+        columns: Sequence[Field],
+        node: Record,
+        path: str,
+        enclosing_records: frozenset[Name],
+        reserved: Container[str],
     ) -> Sequence[Field]:
         """Returns the columns of a load record after the renames of this version. A field has been renamed if it is not
         a source of a column yet, and one of its aliases is a source of a column and not the name of a field of `node`.
-        The column gets the field's name, with a suffix if the name is taken, if `rename` permits it.
+        The column gets the field's name, with a suffix if the name is taken, if `rename_column` permits it.
 
         Args:
             columns: the columns before the renames.
             node: the writer's record, whose fields have the new names and the aliases.
             path: the dotted path of the load record, "" at the top level.
-            within: names of the writer's enclosing records, including `node`.
+            enclosing_records: names of the writer's enclosing records, including `node`.
             reserved: names in lower case that no column may have.
         """
-        present = {field.name for field in node.fields}
+        field_names = {field.name for field in node.fields}
         columns = list(columns)
         # Not updated by renames: they add names of present fields, which later renames do not look up.
         holders = holders_by_source(columns)
         names = ColumnNames(columns, reserved)
         for field in node.fields:
-            old = next((alias for alias in field.aliases if alias in holders and alias not in present), None)
+            old = next((alias for alias in field.aliases if alias in holders and alias not in field_names), None)
             if old is not None and field.name not in holders:
-                self.rename(columns, holders[old], names, field, path, within)
+                self.rename_column(columns, holders[old], names, field, path, enclosing_records)
         return columns
 
-    def rename(
+    def rename_column(
         self,
         columns: list[Field],
-        group: Sequence[int],
+        holders_of_old_name: Sequence[int],
         names: ColumnNames,
         field: Field,
         path: str,
-        within: frozenset[Name],
+        enclosing_records: frozenset[Name],
     ) -> None:
         """Carries out one rename in `columns`, the columns of a load record. The field becomes a source of all columns
-        in `group`. The first of them that can hold the field's values gets the field's name. Changes nothing if no
-        column can hold them, or if Hive could not find that column under an alias.
+        in `holders_of_old_name`. The first of them that can hold the field's values gets the field's name. Changes
+        nothing if no column can hold them, or if Hive could not find that column under an alias.
 
         Args:
-            group: positions of the columns that the field's old name fed.
+            holders_of_old_name: positions of the columns that the field's old name fed.
             names: names that the columns of this record have or had; updated.
             field: the writer's field with its new name.
             path: the dotted path of the load record, "" at the top level.
-            within: names of the writer's records that enclose the field.
+            enclosing_records: names of the writer's records that enclose the field.
         """
         mark = len(self.notes)
-        first = next((i for i in group if self.try_merge(columns[i], field, path, within) is not None), None)
+        first = next(
+            (i for i in holders_of_old_name if self.try_merge(columns[i], field, path, enclosing_records) is not None),
+            None,
+        )
         del self.notes[mark:]
         if first is None:
             return
-        if not is_plain(columns[first].type):
+        if not is_hive_resolvable(columns[first].type):
             self.note(joined(path, field.name), "renamed-beside", f"beside {columns[first].name}")
             return
-        for i in group:
-            feeding = (field.name, *sources(columns[i]))
+        for i in holders_of_old_name:
+            source_names = (field.name, *sources(columns[i]))
             column = columns[i]
             if i == first:
                 names.remove(column)
@@ -252,10 +267,15 @@ class Folding(TypeFolding):
                 column = replace(column, name=name, aliases=(column.name, *column.aliases))
                 names.add(column)
                 self.note(joined(path, name), "renamed", f"from {columns[i].name}")
-            columns[i] = with_sources(column, feeding)
+            columns[i] = with_sources(column, source_names)
 
-    def retired(
-        self, columns: list[Field], fed: Sequence[FeedingField | None], holders: Sequence[int], name: str, path: str
+    def retire_source(
+        self,
+        columns: list[Field],
+        feeding_fields: Sequence[FeedingField | None],
+        holders: Sequence[int],
+        name: str,
+        path: str,
     ) -> Sequence[Field]:
         """Prepares the addition of a column for the field `name`, which feeds none of the existing columns.
 
@@ -264,29 +284,29 @@ class Folding(TypeFolding):
 
         Args:
             columns: all columns of the load record; changed.
-            fed: for each column, the field of this version that feeds it.
+            feeding_fields: for each column, the field of this version that feeds it.
             holders: positions of the columns with the source `name`.
             path: the dotted path of the load record, "" at the top level.
         """
-        beside: list[Field] = []
+        siblings: list[Field] = []
         for i in holders:
-            column, feeding = columns[i], fed[i]
-            if self.growing and feeding is not None and feeding.field.name != name:
+            column, feeding = columns[i], feeding_fields[i]
+            if self.may_change and feeding is not None and feeding.field.name != name:
                 former = [*former_sources(column), name]
                 column = with_sources(column, [source for source in sources(column) if source != name])
                 columns[i] = replace(column, props=with_prop(column.props, FORMER, former))
                 self.note(joined(path, column.name), "name-reused", name)
             else:
-                beside.append(column)
-        return beside
+                siblings.append(column)
+        return siblings
 
     def new_column(
         self,
         field: Field,
-        beside: Sequence[Field],
+        siblings: Sequence[Field],
         names: ColumnNames,
         path: str,
-        within: frozenset[Name],
+        enclosing_records: frozenset[Name],
         *,
         is_new: bool,
         reserved: Container[str],
@@ -295,32 +315,32 @@ class Folding(TypeFolding):
         values.
 
         Args:
-            beside: existing columns with this field as source; the new column becomes their sibling.
+            siblings: existing columns with this field as source; the new column becomes their sibling.
             names: names that the columns of this record have or had; the new column gets another one.
             path: the dotted path of the load record, "" at the top level.
-            within: names of the writer's records that enclose the field.
+            enclosing_records: names of the writer's records that enclose the field.
             is_new: whether the load record is created now; only then may a column be required.
             reserved: names in lower case that no column may have; used here only to record why a name was changed.
         """
         if not path:
-            self.nodes = 0
+            self.column_nodes = 0
         base = field.name or WHOLE_MESSAGE_COLUMN
-        node, route = self.shape_or_text(field.type, joined(path, base), within)
-        wanted = f"{base}__{type_word(node)}" if beside else base
+        node, route = self.create_type_or_text(field.type, joined(path, base), enclosing_records)
+        wanted = f"{base}__{type_word(node)}" if siblings else base
         name = names.free(wanted)
         where = joined(path, name)
         if name != wanted:
             self.note(where, "reserved-name" if wanted.lower() in reserved else "name-taken", wanted)
         inner, is_nullable = split(node)
-        if beside:
-            self.note(where, self.sibling_rule(beside[0], field), f"beside {beside[0].name}")
+        if siblings:
+            self.note(where, self.sibling_rule(siblings[0], field), f"beside {siblings[0].name}")
             default: JsonValue = NO_DEFAULT
         else:
             default = self.column_default(field, inner, is_nullable)
             if not is_new:
                 self.note(where, "added")
         if default is NO_DEFAULT and not is_new:
-            if field.has_default and not beside:
+            if field.has_default and not siblings:
                 self.note(where, "default-dropped")
             default, is_nullable = None, True
         return with_sources(Field(name, rejoin(inner, is_nullable, default), default), (field.name,)), route
@@ -337,31 +357,32 @@ class Folding(TypeFolding):
         """
         if field.default is None:
             return None if is_nullable or inner == NULL else NO_DEFAULT
-        is_safe = field.has_default and safe_default(inner, field.default)
+        is_safe = field.has_default and is_safe_default(inner, field.default)
         if not is_safe or (is_nullable and not may_default_when_nullable(inner)):
             return NO_DEFAULT
-        return spelled_default(inner, field.default)
+        return typed_default(inner, field.default)
 
-    def shape_or_text(self, node: Type, path: str, within: frozenset[Name]) -> FoldedType:
+    def create_type_or_text(self, node: Type, path: str, enclosing_records: frozenset[Name]) -> FoldedType:
         """Returns a new load type for the writer's type `node`, and the route for its values. If no column can hold the
         type, the load type is a string with the value as Avro-JSON text.
 
         Args:
             path: the dotted path of the new column.
-            within: names of the writer's records that enclose the type.
+            enclosing_records: names of the writer's records that enclose the type.
 
         Raises:
-            NotAColumn: the new column is nested and too large, so that the top-level column around it must be text.
+            UnsupportedColumnType: the new column is nested and too large, so that the top-level column around it must
+                be text.
             LoadSchemaTooLarge: the version has too many types.
         """
         try:
-            return self.shape(node, path, within)
-        except NotAColumn as refused:
+            return self.create_type(node, path, enclosing_records)
+        except UnsupportedColumnType as refused:
             if refused.rule == "too-large" and "." in path:
                 raise
             self.note(path, refused.rule)
             text = Primitive(PrimitiveType.STRING, props=((KIND, JSON),))
-            return FoldedType(rejoin(text, self.branches(node)[1]), STRAIGHT)
+            return FoldedType(rejoin(text, self.branches(node)[1]), IDENTITY_ROUTE)
 
     def sibling_rule(self, column: Field, field: Field) -> str:
         """Returns the reason, a key of `RULES`, why a field needs a sibling column.

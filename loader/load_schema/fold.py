@@ -11,7 +11,7 @@ from headrace.hive_ddl.types import column_comment
 from headrace.loader.load_schema.columns import Folding
 from headrace.loader.load_schema.kafka_record import kafka_name
 from headrace.loader.load_schema.merge import LoadSchemaTooLarge, Note
-from headrace.loader.load_schema.stored_route import StoredRoute, route_places
+from headrace.loader.load_schema.stored_route import StoredRoute, route_entries
 from headrace.loader.load_schema.text import load_record, load_text, root_record
 from headrace.loader.load_schema.types import LOAD_TEXT_CHARS_MAX, RESERVED_COLUMNS, load_name, type_names
 
@@ -116,7 +116,7 @@ def fold(state: LoadState, version: int, schema: Schema, schema_id: int | None =
     folding = Folding(schema, type_names(load))
     # From the second version on, the name that the `kafka` column got with the first version is reserved.
     reserved = set(RESERVED_COLUMNS) if is_new else {*RESERVED_COLUMNS, kafka_name(load)}
-    grown, route = folding.fold_record(load, writer, "", frozenset(), is_new=is_new, reserved=reserved)
+    folded, route = folding.fold_record(load, writer, "", frozenset(), is_new=is_new, reserved=reserved)
     routes = state.routes if schema_id is None else {schema_id: route, **state.routes}
     notes = list(dict.fromkeys(folding.notes))
     if writer is not schema.root:
@@ -124,7 +124,7 @@ def fold(state: LoadState, version: int, schema: Schema, schema_id: int | None =
     applied = tuple(AppliedRule(version, note.column, note.rule, note.detail) for note in notes)
     versions = tuple(dict.fromkeys((*state.versions, version)))
     comments = _comments(state.comments, writer, route)
-    text = load_text(grown)
+    text = load_text(folded)
     if len(text) > LOAD_TEXT_CHARS_MAX:
         raise LoadSchemaTooLarge(
             f"with this version the load schema has {len(text):,} characters, and the limit is {LOAD_TEXT_CHARS_MAX:,}"
@@ -133,11 +133,11 @@ def fold(state: LoadState, version: int, schema: Schema, schema_id: int | None =
 
 
 def _comments(before: Mapping[int, str], writer: Record, route: StoredRoute) -> Mapping[int, str]:
-    said = {
-        place.column: column_comment(one.doc)
-        for one, place in zip(writer.fields, route_places(route, len(writer.fields)), strict=True)
+    new_comments = {
+        entry.column: column_comment(one.doc)
+        for one, entry in zip(writer.fields, route_entries(route, len(writer.fields)), strict=True)
     }
-    return {position: comment for position, comment in sorted({**before, **said}.items()) if comment}
+    return {position: comment for position, comment in sorted({**before, **new_comments}.items()) if comment}
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,9 +37,9 @@ def load_schema_with_kafka(text: str, kafka_column: str) -> str:
 def kafka_name(load: Record) -> str:
     """Returns the name of the `kafka` column of the load schema `load`. No other column of it has or had this name, so
     the name never changes."""
-    taken = {name.lower() for field in load.fields for name in (field.name, *field.aliases)}
-    name = "kafka" if "kafka" not in taken else "kafka__position"
-    while name in taken:
+    used_names = {name.lower() for field in load.fields for name in (field.name, *field.aliases)}
+    name = "kafka" if "kafka" not in used_names else "kafka__position"
+    while name in used_names:
         name += "_"
     return name
 
@@ -65,8 +65,8 @@ def _position_record(name: Name, *, is_full: bool) -> Record:
     return Record(name, tuple(fields))
 
 
-def _free_name(taken: set[str]) -> Name:
+def _free_name(used_names: set[str]) -> Name:
     name = Name("kafka_position", "headrace.load")
-    while name.full in taken or f"{name.full}_header" in taken:
+    while name.full in used_names or f"{name.full}_header" in used_names:
         name = Name(f"{name.name}_", name.namespace)
     return name

@@ -1,7 +1,8 @@
 """Converts a writer's type to a load type, and widens a load type so that it also holds a further writer's type.
 
-`shape` creates a load type; `merge` widens one, or returns None if the existing column cannot hold the new type. Both
-also return the route for values of the writer's type. `loader.load_schema.columns` handles the columns of a record.
+`create_type` creates a load type; `merge` widens one, or returns None if the existing column cannot hold the new type.
+Both also return the route for values of the writer's type. `loader.load_schema.columns` handles the columns of a
+record.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from headrace.avro_schema import (
     Type,
     Union,
 )
-from headrace.loader.load_schema.stored_route import STRAIGHT, FoldedType, RoutePlace, StoredRoute, stored_route
+from headrace.loader.load_schema.stored_route import IDENTITY_ROUTE, FoldedType, RouteEntry, StoredRoute, stored_route
 from headrace.loader.load_schema.types import (
     BRANCH,
     COLUMN_DEPTH_MAX,
@@ -37,13 +38,13 @@ from headrace.loader.load_schema.types import (
     EXACT,
     FOLD_TYPES_MAX,
     HIVE_PRECISION_MAX,
+    IGNORED_LOGICAL_TYPES,
     JSON,
     KIND,
     MEMBERS,
     NAMES,
     NARROWER,
     NULL,
-    SAME_AS_PLAIN,
     UNSCALED,
     WIDENED,
     WIDENINGS,
@@ -52,11 +53,11 @@ from headrace.loader.load_schema.types import (
     branch_word,
     hive_logical,
     kind_of,
-    known_as,
     load_name,
     logical_props,
     nullable,
     prop,
+    props_if_same_type,
     rejoin,
     split,
     unscaled_props,
@@ -64,7 +65,7 @@ from headrace.loader.load_schema.types import (
 )
 
 
-class NotAColumn(Exception):
+class UnsupportedColumnType(Exception):
     """Raised for a type that no Hive column can hold; its values become Avro-JSON text. `rule` names the reason."""
 
     def __init__(self, rule: str) -> None:
@@ -89,21 +90,21 @@ class Note:
 
 class TypeFolding(ABC):
     """Folds the types of one writer schema into load types. In its methods, `load` is a load type, `node` a type of the
-    writer, `path` the dotted path of the column, and `within` the names of the writer's enclosing records.
+    writer, `path` the dotted path of the column, and `enclosing_records` the names of the writer's enclosing records.
 
     Args:
         writer: the writer schema, which resolves references to its named types.
-        taken: full names of types in the load schema; created types are added.
-        growing: False only checks whether the existing types can hold the writer's types, and changes nothing.
+        type_names: full names of types in the load schema; created types are added.
+        may_change: False only checks whether the existing types can hold the writer's types, and changes nothing.
     """
 
-    def __init__(self, writer: Schema, taken: set[str], *, growing: bool = True) -> None:
+    def __init__(self, writer: Schema, type_names: set[str], *, may_change: bool = True) -> None:
         self.writer = writer
-        self.taken = taken
-        self.growing = growing
+        self.type_names = type_names
+        self.may_change = may_change
         self.notes: list[Note] = []
-        self.nodes = 0
-        self.shaped = 0
+        self.column_nodes = 0
+        self.types_created = 0
         self._last_numbers: dict[str, int] = {}
 
     def note(self, column: str, rule: str, detail: str = "") -> None:
@@ -113,65 +114,66 @@ class TypeFolding(ABC):
         """Returns the non-null branches of the writer's type `node`, and whether it allows null. A type that is no
         union is its only branch."""
         node = self.writer.resolve(node)
-        every = [self.writer.resolve(b) for b in node.branches] if isinstance(node, Union) else [node]
-        rest = [b for b in every if not (isinstance(b, Primitive) and b.type is PrimitiveType.NULL)]
-        return rest, len(rest) < len(every)
+        branches = [self.writer.resolve(b) for b in node.branches] if isinstance(node, Union) else [node]
+        non_null = [b for b in branches if not (isinstance(b, Primitive) and b.type is PrimitiveType.NULL)]
+        return non_null, len(non_null) < len(branches)
 
-    def shape(self, node: Type, path: str, within: frozenset[Name]) -> FoldedType:
+    def create_type(self, node: Type, path: str, enclosing_records: frozenset[Name]) -> FoldedType:
         """Returns a new load type for the writer's type `node`, and the route for its values.
 
         Args:
             path: the dotted path of the column.
-            within: names of the writer's records that enclose the type.
+            enclosing_records: names of the writer's records that enclose the type.
 
         Raises:
-            NotAColumn: the type contains itself (it is in `within`), or it is too large or nested too deeply.
+            UnsupportedColumnType: the type contains itself (it is in `enclosing_records`), or it is too large or nested
+                too deeply.
             LoadSchemaTooLarge: this type and those created before exceed the limit of a version.
         """
         branches, is_nullable = self.branches(node)
         if not branches:
-            return FoldedType(NULL, STRAIGHT)
+            return FoldedType(NULL, IDENTITY_ROUTE)
         if len(branches) == 1:
-            inner, route = self.shape_branch(branches[0], path, within)
+            inner, route = self.create_branch_type(branches[0], path, enclosing_records)
         else:
-            inner, route = self.shape_members(branches, path, within)
+            inner, route = self.create_members_type(branches, path, enclosing_records)
         return FoldedType(rejoin(inner, is_nullable), route)
 
-    def shape_branch(self, node: Type, path: str, within: frozenset[Name]) -> FoldedType:
-        self.shaped += 1
-        if self.shaped > FOLD_TYPES_MAX:
+    def create_branch_type(self, node: Type, path: str, enclosing_records: frozenset[Name]) -> FoldedType:
+        self.types_created += 1
+        if self.types_created > FOLD_TYPES_MAX:
             raise LoadSchemaTooLarge(
                 f"the schema has more than {FOLD_TYPES_MAX:,} types, counting each use of a named type"
             )
-        self.nodes += 1
-        if self.nodes > COLUMN_NODES_MAX:
-            raise NotAColumn("too-large")
+        self.column_nodes += 1
+        if self.column_nodes > COLUMN_NODES_MAX:
+            raise UnsupportedColumnType("too-large")
         if sum(map(path.count, ".[{")) > COLUMN_DEPTH_MAX:
-            raise NotAColumn("too-deep")
+            raise UnsupportedColumnType("too-deep")
         if isinstance(node, Primitive):
-            return FoldedType(self.shape_primitive(node, path), STRAIGHT)
+            return FoldedType(self.create_primitive_type(node, path), IDENTITY_ROUTE)
         if isinstance(node, Enum):
-            name, props = self.named(node)
-            return FoldedType(Enum(name, node.symbols, props=props), STRAIGHT)
+            name, props = self.create_type_name(node)
+            return FoldedType(Enum(name, node.symbols, props=props), IDENTITY_ROUTE)
         if isinstance(node, Fixed):
             logical = hive_logical(node)
             fixed = Fixed(self.free_type_name(node.name), node.size, logical, props=logical_props(logical))
-            return FoldedType(fixed, STRAIGHT)
+            return FoldedType(fixed, IDENTITY_ROUTE)
         if isinstance(node, Array):
-            items, route = self.shape(node.items, f"{path}[]", within)
+            items, route = self.create_type(node.items, f"{path}[]", enclosing_records)
             return FoldedType(Array(items), route)
         if isinstance(node, Map):
-            values, route = self.shape(node.values, f"{path}{{}}", within)
+            values, route = self.create_type(node.values, f"{path}{{}}", enclosing_records)
             return FoldedType(Map(values), route)
         assert isinstance(node, Record)
-        if node.name in within:
-            raise NotAColumn("recursive")
-        name, props = self.named(node)
-        return FoldedType(*self.fold_record(Record(name, (), props=props), node, path, within, is_new=True))
+        if node.name in enclosing_records:
+            raise UnsupportedColumnType("recursive")
+        name, props = self.create_type_name(node)
+        return FoldedType(*self.fold_record(Record(name, (), props=props), node, path, enclosing_records, is_new=True))
 
-    def shape_primitive(self, node: Primitive, path: str) -> Primitive:
+    def create_primitive_type(self, node: Primitive, path: str) -> Primitive:
         logical = node.logical
-        if logical is None or logical.name in SAME_AS_PLAIN:
+        if logical is None or logical.name in IGNORED_LOGICAL_TYPES:
             return Primitive(node.type)
         if logical.name == "decimal":
             assert logical.precision is not None
@@ -180,14 +182,16 @@ class TypeFolding(ABC):
                 return Primitive(node.type, props=unscaled_props(logical))
         return Primitive(node.type, logical, logical_props(logical))
 
-    def shape_members(self, branches: Sequence[Type], path: str, within: frozenset[Name]) -> FoldedType:
+    def create_members_type(
+        self, branches: Sequence[Type], path: str, enclosing_records: frozenset[Name]
+    ) -> FoldedType:
         name = self.free_type_name(Name(f"{path.rpartition('.')[2].rstrip('[]{}')}_union", "headrace.load"))
         empty = Record(name, (), props=((KIND, MEMBERS),))
-        merged, route = self.merge_members(empty, branches, path, within)
+        merged, route = self.merge_members(empty, branches, path, enclosing_records)
         self.note(path, "union", ", ".join(field.name for field in merged.fields))
         return FoldedType(merged, route)
 
-    def named(self, node: Record | Enum | Fixed) -> tuple[Name, Props]:
+    def create_type_name(self, node: Record | Enum | Fixed) -> tuple[Name, Props]:
         """Returns a name for the load type of `node`, a named type of the writer. No other type of the load schema has
         this name. If it differs from the writer's name, also returns the property `headrace.names` with the writer's
         name, otherwise no property."""
@@ -198,15 +202,15 @@ class TypeFolding(ABC):
         name = wanted = load_name(wanted)
         # Continues after the last number used, without testing the smaller ones: a type may have many thousand uses.
         n = self._last_numbers.get(wanted.full, 1)
-        while name.full in self.taken:
+        while name.full in self.type_names:
             n += 1
             name = Name(f"{wanted.name}_{n}", wanted.namespace)
         self._last_numbers[wanted.full] = n
-        self.taken.add(name.full)
+        self.type_names.add(name.full)
         return name
 
     def merge(
-        self, load: Type, node: Type, path: str, within: frozenset[Name], default: JsonValue = NO_DEFAULT
+        self, load: Type, node: Type, path: str, enclosing_records: frozenset[Name], default: JsonValue = NO_DEFAULT
     ) -> FoldedType | None:
         """Returns the load type, widened so that it also holds values of the writer's type, and the route for these
         values. Returns None if the writer's type needs a separate column.
@@ -215,84 +219,84 @@ class TypeFolding(ABC):
             load: the present load type.
             node: the writer's type.
             path: the dotted path of the column.
-            within: names of the writer's records that enclose `node`.
+            enclosing_records: names of the writer's records that enclose `node`.
             default: the column's default, `NO_DEFAULT` if it has none. It decides the place of null in a nullable type.
 
         Raises:
-            NotAColumn: no Hive column can hold the writer's type.
+            UnsupportedColumnType: no Hive column can hold the writer's type.
             LoadSchemaTooLarge: the version has too many types.
         """
         mark = len(self.notes)
         inner, was_nullable = split(load)
         branches, is_nullable = self.branches(node)
-        laid: FoldedType | None
+        merged: FoldedType | None
         if kind_of(inner) == JSON:
-            laid = FoldedType(inner, STRAIGHT) if self.is_text(node, path, within) else None
+            merged = FoldedType(inner, IDENTITY_ROUTE) if self.is_text(node, path, enclosing_records) else None
         elif not branches:
-            laid = FoldedType(inner, STRAIGHT)
+            merged = FoldedType(inner, IDENTITY_ROUTE)
             is_nullable = True
         elif kind_of(inner) == MEMBERS:
             assert isinstance(inner, Record)
-            laid = FoldedType(*self.merge_members(inner, branches, path, within))
+            merged = FoldedType(*self.merge_members(inner, branches, path, enclosing_records))
         elif len(branches) > 1:
-            laid = None
+            merged = None
         elif inner == NULL:
-            laid = self.shape_branch(branches[0], path, within)
+            merged = self.create_branch_type(branches[0], path, enclosing_records)
             is_nullable = True
         else:
-            laid = self.merge_branch(inner, branches[0], path, within)
-        if laid is None:
+            merged = self.merge_branch(inner, branches[0], path, enclosing_records)
+        if merged is None:
             del self.notes[mark:]
             return None
         if is_nullable and not was_nullable:
             self.note(path, "nullable")
-        if was_nullable and laid.type == inner:
-            return FoldedType(load, laid.route)
-        return FoldedType(rejoin(laid.type, was_nullable or is_nullable, default), laid.route)
+        if was_nullable and merged.type == inner:
+            return FoldedType(load, merged.route)
+        return FoldedType(rejoin(merged.type, was_nullable or is_nullable, default), merged.route)
 
-    def is_text(self, node: Type, path: str, within: frozenset[Name]) -> bool:
+    def is_text(self, node: Type, path: str, enclosing_records: frozenset[Name]) -> bool:
         """Whether values of the writer's type `node` are stored in a column as Avro-JSON text, because no Hive type
         fits.
 
         Args:
             path: the dotted path of the column.
-            within: names of the writer's records that enclose the type.
+            enclosing_records: names of the writer's records that enclose the type.
         """
         trial = type(self)(self.writer, set())
-        trial.shaped = self.shaped
+        trial.types_created = self.types_created
         try:
-            trial.shape(node, path, within)
-        except NotAColumn:
+            trial.create_type(node, path, enclosing_records)
+        except UnsupportedColumnType:
             return True
         finally:
-            self.shaped = trial.shaped
+            self.types_created = trial.types_created
         return False
 
-    def merge_branch(self, inner: Type, node: Type, path: str, within: frozenset[Name]) -> FoldedType | None:
+    def merge_branch(self, inner: Type, node: Type, path: str, enclosing_records: frozenset[Name]) -> FoldedType | None:
         if isinstance(node, Primitive | Fixed | Enum):
-            merged = self.merge_partless(inner, node, path)
-            return None if merged is None else FoldedType(merged, STRAIGHT)
+            merged = self.merge_leaf(inner, node, path)
+            return None if merged is None else FoldedType(merged, IDENTITY_ROUTE)
         if isinstance(node, Array):
             if not isinstance(inner, Array):
                 return None
-            items = self.merge(inner.items, node.items, f"{path}[]", within)
+            items = self.merge(inner.items, node.items, f"{path}[]", enclosing_records)
             return None if items is None else FoldedType(Array(items.type), items.route)
         if isinstance(node, Map):
             if not isinstance(inner, Map):
                 return None
-            values = self.merge(inner.values, node.values, f"{path}{{}}", within)
+            values = self.merge(inner.values, node.values, f"{path}{{}}", enclosing_records)
             return None if values is None else FoldedType(Map(values.type), values.route)
         assert isinstance(node, Record)
-        if node.name in within:
-            raise NotAColumn("recursive")
+        if node.name in enclosing_records:
+            raise UnsupportedColumnType("recursive")
         if not isinstance(inner, Record) or kind_of(inner) is not None:
             return None
-        props = known_as(inner, node)
+        props = props_if_same_type(inner, node)
         if props is None:
             return None
-        return FoldedType(*self.fold_record(replace(inner, props=props), node, path, within))
+        return FoldedType(*self.fold_record(replace(inner, props=props), node, path, enclosing_records))
 
-    def merge_partless(self, inner: Type, node: Primitive | Fixed | Enum, path: str) -> Type | None:
+    def merge_leaf(self, inner: Type, node: Primitive | Fixed | Enum, path: str) -> Type | None:
         match inner, node:
             case Primitive(), Primitive():
                 return self.merge_primitive(inner, node, path)
@@ -303,19 +307,19 @@ class TypeFolding(ABC):
         return None
 
     def merge_primitive(self, inner: Primitive, node: Primitive, path: str) -> Primitive | None:
-        mine, its = inner.logical, node.logical
-        if its is not None and its.name in SAME_AS_PLAIN:
-            its = None
-        if kind_of(inner) == UNSCALED or (its is not None and its.name == "decimal"):
+        column_logical, writer_logical = inner.logical, node.logical
+        if writer_logical is not None and writer_logical.name in IGNORED_LOGICAL_TYPES:
+            writer_logical = None
+        if kind_of(inner) == UNSCALED or (writer_logical is not None and writer_logical.name == "decimal"):
             return self.merge_decimal(inner, node, path)
-        if mine != its:
+        if column_logical != writer_logical:
             return None
         column, writer = inner.type.value, node.type.value
         if column == writer or (writer, column) in EXACT or writer in (prop(inner.props, WIDENED) or ()):
             if column != writer:
                 self.note(path, "held", f"{writer} in {column}")
             return inner
-        if (column, writer) not in WIDENINGS or mine is not None:
+        if (column, writer) not in WIDENINGS or column_logical is not None:
             return None
         self.note(path, "widened", f"{column} to {writer}")
         known: list[str] = list(prop(inner.props, WIDENED) or ())
@@ -333,33 +337,33 @@ class TypeFolding(ABC):
             node: the writer's type.
             path: the dotted path of the column, for the note about the change.
         """
-        its = node.logical
-        if node.type is not inner.type or its is None or its.name != "decimal":
+        writer_logical = node.logical
+        if node.type is not inner.type or writer_logical is None or writer_logical.name != "decimal":
             return None
-        mine = inner.logical
+        column_logical = inner.logical
         if kind_of(inner) == UNSCALED:
             digits, scale = (int(part) for part in prop(inner.props, DECIMAL).split(","))
-            mine = LogicalType("decimal", digits, scale)
-        if mine is None or mine.name != "decimal" or mine.scale != its.scale:
+            column_logical = LogicalType("decimal", digits, scale)
+        if column_logical is None or column_logical.name != "decimal" or column_logical.scale != writer_logical.scale:
             return None
-        assert mine.precision is not None and its.precision is not None
-        if its.precision <= mine.precision:
+        assert column_logical.precision is not None and writer_logical.precision is not None
+        if writer_logical.precision <= column_logical.precision:
             return inner
-        wider = replace(mine, precision=its.precision)
+        wider = replace(column_logical, precision=writer_logical.precision)
         if kind_of(inner) == UNSCALED:
             return replace(inner, props=unscaled_props(wider))
-        if its.precision > HIVE_PRECISION_MAX:
+        if writer_logical.precision > HIVE_PRECISION_MAX:
             return None
-        self.note(path, "widened", f"precision {mine.precision} to {its.precision}")
+        self.note(path, "widened", f"precision {column_logical.precision} to {writer_logical.precision}")
         return Primitive(inner.type, wider, logical_props(wider))
 
     def merge_fixed(self, inner: Fixed, node: Fixed) -> Fixed | None:
         # Columns that were created before decimals had a size limit are not changed.
-        same = inner.size == node.size and inner.logical in (node.logical, hive_logical(node))
-        return inner if same else None
+        is_same = inner.size == node.size and inner.logical in (node.logical, hive_logical(node))
+        return inner if is_same else None
 
     def merge_enum(self, inner: Enum, node: Enum, path: str) -> Enum | None:
-        props = known_as(inner, node)
+        props = props_if_same_type(inner, node)
         if props is None:
             return None
         known = set(inner.symbols)
@@ -369,7 +373,7 @@ class TypeFolding(ABC):
         return replace(inner, symbols=(*inner.symbols, *new), props=props)
 
     def merge_members(
-        self, load: Record, branches: Sequence[Type], path: str, within: frozenset[Name]
+        self, load: Record, branches: Sequence[Type], path: str, enclosing_records: frozenset[Name]
     ) -> tuple[Record, StoredRoute]:
         """Returns a record of members that holds every branch of a union, and the route from the branches to the
         members. A branch goes to the first member with the branch's name that can hold it, else to a new member.
@@ -378,28 +382,28 @@ class TypeFolding(ABC):
             load: the present record of members.
             branches: the union's branches without null.
             path: the dotted path of the column.
-            within: names of the writer's records that enclose the union.
+            enclosing_records: names of the writer's records that enclose the union.
         """
         fields = list(load.fields)
-        used: dict[int, StoredRoute] = {}  # in the order of the branches
+        routes: dict[int, StoredRoute] = {}  # in the order of the branches
         for branch in branches:
             word = branch_word(branch)
             for i, field in enumerate(fields):
-                if i in used or prop(field.props, BRANCH) not in branch_names(branch):
+                if i in routes or prop(field.props, BRANCH) not in branch_names(branch):
                     continue
-                laid = self.merge_branch(split(field.type)[0], branch, f"{path}.{field.name}", within)
-                if laid is not None:
-                    fields[i] = replace(field, type=nullable(laid.type))
-                    used[i] = laid.route
+                merged = self.merge_branch(split(field.type)[0], branch, f"{path}.{field.name}", enclosing_records)
+                if merged is not None:
+                    fields[i] = replace(field, type=nullable(merged.type))
+                    routes[i] = merged.route
                     break
             else:
                 name = ColumnNames(fields).free(word)
-                inner, route = self.shape_branch(branch, f"{path}.{name}", within)
+                inner, route = self.create_branch_type(branch, f"{path}.{name}", enclosing_records)
                 if load.fields:
                     self.note(f"{path}.{name}", "member-added", word)
-                used[len(fields)] = route
+                routes[len(fields)] = route
                 fields.append(Field(name, nullable(inner), None, props=((BRANCH, word),)))
-        return replace(load, fields=tuple(fields)), stored_route(RoutePlace(*item) for item in used.items())
+        return replace(load, fields=tuple(fields)), stored_route(RouteEntry(*item) for item in routes.items())
 
     @abstractmethod
     def fold_record(
@@ -407,7 +411,7 @@ class TypeFolding(ABC):
         load: Record,
         node: Record,
         path: str,
-        within: frozenset[Name],
+        enclosing_records: frozenset[Name],
         *,
         is_new: bool = False,
         reserved: Container[str] = (),
@@ -419,7 +423,7 @@ class TypeFolding(ABC):
             load: the present load record.
             node: the writer's record.
             path: the dotted path of the load record, "" at the top level.
-            within: names of the writer's records that enclose `node`.
+            enclosing_records: names of the writer's records that enclose `node`.
             is_new: whether the load record is created now, so that it has no columns yet.
             reserved: names in lower case that no column may have.
         """

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from headrace.avro_schema import Field, Name, Primitive, PrimitiveType, Record, Schema, Type
 from headrace.loader.load_schema.columns import Folding, joined
-from headrace.loader.load_schema.stored_route import StoredRoute, route_places
+from headrace.loader.load_schema.stored_route import StoredRoute, route_entries
 from headrace.loader.load_schema.types import ABSENT, BRANCH, branch_names, prop, split
 
 
@@ -48,17 +48,18 @@ TOP_LEVEL: Final = Enclosing()
 
 @dataclass(frozen=True, slots=True)
 class RoutedColumn:
-    """A column and the writer field that feeds it. Without a field the row has null or the column's default (`absent`).
+    """A column and the writer field that feeds it. Without a field the row has null or the column's default
+    (`absent_value`).
 
-    `inside` is the stored route from the parts of the field to the parts of the column, None if no route is stored.
+    `nested` is the stored route from the parts of the field to the parts of the column, None if no route is stored.
     """
 
     column: Field
     source: Field | None
-    inside: StoredRoute | None = None
+    nested: StoredRoute | None = None
 
     @property
-    def absent(self) -> Any:
+    def absent_value(self) -> Any:
         """The value of the column, as JSON, in rows of messages that have no field for it."""
         if prop(self.column.props, ABSENT) == "null" or not self.column.has_default:
             return None
@@ -69,27 +70,27 @@ class RoutedColumn:
 class Route:
     """The columns for the fields of a writer's record, in the order of the load record.
 
-    `unplaced` names writer fields without a column, and columns that require a value but get none. If it is not empty,
+    `unmatched` names writer fields without a column, and columns that require a value but get none. If it is not empty,
     messages of this writer do not fit this topic and cannot be loaded.
     """
 
     columns: tuple[RoutedColumn, ...]
-    unplaced: tuple[str, ...]
+    unmatched: tuple[str, ...]
 
 
-def route_by_stored(load: Record, record: Record, kept: StoredRoute) -> Route:
+def route_by_stored(load: Record, record: Record, stored: StoredRoute) -> Route:
     """Returns the columns for the fields of a writer's record, according to the stored route of its version.
 
     Args:
         load: the load record that has the columns.
         record: the writer's record.
-        kept: the stored route of the record.
+        stored: the stored route of the record.
     """
-    taken = {
-        place.column: (field, place.inside)
-        for field, place in zip(record.fields, route_places(kept, len(record.fields)), strict=True)
+    entries = {
+        entry.column: (field, entry.nested)
+        for field, entry in zip(record.fields, route_entries(stored, len(record.fields)), strict=True)
     }
-    routed = [RoutedColumn(column, *taken.get(i, (None, None))) for i, column in enumerate(load.fields)]
+    routed = [RoutedColumn(column, *entries.get(i, (None, None))) for i, column in enumerate(load.fields)]
     return Route(tuple(routed), ())
 
 
@@ -102,20 +103,22 @@ def route_fields(load: Record, writer: Schema, record: Record, enclosing: Enclos
         record: the writer's record; at the top this is `root_record(writer)`.
         enclosing: the records and columns around both records.
     """
-    folding = Folding(writer, set(), growing=False)
-    fed, folded = folding.feed(load.fields, record, enclosing.path, enclosing.records | {record.name})
+    folding = Folding(writer, set(), may_change=False)
+    feeding_fields, folded = folding.match_columns(
+        load.fields, record, enclosing.path, enclosing.records | {record.name}
+    )
     columns: list[RoutedColumn] = []
-    used: set[str] = set()
-    unplaced: list[str] = []
-    for column, feeding, grown in zip(load.fields, fed, folded, strict=True):
-        source = feeding.field if feeding is not None and grown == column else None
+    used_fields: set[str] = set()
+    unmatched: list[str] = []
+    for column, feeding, folded_column in zip(load.fields, feeding_fields, folded, strict=True):
+        source = feeding.field if feeding is not None and folded_column == column else None
         if source is not None:
-            used.add(source.name)
-        elif not _may_lack(column):
-            unplaced.append(column.name)
+            used_fields.add(source.name)
+        elif not _is_optional(column):
+            unmatched.append(column.name)
         columns.append(RoutedColumn(column, source))
-    unplaced.extend(field.name or "the message" for field in record.fields if field.name not in used)
-    return Route(tuple(columns), tuple(dict.fromkeys(unplaced)))
+    unmatched.extend(field.name or "the message" for field in record.fields if field.name not in used_fields)
+    return Route(tuple(columns), tuple(dict.fromkeys(unmatched)))
 
 
 def route_branch(members: Record, writer: Schema, branch: Type, enclosing: Enclosing = TOP_LEVEL) -> Field | None:
@@ -133,12 +136,12 @@ def route_branch(members: Record, writer: Schema, branch: Type, enclosing: Enclo
         if prop(member.props, BRANCH) not in branch_names(branch):
             continue
         inner, _ = split(member.type)
-        folding = Folding(writer, set(), growing=False)
-        laid = folding.merge_branch(inner, branch, enclosing.column(member.name).path, enclosing.records)
-        if laid is not None and laid.type == inner:
+        folding = Folding(writer, set(), may_change=False)
+        merged = folding.merge_branch(inner, branch, enclosing.column(member.name).path, enclosing.records)
+        if merged is not None and merged.type == inner:
             return member
     return None
 
 
-def _may_lack(column: Field) -> bool:
+def _is_optional(column: Field) -> bool:
     return column.has_default or split(column.type)[1] or column.type == Primitive(PrimitiveType.NULL)

@@ -11,7 +11,7 @@ no route.
                                     column 1. An unlisted field goes to the column after that of the previous field;
                                     an unlisted first field goes to the first column.
 
-`STRAIGHT` is the route of a record with fields in the order of the columns.
+`IDENTITY_ROUTE` is the route of a record with fields in the order of the columns.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from headrace.avro_schema import Field, JsonValue, Record, Type
 
 StoredRoute: TypeAlias = Mapping[str, JsonValue]
 
-STRAIGHT: Final[StoredRoute] = {}
+IDENTITY_ROUTE: Final[StoredRoute] = {}
 
 
-class RoutePlace(NamedTuple):
+class RouteEntry(NamedTuple):
     """The column for one field of a writer's record: its position, and the route from the parts of the field to the
     parts of the column."""
 
     column: int
-    inside: StoredRoute
+    nested: StoredRoute
 
 
 class FoldedType(NamedTuple):
@@ -42,33 +42,33 @@ class FoldedType(NamedTuple):
     route: StoredRoute
 
 
-def stored_route(route_places: Iterable[RoutePlace]) -> StoredRoute:
+def stored_route(route_entries: Iterable[RouteEntry]) -> StoredRoute:
     """Returns the stored form of the route of a record or union: a mapping from the position of a field or branch to
     the position of its column. It omits each field that goes to the column after that of the previous field and has no
     route inside.
 
     Args:
-        route_places: for each field or branch, in the writer's order, the position of its column and the route inside.
+        route_entries: for each field or branch, in the writer's order, the position of its column and the route inside.
     """
-    kept: dict[str, JsonValue] = {}
-    straight = 0
-    for number, (column, inside) in enumerate(route_places):
-        if inside:
-            kept[str(number)] = [column, inside]
-        elif column != straight:
-            kept[str(number)] = column
-        straight = column + 1
-    return kept
+    listed: dict[str, JsonValue] = {}
+    next_column = 0
+    for number, (column, nested) in enumerate(route_entries):
+        if nested:
+            listed[str(number)] = [column, nested]
+        elif column != next_column:
+            listed[str(number)] = column
+        next_column = column + 1
+    return listed
 
 
-def route_places(route: StoredRoute, count: int) -> Iterator[RoutePlace]:
+def route_entries(route: StoredRoute, count: int) -> Iterator[RouteEntry]:
     """Yields, for each of the writer's `count` fields (or union branches), the position of its column and the route
     inside, decoded from the stored form of a route. The inverse of `stored_route`."""
     column = -1
     for number in range(count):
-        said = route.get(str(number), column + 1)
-        column, inside = said if isinstance(said, list) else (said, STRAIGHT)
-        yield RoutePlace(column, inside)
+        column_entry = route.get(str(number), column + 1)
+        column, nested = column_entry if isinstance(column_entry, list) else (column_entry, IDENTITY_ROUTE)
+        yield RouteEntry(column, nested)
 
 
 def member_of(members: Record, route: StoredRoute) -> tuple[Field, StoredRoute]:
@@ -79,5 +79,5 @@ def member_of(members: Record, route: StoredRoute) -> tuple[Field, StoredRoute]:
         members: the column's type, a record with a member per union branch, because other versions have a union.
         route: the stored route of the writer's type, which is no union itself.
     """
-    (place,) = route_places(route, 1)
-    return members.fields[place.column], place.inside
+    (entry,) = route_entries(route, 1)
+    return members.fields[entry.column], entry.nested

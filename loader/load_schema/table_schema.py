@@ -31,13 +31,13 @@ def table_schema(text: str, kafka_column: str, comments: Mapping[int, str] = Map
         comments: the comment of each column, by the column's position. It becomes the field's doc, which Hive's
             deserializer and Spark use as the column's comment.
     """
-    of_files = load_schema_with_kafka(text, kafka_column)
-    load = load_record(of_files)
+    files_schema = load_schema_with_kafka(text, kafka_column)
+    load = load_record(files_schema)
     typed = _typed(load)
     assert isinstance(typed, Record)
     fields = (replace(field, doc=comments.get(position)) for position, field in enumerate(typed.fields))
     commented = replace(typed, fields=tuple(fields))
-    return of_files if commented == load else load_text(commented)
+    return files_schema if commented == load else load_text(commented)
 
 
 def commented_table_schema(text: str, kafka_column: str, fold: str, literal_chars_max: int) -> str:

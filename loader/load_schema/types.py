@@ -91,12 +91,12 @@ that became binary would change the results of old queries, and not all bytes ar
 
 NARROWER: Final[Mapping[str, tuple[str, ...]]] = {"int": ("int",), "long": ("int", "long"), "float": ("float",)}
 
-SAME_AS_PLAIN: Final = frozenset({"uuid"})
+IGNORED_LOGICAL_TYPES: Final = frozenset({"uuid"})
 """Logical types that change neither the column's Hive type nor the value."""
 
 NULL = Primitive(PrimitiveType.NULL)
 
-_NOT_OF_NAMES = re.compile("[^A-Za-z0-9_]")
+_INVALID_NAME_CHARACTERS = re.compile("[^A-Za-z0-9_]")
 
 
 def prop(props: Props, key: str) -> JsonValue:
@@ -167,7 +167,7 @@ def load_name(name: Name) -> Name:
     """
     if not name.namespace:
         return name
-    parts = (_NOT_OF_NAMES.sub("_", part) for part in name.namespace.split("."))
+    parts = (_INVALID_NAME_CHARACTERS.sub("_", part) for part in name.namespace.split("."))
     return Name(name.name, ".".join(f"_{part}" if not part or part[0].isdigit() else part for part in parts))
 
 
@@ -177,7 +177,7 @@ def accepted_names(node: Record | Enum) -> set[str]:
     return {node.name.name, *(prop(node.props, NAMES) or ())}
 
 
-def is_plain(node: Type) -> bool:
+def is_hive_resolvable(node: Type) -> bool:
     """Whether the type `node` contains neither records nor decimals, so that Hive can read a column of the type under
     an alias or fill in its default.
 
@@ -191,29 +191,29 @@ def is_plain(node: Type) -> bool:
     )
 
 
-def safe_default(inner: Type, value: JsonValue) -> bool:
+def is_safe_default(inner: Type, value: JsonValue) -> bool:
     """Whether every reader, including Hive's, can fill the default `value`, which is not null, into a column of the
     type `inner`."""
     if isinstance(inner, Array | Map) and not value:
         return isinstance(value, list if isinstance(inner, Array) else dict)
-    if not is_plain(inner) or kind_of(inner) is not None:
+    if not is_hive_resolvable(inner) or kind_of(inner) is not None:
         return False
     if default_problem(inner, value, lambda node: node) is not None:
         return False
     if isinstance(inner, Array | Map):
         element = inner.items if isinstance(inner, Array) else inner.values
         members = value if isinstance(value, list) else list(value.values())
-        return isinstance(element, Primitive) and all(safe_default(element, member) for member in members)
+        return isinstance(element, Primitive) and all(is_safe_default(element, member) for member in members)
     if isinstance(inner, Enum):
         return value in inner.symbols
     if isinstance(inner, Fixed):
         return len(value) == inner.size and _is_latin(value)
     if isinstance(inner, Primitive):
-        return _safe_scalar(inner, value)
+        return _is_safe_scalar(inner, value)
     return True
 
 
-def _safe_scalar(inner: Primitive, value: JsonValue) -> bool:
+def _is_safe_scalar(inner: Primitive, value: JsonValue) -> bool:
     if inner.type is PrimitiveType.BYTES:
         return _is_latin(value)
     if inner.type in FRACTIONS:
@@ -235,15 +235,15 @@ def _fits(packing: str, number: float) -> bool:
     return True
 
 
-def spelled_default(inner: Type, value: JsonValue) -> JsonValue:
+def typed_default(inner: Type, value: JsonValue) -> JsonValue:
     """Returns the default `value` as the column's type `inner` requires it: floats and doubles get a decimal point,
     because fastavro takes 0 for an int and refuses the whole schema."""
     if isinstance(inner, Primitive) and inner.type in FRACTIONS:
         return float(value)
     if isinstance(inner, Array) and isinstance(value, list):
-        return [spelled_default(inner.items, item) for item in value]
+        return [typed_default(inner.items, item) for item in value]
     if isinstance(inner, Map) and isinstance(value, dict):
-        return {key: spelled_default(inner.values, item) for key, item in value.items()}
+        return {key: typed_default(inner.values, item) for key, item in value.items()}
     return value
 
 
@@ -285,8 +285,8 @@ def hive_logical(node: Fixed) -> LogicalType | None:
     logical = node.logical
     if logical is None or logical.name != "decimal":
         return logical
-    is_held = (logical.precision or 0) <= HIVE_PRECISION_MAX and node.size <= DECIMAL_BYTES_MAX
-    return logical if is_held else None
+    fits_hive = (logical.precision or 0) <= HIVE_PRECISION_MAX and node.size <= DECIMAL_BYTES_MAX
+    return logical if fits_hive else None
 
 
 def logical_props(logical: LogicalType | None) -> Props:
@@ -303,7 +303,7 @@ def unscaled_props(logical: LogicalType) -> Props:
     return ((KIND, UNSCALED), (DECIMAL, f"{logical.precision},{logical.scale}"))
 
 
-def known_as(load: Record | Enum, node: Record | Enum) -> Props | None:
+def props_if_same_type(load: Record | Enum, node: Record | Enum) -> Props | None:
     """Returns the properties of the load type `load` if it stands for `node`, a named type of the writer: the names
     that it accepts include the name or an alias of the writer's type. Names are compared without namespace. Returns
     None otherwise. If only an alias matched, the returned property `headrace.names` also has the writer's name."""
@@ -338,19 +338,19 @@ class ColumnNames:
     """
 
     def __init__(self, columns: Iterable[Field], reserved: Container[str] = ()) -> None:
-        self._taken: set[str] = set()
+        self._used_names: set[str] = set()
         self._reserved = reserved
         self._last_numbers: dict[str, int] = {}
         for column in columns:
             self.add(column)
 
     def add(self, column: Field) -> None:
-        self._taken.update(name.lower() for name in (column.name, *column.aliases))
+        self._used_names.update(name.lower() for name in (column.name, *column.aliases))
 
     def remove(self, column: Field) -> None:
         """Removes the names of a column from the used names, so that the column, which is about to be renamed, can get
         one of them again."""
-        self._taken.difference_update(name.lower() for name in (column.name, *column.aliases))
+        self._used_names.difference_update(name.lower() for name in (column.name, *column.aliases))
         self._last_numbers.clear()
 
     def free(self, wanted: str) -> str:
@@ -365,7 +365,7 @@ class ColumnNames:
         # Continues after the last number used, without testing the smaller ones: thousands of names may differ in case
         # only.
         name, n = wanted, self._last_numbers.get(folded, 1)
-        while name.lower() in self._taken or name.lower() in self._reserved:
+        while name.lower() in self._used_names or name.lower() in self._reserved:
             n += 1
             name = f"{wanted}_{n}"
         self._last_numbers[folded] = n

@@ -79,8 +79,8 @@ from headrace.loader.load_schema import (
     root_record,
     route_branch,
     route_by_stored,
+    route_entries,
     route_fields,
-    route_places,
     split,
     stored_route,
 )
@@ -327,8 +327,8 @@ class _Compiler:
             route = route_by_stored(load, writer, stored)
         else:
             route = route_fields(load, self.writer, writer, enclosing)
-        if route.unplaced:
-            fields = ", ".join(f"{where}.{name}" if where else name for name in route.unplaced)
+        if route.unmatched:
+            fields = ", ".join(f"{where}.{name}" if where else name for name in route.unmatched)
             raise Unconvertible(
                 f"the writer schema and the load schema differ in {fields}: a field has no column, or a column "
                 "without a default has no field"
@@ -340,7 +340,7 @@ class _Compiler:
                 name = routed.source.name
                 path = f"{where}.{name}" if where else name
                 column_enclosing = enclosing.column(routed.column.name, writer.name)
-                plan = self.plan(routed.source.type, routed.column.type, path, column_enclosing, routed.inside)
+                plan = self.plan(routed.source.type, routed.column.type, path, column_enclosing, routed.nested)
                 field_plans[indexes[name]] = column, plan
         skip = skip_record([field_plans[index][1].skip for index in range(len(writer.fields))])
         in_order = [field_plans[index][0] for index in range(len(writer.fields))] == list(range(len(load.fields)))
@@ -453,7 +453,7 @@ class _Compiler:
         writer field is converted to the column, the item is the encoded null or default that every row gets, otherwise
         it is empty."""
         return [
-            encode_default(self.load, routed.column.type, routed.absent) if routed.source is None else b""
+            encode_default(self.load, routed.column.type, routed.absent_value) if routed.source is None else b""
             for routed in columns
         ]
 
@@ -498,7 +498,7 @@ def _branch_routes(load: Type, stored: StoredRoute | None, count: int) -> list[S
     """
     if stored is None or kind_of(load) != MEMBERS:
         return [stored] * count
-    return [stored_route([place]) for place in route_places(stored, count)]
+    return [stored_route([entry]) for entry in route_entries(stored, count)]
 
 
 def _enum_plan(writer: Enum, load: Enum, skip: Skip) -> Plan:

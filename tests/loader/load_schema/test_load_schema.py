@@ -63,7 +63,7 @@ def rules(state: LoadState) -> list[tuple[str, str]]:
 
 def fed(state: LoadState, schema: Schema) -> dict[str, str | None]:
     route = route_fields(load_root(state), schema, root_record(schema))
-    assert not route.unplaced
+    assert not route.unmatched
     return {routed.column.name: routed.source.name if routed.source else None for routed in route.columns}
 
 
@@ -129,7 +129,9 @@ def test_a_removed_field_stays_and_is_null_in_new_rows():
     state = folded(first, second)
     assert columns(state) == {"a": "int", "b": ["int", "null"]}
     route = route_fields(load_root(state), second, root_record(second))
-    assert [(routed.column.name, routed.absent) for routed in route.columns if routed.source is None] == [("b", None)]
+    assert [(routed.column.name, routed.absent_value) for routed in route.columns if routed.source is None] == [
+        ("b", None)
+    ]
     assert rules(state) == [("b", "removed")]
 
 
@@ -609,7 +611,7 @@ def test_types_stay_distinct_when_their_namespaces_become_equal():
 def test_a_foreign_writer_schema_has_no_route():
     state = folded(record(field("a", "int")))
     foreign = record(field("b", "int"))
-    assert route_fields(load_root(state), foreign, root_record(foreign)).unplaced == ("a", "b")
+    assert route_fields(load_root(state), foreign, root_record(foreign)).unmatched == ("a", "b")
 
 
 @pytest.mark.parametrize(
@@ -654,7 +656,7 @@ def test_route_by_names_equals_the_stored_route_of_the_newest_version(versions):
         state = fold(state, number, schema, number)
         load, root = load_root(state), root_record(schema)
         by_names, by_kept = route_fields(load, schema, root), route_by_stored(load, root, state.routes[number])
-        assert not by_names.unplaced
+        assert not by_names.unmatched
         assert [one.source for one in by_names.columns] == [one.source for one in by_kept.columns]
 
 
@@ -674,14 +676,14 @@ def test_a_name_used_again_for_a_narrower_type_leaves_the_older_one_its_column()
         "b": "a",
         "a_2": None,
     }
-    assert not route.unplaced
+    assert not route.unmatched
 
 
 @given(schemas(root="record"))
 def test_every_schema_folds_into_plain_types_that_hold_it(schema):
     state = folded(schema)
     assert fold(EMPTY, 1, schema) == state
-    assert not route_fields(load_root(state), schema, root_record(schema)).unplaced
+    assert not route_fields(load_root(state), schema, root_record(schema)).unmatched
     assert fold(state, 2, schema).text == state.text
 
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.avro_schema import Array, Map, Record, Schema, Type, parse_schema
-from headrace.loader.load_schema import EMPTY, LoadState, RoutePlace, fold, route_places, split, stored_route
-from headrace.loader.load_schema.stored_route import STRAIGHT
+from headrace.loader.load_schema import EMPTY, LoadState, RouteEntry, fold, route_entries, split, stored_route
+from headrace.loader.load_schema.stored_route import IDENTITY_ROUTE
 from support.loader.projection_oracle import decode, encode, expected_row, project, states_of
 from support.schemas.strategies import histories
 
@@ -85,7 +85,7 @@ def test_only_routes_that_differ_from_names_are_stored() -> None:
     first = record(field("a"), field("r", nested("R", field("x"), field("y"))), field("c"))
     second = record(field("a"), field("new"), field("r", nested("R", field("y"), field("x"))), field("c"))
     state = states_of(first, second)[-1]
-    assert state.routes == {1: STRAIGHT, 2: {"1": 3, "2": [1, {"0": 1, "1": 0}]}}
+    assert state.routes == {1: IDENTITY_ROUTE, 2: {"1": 3, "2": [1, {"0": 1, "1": 0}]}}
 
 
 def test_a_repeated_schema_id_keeps_its_route() -> None:
@@ -95,7 +95,7 @@ def test_a_repeated_schema_id_keeps_its_route() -> None:
     for number, schema in enumerate(versions, 1):
         state = fold(state, number, schema, 1 if schema is first else number)
     assert state.versions == (1, 2, 3, 4)
-    assert state.routes[1] == STRAIGHT
+    assert state.routes[1] == IDENTITY_ROUTE
     load = parse_schema(state.text)
     row = decode(load, project(first, load, encode(first, {"a": "old"}), state.routes[1]))
     assert row == {"b": "old", "a_2": ""}
@@ -108,7 +108,7 @@ def test_a_state_without_routes_is_read_and_continued() -> None:
     state = LoadState.from_json(json.loads(json.dumps(old)))
     assert (state.versions, state.routes) == ((1, 2), {})
     state = fold(state, 3, versions[2], 33)
-    assert (state.text, state.routes) == (states_of(*versions)[2].text, {33: STRAIGHT})
+    assert (state.text, state.routes) == (states_of(*versions)[2].text, {33: IDENTITY_ROUTE})
     load = parse_schema(state.text)
     assert decode(load, project(versions[0], load, encode(versions[0], {"a": "x"}))) == {"b": "x", "c": None}
 
@@ -122,18 +122,18 @@ def test_a_state_survives_json_with_its_routes() -> None:
 
 
 TREES = st.recursive(
-    st.just([]), lambda inside: st.lists(st.tuples(st.integers(0, 9), inside), max_size=5), max_leaves=12
+    st.just([]), lambda children: st.lists(st.tuples(st.integers(0, 9), children), max_size=5), max_leaves=12
 )
 
 
 def stored(tree: Any) -> Any:
-    return stored_route(RoutePlace(column, stored(inside)) for column, inside in tree)
+    return stored_route(RouteEntry(column, stored(children)) for column, children in tree)
 
 
 def unfolded(route: Any, tree: Any) -> Any:
     """The tree with the number of parts of each node restored from the schemas."""
-    found = route_places(route, len(tree))
-    return [(place.column, unfolded(place.inside, inside)) for place, (_, inside) in zip(found, tree, strict=True)]
+    found = route_entries(route, len(tree))
+    return [(entry.column, unfolded(entry.nested, children)) for entry, (_, children) in zip(found, tree, strict=True)]
 
 
 @given(TREES)
