@@ -211,7 +211,7 @@ class Cleaner:
             compaction.discard_cleaned(group)
             raise
         log.is_swapping = True
-        full: compaction.NoSpaceForSwap | None = None
+        no_space: compaction.NoSpaceForSwap | None = None
         try:
             await asyncio.get_running_loop().run_in_executor(self._executor, compaction.fsync_staged_swap, group)
             if not is_current():
@@ -223,13 +223,13 @@ class Cleaner:
             except compaction.NoSpaceForSwap as error:
                 # Also frees space, since the disk may be full.
                 self._pending_swaps[key] = partial(compaction.abort_swap, group)
-                full = error
+                no_space = error
         except OSError as error:
             self._fail(error, is_current)
             return
         await self.complete_swap(key, log, is_current)
-        if full is not None:
-            raise full
+        if no_space is not None:
+            raise no_space
 
     async def complete_swap(self, key: PartitionKey, log: PartitionLog, is_current: Callable[[], bool]) -> None:
         """Continues the interrupted swap of a log, if there is one. A swap replaces segments by their compacted file;

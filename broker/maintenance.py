@@ -67,7 +67,7 @@ class LogMaintenance:
                 all other logs were still processed.
             RequestRefused: the groups' log cannot be written.
         """
-        full: OSError | None = None
+        failure: OSError | None = None
         yielder = LoopYielder()
         for name, index in tuple(self._logs):
             await yielder.yield_if_due()
@@ -80,7 +80,7 @@ class LogMaintenance:
             try:
                 await self._apply_retention((name, index), topic, log, self._now_ms())
             except OSError as error:
-                full = error
+                failure = error
             except Exception:
                 logger.exception(FAILED, name, index)
         try:
@@ -88,8 +88,8 @@ class LogMaintenance:
         finally:
             await asyncio.wrap_future(self._checkpoints.write())
         await asyncio.wrap_future(self._unlink([]))
-        if full is not None:
-            raise full
+        if failure is not None:
+            raise failure
 
     async def drop_below_log_start(self, key: PartitionKey) -> None:
         """Deletes the segments of a log that lie completely below its log start offset, which frees disk space at once.
@@ -202,12 +202,12 @@ class LogMaintenance:
         return self._logs.get(key) is log
 
     def _compaction_policy(self, topic: Topic) -> CompactionPolicy:
-        share = topic.configs.get("min.cleanable.dirty.ratio") or BY_NAME["min.cleanable.dirty.ratio"].default(
+        ratio = topic.configs.get("min.cleanable.dirty.ratio") or BY_NAME["min.cleanable.dirty.ratio"].default(
             self._config
         )
         return CompactionPolicy(
             effective_int(topic.configs, "delete.retention.ms", self._config),
-            float(share),
+            float(ratio),
             effective_int(topic.configs, "min.compaction.lag.ms", self._config),
             effective_int(topic.configs, "max.compaction.lag.ms", self._config),
         )

@@ -414,20 +414,20 @@ class PauseDetector:
     """
 
     def __init__(
-        self, now_s: Callable[[], float] = time.monotonic, worked_s: Callable[[], float] = time.thread_time
+        self, now_s: Callable[[], float] = time.monotonic, cpu_s: Callable[[], float] = time.thread_time
     ) -> None:
         self.total_s = 0.0
-        self._now_s, self._worked_s = now_s, worked_s
-        self._seen: tuple[float, float] | None = None
+        self._now_s, self._cpu_s = now_s, cpu_s
+        self._previous: tuple[float, float] | None = None
 
     def check(self) -> None:
         """Logs and counts a pause of the event loop if the last call was longer ago than CHECK_INTERVAL_MS, by at least
         PAUSE_MIN_S."""
-        now, worked = self._now_s(), self._worked_s()
-        before, self._seen = self._seen, (now, worked)
-        if before is None:
+        now, cpu = self._now_s(), self._cpu_s()
+        previous, self._previous = self._previous, (now, cpu)
+        if previous is None:
             return
-        pause_s, work_s = now - before[0] - CHECK_INTERVAL_MS / 1000, worked - before[1]
+        pause_s, work_s = now - previous[0] - CHECK_INTERVAL_MS / 1000, cpu - previous[1]
         if pause_s < PAUSE_MIN_S:
             return
         self.total_s += pause_s

@@ -27,7 +27,7 @@ LOST_FILE_GAP = 1_000_000
 """After the file was lost or found to be behind the logs, this many ids above the largest one in the logs are skipped.
 The logs do not contain all assigned ids: a producer is removed from them if it was silent for a day or its topics were
 deleted, and it may return. It is unlikely that its id exceeds the largest one in the logs by this much."""
-INVENTED_ID_MIN = 1 << 62
+UNASSIGNED_ID_MIN = 1 << 62
 """Ids from here on are never assigned. One in a log was invented by a client; if assignment continued above it, too few
 ids would be left."""
 
@@ -57,7 +57,7 @@ class ProducerIds:
         Raises:
             OSError: the file could not be written.
         """
-        largest = max((producer_id for producer_id in known if producer_id < INVENTED_ID_MIN), default=-1)
+        largest = max((producer_id for producer_id in known if producer_id < UNASSIGNED_ID_MIN), default=-1)
         begin = first_id(self._persisted, largest, is_in_use=is_in_use)
         if begin == self._persisted:
             return

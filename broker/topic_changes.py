@@ -194,8 +194,8 @@ class TopicChanges:
                     f"topic {name!r} has {topic.partitions} partitions; the new number of partitions must be larger, "
                     f"not {count}",
                 )
-            grown = replace(topic, partitions=count)
-            await self._add([grown], [(grown, index) for index in range(topic.partitions, count)])
+            enlarged = replace(topic, partitions=count)
+            await self._add([enlarged], [(enlarged, index) for index in range(topic.partitions, count)])
         logger.info("partitions added topic=%s partitions_now=%d", name, count)
 
     async def _add(self, topics: Sequence[Topic], new_partitions: Sequence[tuple[Topic, int]]) -> None:

@@ -158,9 +158,9 @@ ROWS = (
 BY_NAME: Mapping[str, TopicConfigKey] = {row.name: row for row in ROWS}
 
 # Python's int and float also accept digits of other scripts and "_" between digits.
-_WHOLE = re.compile(r"[+-]?[0-9]{1,30}")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,30}")
 _DECIMAL = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_BETWEEN_ITEMS = re.compile(r"\s*,\s*")
+_ITEM_SEPARATOR = re.compile(r"\s*,\s*")
 
 
 def check_config(name: str, value: str | None) -> str:
@@ -180,7 +180,7 @@ def check_config(name: str, value: str | None) -> str:
         raise RequestRefused(ErrorCode.INVALID_CONFIG, f"{name}: null is not a permitted value")
     trimmed = value.strip()
     if row.choices:
-        choice = _BETWEEN_ITEMS.sub(",", trimmed) if row.type is ConfigType.LIST else trimmed
+        choice = _ITEM_SEPARATOR.sub(",", trimmed) if row.type is ConfigType.LIST else trimmed
         if choice not in row.choices:
             raise RequestRefused(
                 ErrorCode.INVALID_CONFIG, f"{name}: this broker supports {', '.join(row.choices)}; found {value!r}"
@@ -188,7 +188,7 @@ def check_config(name: str, value: str | None) -> str:
         return choice
     if row.type is ConfigType.DOUBLE:
         return _parse_ratio(row, trimmed)
-    number = int(trimmed) if _WHOLE.fullmatch(trimmed) else row.minimum - 1
+    number = int(trimmed) if _INTEGER.fullmatch(trimmed) else row.minimum - 1
     if not row.minimum <= number <= row.maximum:
         raise RequestRefused(
             ErrorCode.INVALID_CONFIG,

@@ -34,7 +34,7 @@ into 32 bits. The limit is reached in 2054; before that, such a clock is wrong.
 A leader epoch is the number of seconds since 2020, or the previous epoch plus one if that is larger. Restoring a data
 directory from a copy takes more than a second, so no epoch is used twice as long as the clock is right.
 """
-EPOCH_ON_FILE_MAX = (1 << 31) - 2
+STORED_EPOCH_MAX = (1 << 31) - 2
 """Highest epoch accepted in the topics file: the next one, which the start needs, still fits into 32 bits."""
 NAME_CHARS_MAX = 249
 """Longest topic name, as in Kafka: a directory name adds a dash and the partition number, and file systems allow 255
@@ -226,8 +226,8 @@ def _parse(path: Path, document: Any) -> tuple[str, list[Topic], int]:
                 "start the broker version that wrote the file",
             )
         epoch = int(document["leader_epoch"])
-        if not 0 <= epoch <= EPOCH_ON_FILE_MAX:
-            raise CorruptFile(path, f"leader epoch {epoch} is not between 0 and {EPOCH_ON_FILE_MAX}")
+        if not 0 <= epoch <= STORED_EPOCH_MAX:
+            raise CorruptFile(path, f"leader epoch {epoch} is not between 0 and {STORED_EPOCH_MAX}")
         topics = [_topic(path, row) for row in document["topics"]]
         for field_name, values in (
             ("name", (topic.name for topic in topics)),

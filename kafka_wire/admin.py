@@ -250,6 +250,6 @@ def _chunks(names: Sequence[str]) -> Iterable[list[str]]:
     return (list(names[at : at + NAMES_PER_REQUEST]) for at in range(0, len(names), NAMES_PER_REQUEST))
 
 
-def _check(connection: BrokerConnection, what: str, code: int) -> None:
+def _check(connection: BrokerConnection, request_name: str, code: int) -> None:
     if code != NONE:
-        raise ErrorResponse(connection.name, what, code, error_name(code))
+        raise ErrorResponse(connection.name, request_name, code, error_name(code))

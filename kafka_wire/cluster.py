@@ -170,20 +170,20 @@ class KafkaCluster:
     def offsets(
         self,
         topic_partitions: Iterable[TopicPartition],
-        which: Literal["earliest", "latest"],
+        position: Literal["earliest", "latest"],
         read_committed: bool = True,
     ) -> Mapping[TopicPartition, int]:
-        """Returns the start offset (`which` is "earliest") or end offset ("latest") of partitions; with
+        """Returns the start offset (`position` is "earliest") or end offset ("latest") of partitions; with
         `read_committed` the end is the last stable offset.
 
         Errors of partitions are logged; `lookup_offsets` returns them.
         """
-        responses = self.lookup_offsets(topic_partitions, which, read_committed)
+        responses = self.lookup_offsets(topic_partitions, position, read_committed)
         for topic_partition, reason in responses.errors.items():
             logger.warning(
                 "partition_skipped cause=the %s offset of the partition could not be requested topic=%s partition=%d "
                 "reason=%s",
-                "start" if which == "earliest" else "end",
+                "start" if position == "earliest" else "end",
                 topic_partition.topic,
                 topic_partition.partition,
                 reason,
@@ -193,13 +193,13 @@ class KafkaCluster:
     def lookup_offsets(
         self,
         topic_partitions: Iterable[TopicPartition],
-        which: Literal["earliest", "latest"],
+        position: Literal["earliest", "latest"],
         read_committed: bool = True,
     ) -> OffsetLookup:
-        """Returns the start offset (`which` is "earliest") or end offset ("latest") of partitions, and the error of
+        """Returns the start offset (`position` is "earliest") or end offset ("latest") of partitions, and the error of
         each partition for which none was found. With `read_committed` the end is the last stable offset. Sends one
         request per broker, and up to ATTEMPTS for partitions with a retriable error."""
-        timestamp = EARLIEST if which == "earliest" else LATEST
+        timestamp = EARLIEST if position == "earliest" else LATEST
         call = partial(list_offsets, timestamp=timestamp, read_committed=read_committed)
         return OffsetLookup(*self._request_leaders(topic_partitions, call))
 
@@ -263,11 +263,11 @@ class KafkaCluster:
             KafkaUnavailable: the leader does not respond, or the partition has no leader.
         """
 
-        def once(attempt: int) -> FetchSlice:
+        def fetch_once(attempt: int) -> FetchSlice:
             self._refresh_metadata([topic_partition], refresh=attempt > 0)
             leader = self._leader(topic_partition)
             by_id = topic_id or self._metadata.topics[topic_partition.topic].topic_id
-            piece = self._request(
+            fetch_slice = self._request(
                 leader,
                 lambda connection: fetch_batches(
                     connection,
@@ -275,12 +275,12 @@ class KafkaCluster:
                     fetch_request(connection, topic_partition, offset, max_bytes, by_id, leader_epoch, max_wait_ms),
                 ),
             )
-            if piece.throttle_ms:
+            if fetch_slice.throttle_ms:
                 # The broker does not read from this connection in that time (KIP-219); a request would time out.
-                self._throttled_until[leader] = self._clock() + min(piece.throttle_ms / 1000, THROTTLE_S_MAX)
-            return piece
+                self._throttled_until[leader] = self._clock() + min(fetch_slice.throttle_ms / 1000, THROTTLE_S_MAX)
+            return fetch_slice
 
-        return self._retry(once)
+        return self._retry(fetch_once)
 
     def prefetch(
         self,
@@ -324,11 +324,11 @@ class KafkaCluster:
         if not offsets:
             return {}
 
-        def once(attempt: int) -> Mapping[TopicPartition, str]:
+        def commit_once(attempt: int) -> Mapping[TopicPartition, str]:
             coordinator = self._request_any_broker(lambda connection: find_coordinator(connection, group))
             return self._request(coordinator, lambda connection: commit_offsets(connection, group, offsets))
 
-        return self._retry(once)
+        return self._retry(commit_once)
 
     def group_offsets(self, group: str) -> Mapping[TopicPartition, int]:
         """Returns the committed offsets of a group for all its topics; empty for an unknown group.
@@ -338,11 +338,11 @@ class KafkaCluster:
             KafkaUnavailable: the coordinator does not respond.
         """
 
-        def once(attempt: int) -> Mapping[TopicPartition, int]:
+        def list_once(attempt: int) -> Mapping[TopicPartition, int]:
             coordinator = self._request_any_broker(lambda connection: find_coordinator(connection, group))
             return self._request(coordinator, lambda connection: fetch_committed(connection, group))
 
-        return self._retry(once)
+        return self._retry(list_once)
 
     def request_any(self, call: Callable[[BrokerConnection], T]) -> T:
         """Calls `call`, which sends a request that every broker can answer, with the connection to one broker after the
@@ -399,9 +399,9 @@ class KafkaCluster:
         """
         breaker = self._breakers[address]
         breaker.check(self._clock())
-        quiet_s = self._throttled_until.pop(address, 0.0) - self._clock()
-        if quiet_s > 0:
-            self._sleep(quiet_s)
+        throttle_s = self._throttled_until.pop(address, 0.0) - self._clock()
+        if throttle_s > 0:
+            self._sleep(throttle_s)
         try:
             result = call(self._connection(address))
         except AuthenticationFailed as error:
@@ -457,10 +457,10 @@ class KafkaCluster:
             raise BrokerSuspended(reasons)
         raise KafkaUnavailable(reasons)
 
-    def _retry(self, once: Callable[[int], T]) -> T:
+    def _retry(self, send: Callable[[int], T]) -> T:
         for attempt in range(ATTEMPTS):
             try:
-                return once(attempt)
+                return send(attempt)
             except BrokerSuspended:
                 # Waiting does not help, but newer metadata may name another broker.
                 if attempt:
@@ -481,38 +481,38 @@ class KafkaCluster:
 
     def _request_leaders_once(
         self,
-        waiting: Sequence[TopicPartition],
+        topic_partitions: Sequence[TopicPartition],
         call: Callable[[BrokerConnection, Sequence[TopicPartition]], Mapping[TopicPartition, tuple[int, T]]],
         found: dict[TopicPartition, T],
         errors: dict[TopicPartition, str],
     ) -> list[TopicPartition]:
-        """Sends one request to each leader of the partitions in `waiting`; returns the partitions to retry.
+        """Sends one request to each leader of the partitions in `topic_partitions`; returns the partitions to retry.
 
         Args:
             call: sends one request to one broker; returns an error code and a result for each partition.
             found, errors: receive the result or error of each partition.
         """
         by_broker: dict[Address, list[TopicPartition]] = defaultdict(list)
-        again: list[TopicPartition] = []
-        for topic_partition in waiting:
+        to_retry: list[TopicPartition] = []
+        for topic_partition in topic_partitions:
             try:
                 by_broker[self._leader(topic_partition)].append(topic_partition)
             except KafkaUnavailable as error:
                 errors[topic_partition] = str(error)
-                again.append(topic_partition)
+                to_retry.append(topic_partition)
         for address, requested in by_broker.items():
             try:
-                record_success = self._request_leader(address, call, requested)
+                responses = self._request_leader(address, call, requested)
             except AuthenticationFailed:
                 raise
             except KafkaError as error:
                 errors.update(dict.fromkeys(requested, str(error)))
-                again.extend(requested)
+                to_retry.extend(requested)
                 continue
-            for topic_partition, (code, result) in record_success.items():
+            for topic_partition, (code, result) in responses.items():
                 if code == NONE:
                     found[topic_partition] = result
                 else:
                     errors[topic_partition] = f"broker {address[0]}:{address[1]}: {error_name(code)} (error {code})"
-                    again.extend([topic_partition] if code in RETRIABLE else [])
-        return again
+                    to_retry.extend([topic_partition] if code in RETRIABLE else [])
+        return to_retry

@@ -256,12 +256,12 @@ class BrokerConnection:
         Args:
             extra_wait_s: time that the broker may wait for data, in addition to the timeout.
         """
-        ahead, self._early_request = self._early_request, None
-        if ahead is None:
+        early_request, self._early_request = self._early_request, None
+        if early_request is None:
             return None
         self._socket.settimeout(self._timeout_s + extra_wait_s)
         frame = self._receive()
-        return frame if ahead == _request_body(request) else None
+        return frame if early_request == _request_body(request) else None
 
     def _receive(self) -> memoryview:
         (length,) = struct.unpack(">i", self._fill(memoryview(bytearray(4))))

@@ -466,11 +466,11 @@ def stamp_batch(batch: memoryview, header: BatchHeader, timestamp_ms: int) -> tu
     """Returns a batch, and its new header, with the append time `timestamp_ms` as the time of all records. Only the
     header changes: it declares this time for the whole batch."""
     stamped = header._replace(attributes=header.attributes | LOG_APPEND_TIME, max_timestamp=timestamp_ms)
-    whole = bytearray(batch)
-    HEADER.pack_into(whole, 0, *stamped)
-    crc = crc32c(memoryview(whole)[CRC_FROM:])
-    _CRC.pack_into(whole, CRC_AT, crc)
-    return bytes(whole), stamped._replace(crc=crc)
+    content = bytearray(batch)
+    HEADER.pack_into(content, 0, *stamped)
+    crc = crc32c(memoryview(content)[CRC_FROM:])
+    _CRC.pack_into(content, CRC_AT, crc)
+    return bytes(content), stamped._replace(crc=crc)
 
 
 def rebuild_batch(header: BatchHeader, records: Sequence[Record], *, delete_horizon_ms: int | None = None) -> bytes:
@@ -496,9 +496,9 @@ def rebuild_batch(header: BatchHeader, records: Sequence[Record], *, delete_hori
         max_timestamp=max((record[1] for record in records), default=header.max_timestamp),
         record_count=len(records),
     )
-    whole = bytearray(HEADER.pack(*rebuilt)) + body
-    _CRC.pack_into(whole, CRC_AT, crc32c(memoryview(whole)[CRC_FROM:]))
-    return bytes(whole)
+    content = bytearray(HEADER.pack(*rebuilt)) + body
+    _CRC.pack_into(content, CRC_AT, crc32c(memoryview(content)[CRC_FROM:]))
+    return bytes(content)
 
 
 def _record_bytes(base_offset: int, base_timestamp: int, record: Record) -> bytes:
@@ -506,8 +506,8 @@ def _record_bytes(base_offset: int, base_timestamp: int, record: Record) -> byte
     parts = [b"\0", _zigzag(time_ms - base_timestamp), _zigzag(offset - base_offset)]
     for content in (key, value):
         parts += [_zigzag(-1)] if content is None else [_zigzag(len(content)), content]
-    rest = b"".join((*parts, headers))
-    return _zigzag(len(rest)) + rest
+    fields = b"".join((*parts, headers))
+    return _zigzag(len(fields)) + fields
 
 
 def _zigzag(number: int) -> bytes:

@@ -377,12 +377,12 @@ def commit_offsets(
     rejected: dict[TopicPartition, str] = {}
     for topic in response.topics:
         for partition_response in topic.partitions:
-            why = error_name(partition_response.error_code)
+            reason = error_name(partition_response.error_code)
             if partition_response.error_code in COORDINATOR_RETRIABLE:
-                what = f"offset {topic.name}-{partition_response.partition_index} of group {group}"
-                raise RetriableError(f"broker {connection.name}, {what}: {why}")
+                request_name = f"offset {topic.name}-{partition_response.partition_index} of group {group}"
+                raise RetriableError(f"broker {connection.name}, {request_name}: {reason}")
             if partition_response.error_code != NONE:
-                rejected[TopicPartition(topic.name, partition_response.partition_index)] = why
+                rejected[TopicPartition(topic.name, partition_response.partition_index)] = reason
     return rejected
 
 
@@ -401,13 +401,13 @@ def fetch_committed(connection: BrokerConnection, group: str) -> dict[TopicParti
     # Before version 2 a request could not cover all topics; brokers with Fetch 4 are newer.
     request = OffsetFetchRequest(version=version, group_id=group, topics=None)
     response = connection.call(request, OffsetFetchResponse, version)
-    what = f"the offsets of group {group}"
+    request_name = f"the offsets of group {group}"
     partitions = [(topic.name, one) for topic in response.topics for one in topic.partitions]
     for code in (response.error_code or NONE, *(one.error_code for _, one in partitions)):
         if code in COORDINATOR_RETRIABLE:
-            raise RetriableError(f"broker {connection.name}, {what}: {error_name(code)}")
+            raise RetriableError(f"broker {connection.name}, {request_name}: {error_name(code)}")
         if code != NONE:
-            raise ErrorResponse(connection.name, what, code, error_name(code))
+            raise ErrorResponse(connection.name, request_name, code, error_name(code))
     return {
         TopicPartition(name, one.partition_index): one.committed_offset
         for name, one in partitions

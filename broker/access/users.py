@@ -103,12 +103,12 @@ def _lines(text: str) -> Iterator[tuple[int, list[str]]]:
         yield number, words
 
 
-def _checked_name(name: str, taken: Mapping[str, object]) -> str:
+def _checked_name(name: str, used_names: Mapping[str, object]) -> str:
     if _NAME.fullmatch(name) is None:
         raise ValueError("a user name cannot contain blanks, *, # or control characters, nor more than 250 characters")
-    if name in taken:
+    if name in used_names:
         raise ValueError(f"user {name} is defined twice")
-    if len(taken) >= USERS_MAX:
+    if len(used_names) >= USERS_MAX:
         raise ValueError(f"the file has more than {USERS_MAX} users")
     return name
 

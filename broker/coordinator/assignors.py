@@ -35,10 +35,10 @@ Assignor = Callable[[Sequence[SubscribedTopic], Mapping[str, Set[TopicIdPartitio
 def assign_range(topics: Sequence[SubscribedTopic], current: Mapping[str, Set[TopicIdPartition]]) -> Assignment:
     found: dict[str, list[TopicIdPartition]] = {}
     for topic in topics:
-        each, remainder = divmod(topic.partitions, len(topic.members))
+        quotient, remainder = divmod(topic.partitions, len(topic.members))
         begin = 0
         for number, member_id in enumerate(topic.members):
-            end = begin + each + (number < remainder)
+            end = begin + quotient + (number < remainder)
             found.setdefault(member_id, []).extend((topic.topic_id, index) for index in range(begin, end))
             begin = end
     return _frozen(found)

@@ -493,8 +493,10 @@ class ConsumerGroup:
         if member.state is MemberState.STABLE and member.epoch == self.target_epoch:
             return False
         target = self.target.get(member.member_id, frozenset())
-        taken = {partition for partition in target if self._owners.get(partition, member.member_id) != member.member_id}
-        next_current = next_assignment(member, target, self.target_epoch, owned, taken)
+        owned_by_others = {
+            partition for partition in target if self._owners.get(partition, member.member_id) != member.member_id
+        }
+        next_current = next_assignment(member, target, self.target_epoch, owned, owned_by_others)
         assigned_before = member.assigned
         if next_current == member.current_assignment:
             return False

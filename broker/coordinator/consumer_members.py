@@ -90,7 +90,7 @@ def next_assignment(
     target: Set[TopicIdPartition],
     target_epoch: int,
     owned: Set[TopicIdPartition] | None,
-    taken: Set[TopicIdPartition],
+    owned_by_others: Set[TopicIdPartition],
 ) -> CurrentAssignment:
     """Returns the assignment that a member has after its heartbeat, one step closer to its target (KIP-848, Rebalance
     Process). First the member releases the partitions that are not in the target; until then it gets no others. Then it
@@ -109,7 +109,9 @@ def next_assignment(
     if revoking and (owned is None or owned & revoking.keys()):
         return CurrentAssignment(member.epoch, MemberState.UNREVOKED_PARTITIONS, retained, revoking)
     free = {
-        partition: target_epoch for partition in sorted(target) if partition not in retained and partition not in taken
+        partition: target_epoch
+        for partition in sorted(target)
+        if partition not in retained and partition not in owned_by_others
     }
-    state = MemberState.UNRELEASED_PARTITIONS if taken else MemberState.STABLE
+    state = MemberState.UNRELEASED_PARTITIONS if owned_by_others else MemberState.STABLE
     return CurrentAssignment(target_epoch, state, {**retained, **free}, {})

@@ -202,13 +202,13 @@ class GroupStore:
         metadata: dict[str, GroupMetadata] = {}
         consumers: dict[str, StoredGroup] = {}
         unknown: Counter[int] = Counter()
-        for placed, batch in self.table.batches():
-            if placed.header.attributes & CONTROL:
-                self.offsets.drop_pending(placed.header.producer_id)
+        for located, batch in self.table.batches():
+            if located.header.attributes & CONTROL:
+                self.offsets.drop_pending(located.header.producer_id)
                 continue
             try:
-                if placed.header.attributes & TRANSACTIONAL:
-                    self._load_pending(placed.header.producer_id, placed.header.producer_epoch, batch)
+                if located.header.attributes & TRANSACTIONAL:
+                    self._load_pending(located.header.producer_id, located.header.producer_epoch, batch)
                     continue
                 for _, _, raw_key, value, _ in decode_records(batch, is_own_batch=True):
                     key = decode_key(raw_key or b"")
@@ -231,7 +231,7 @@ class GroupStore:
             except (MalformedMessage, CorruptBatch) as error:
                 logger.error(
                     "batch of group and offset records skipped, changes may be lost offset=%d reason=%s",
-                    placed.header.base_offset,
+                    located.header.base_offset,
                     error,
                 )
         for kind, count in unknown.items():

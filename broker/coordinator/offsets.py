@@ -141,9 +141,9 @@ class OffsetTable:
                 f"the offsets of all groups use the maximum memory, {self._memory_bytes:,} bytes; delete unused groups",
             )
 
-    def _add_bytes(self, topic: str, grown_bytes: int) -> None:
-        self._bytes_by_topic[topic] += grown_bytes
-        self._memory_bytes += grown_bytes
+    def _add_bytes(self, topic: str, added_bytes: int) -> None:
+        self._bytes_by_topic[topic] += added_bytes
+        self._memory_bytes += added_bytes
         if not self._bytes_by_topic[topic]:
             del self._bytes_by_topic[topic]
 

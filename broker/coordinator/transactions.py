@@ -432,7 +432,7 @@ class TransactionCoordinator:
 
     def _load(self, table: LogTable) -> None:
         unknown: Counter[int] = Counter()
-        for placed, batch in table.batches():
+        for located, batch in table.batches():
             try:
                 for _, _, raw_key, value, _ in decode_records(batch, is_own_batch=True):
                     key = decode_key(raw_key or b"")
@@ -447,7 +447,7 @@ class TransactionCoordinator:
             except (MalformedMessage, CorruptBatch) as error:
                 logger.error(
                     "batch of transaction records skipped, changes may be lost offset=%d reason=%s",
-                    placed.header.base_offset,
+                    located.header.base_offset,
                     error,
                 )
         for kind, count in unknown.items():

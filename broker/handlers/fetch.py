@@ -164,7 +164,7 @@ async def _wait(
         is_late = False
         try:
             async with asyncio.timeout_at(deadline):
-                await growth.is_enough.wait()
+                await growth.has_grown.wait()
         except TimeoutError:
             is_late = True
         read_result = await _read_with_disk_waits(context, request, session)
@@ -206,20 +206,20 @@ async def _read_with_disk_waits(
 
 class _Growth:
     """Detects that partitions have grown by `missing_bytes` in total, without reading them: their logs call `add` when
-    bytes become readable, and `is_enough` is set when the sum is reached."""
+    bytes become readable, and `has_grown` is set when the sum is reached."""
 
     def __init__(self, missing_bytes: int) -> None:
-        self.is_enough = asyncio.Event()
+        self.has_grown = asyncio.Event()
         self._missing_bytes = missing_bytes
 
     def restart(self, missing_bytes: int) -> None:
-        self.is_enough.clear()
+        self.has_grown.clear()
         self._missing_bytes = missing_bytes
 
     def add(self, byte_count: int) -> None:
         self._missing_bytes -= byte_count
         if self._missing_bytes <= 0:
-            self.is_enough.set()
+            self.has_grown.set()
 
 
 def _watched_logs(context: RequestContext, request: FetchRequest, session: FetchSession | None) -> list[PartitionLog]:
@@ -265,8 +265,8 @@ def _read(
         partitions = tuple(_fetch_partition(context, name, requested, read_pass) for requested in topic.partitions)
         topics.append(FetchedTopic(topic.name, topic.topic_id, partitions))
     has_partitions = bool(request.topics if session is None else session)
-    is_enough = read_pass.has_error or read_pass.is_capped or bool(read_pass.cold) or not has_partitions
-    missing_bytes = 0 if is_enough else max(request.bytes_min - read_pass.read_bytes, 0)
+    is_complete = read_pass.has_error or read_pass.is_capped or bool(read_pass.cold) or not has_partitions
+    missing_bytes = 0 if is_complete else max(request.bytes_min - read_pass.read_bytes, 0)
     result = FetchResult(ErrorCode.NONE, tuple(topics))
     return _ReadResult(result, read_pass.read_bytes, missing_bytes, read_pass.cold)
 

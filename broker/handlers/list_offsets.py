@@ -74,9 +74,9 @@ def handle(context: RequestContext, request: Any) -> Any | Awaitable[Any]:
 def _response(context: RequestContext, request: Any, lookups: Sequence[Sequence[_PartitionLookup]]) -> Any:
     topics = [
         _TopicResponse(
-            version=context.version, name=topic.name or "", partitions=[lookup.response for lookup in topic_operations]
+            version=context.version, name=topic.name or "", partitions=[lookup.response for lookup in topic_lookups]
         )
-        for topic, topic_operations in zip(request.topics or (), lookups, strict=True)
+        for topic, topic_lookups in zip(request.topics or (), lookups, strict=True)
     ]
     return ListOffsetsResponse(version=context.version, topics=topics)
 

@@ -105,10 +105,10 @@ def _requested_partitions(
     if requested is not None:
         # A partition that is named twice is listed once: a response may be a thousand times as long as the request.
         return {topic.name or "": list(dict.fromkeys(topic.partition_indexes or ())) for topic in requested}
-    everything: dict[str, list[int]] = {}
+    all_partitions: dict[str, list[int]] = {}
     for topic, index in offsets:
-        everything.setdefault(topic, []).append(index)
-    return everything
+        all_partitions.setdefault(topic, []).append(index)
+    return all_partitions
 
 
 def _partition(partition_class: Any, version: int, index: int, committed: CommittedOffset, error: ErrorCode) -> Any:

@@ -25,7 +25,7 @@ from headrace.broker.log.producer_state import ProducerStates
 from headrace.broker.log.repair import CORRUPT
 from headrace.broker.log.segment import INDEX, SNAPSHOT, TIME_INDEX, base_offsets, segment_path
 from headrace.broker.producer_ids import FILE_NAME as PRODUCER_IDS
-from headrace.broker.producer_ids import INVENTED_ID_MIN, read_producer_ids
+from headrace.broker.producer_ids import UNASSIGNED_ID_MIN, read_producer_ids
 from headrace.broker.topic_config import is_compacted
 from headrace.broker.topics import FILE_NAME as TOPICS_FILE
 from headrace.broker.topics import Topic, TopicStore
@@ -329,7 +329,7 @@ class _PartitionCheck:
         report.batches += 1
         report.records += header.record_count
         report.size_bytes += header.size
-        if header.producer_id < INVENTED_ID_MIN:
+        if header.producer_id < UNASSIGNED_ID_MIN:
             report.largest_producer_id = max(report.largest_producer_id, header.producer_id)
         self._producers_end_at.discard(header.last_offset)
         is_covered = self._expected.is_clean or header.base_offset < self._expected.fsynced_to
@@ -452,14 +452,14 @@ class _TimeIndexCheck(_IndexCheck):
     def __init__(self, segment: SegmentFile) -> None:
         super().__init__(segment, TIME_INDEX, TIME_ENTRY_BYTES, time_entries)
         self._largest: tuple[int, int] | None = None
-        self._last: tuple[int, int] | None = None
+        self._last_entry: tuple[int, int] | None = None
 
     def add(self, position: int, header: BatchHeader) -> None:
         last = header.last_offset - self._base
         if self._largest is None or header.max_timestamp > self._largest[0]:
             self._largest = (header.max_timestamp, last)
         while self.pending is not None and self.pending[1] <= last:
-            self._last = self.pending
+            self._last_entry = self.pending
             if self.pending == (header.max_timestamp, last):
                 self._next()
             else:
@@ -470,6 +470,6 @@ class _TimeIndexCheck(_IndexCheck):
     def end(self) -> str:
         if self.pending is not None:
             self._set_fault(f"offset {self._base + self.pending[1]}, after the last batch")
-        elif self._last != self._largest and not self.fault:
+        elif self._last_entry != self._largest and not self.fault:
             self._set_fault("its last entry is not the largest timestamp")
         return self.fault

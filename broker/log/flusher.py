@@ -91,20 +91,20 @@ class Flusher:
     async def _run_rounds(self) -> None:
         while self._waiting:
             waiting, self._waiting = self._waiting, []
-            unforeseen: Exception | None = None
+            unexpected: Exception | None = None
             try:
                 await self._flush([(log, log.flush_job()) for log in {log for log, _ in waiting}])
             except Exception as error:
                 # A bug here must not block later requests, so the rounds continue.
                 logger.exception("fsync failed unexpectedly waiting_requests=%d", len(waiting))
-                unforeseen = error
+                unexpected = error
             for _, waiter in waiting:
                 if waiter.done():
                     continue
                 if self.failure is not None:
                     waiter.set_exception(RequestRefused(ErrorCode.STORAGE_ERROR, _DISK_FAILED))
-                elif unforeseen is not None:
-                    waiter.set_exception(unforeseen)
+                elif unexpected is not None:
+                    waiter.set_exception(unexpected)
                 else:
                     waiter.set_result(None)
         self._round = None
@@ -148,8 +148,8 @@ class Flusher:
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
-        shares = [paths[at::SYNC_THREADS] for at in range(min(SYNC_THREADS, len(paths)))]
-        await asyncio.gather(*(loop.run_in_executor(self._executor, sync_files, share) for share in shares))
+        chunks = [paths[at::SYNC_THREADS] for at in range(min(SYNC_THREADS, len(paths)))]
+        await asyncio.gather(*(loop.run_in_executor(self._executor, sync_files, chunk) for chunk in chunks))
         self.seconds.add(loop.time() - began)
 
 

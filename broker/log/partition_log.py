@@ -285,14 +285,14 @@ class PartitionLog:
     def _begin_epoch(self, offset: int) -> None:
         """Adds the broker's leader epoch, which begins at `offset`, to the epoch file. Called before the first batch of
         the epoch is appended at that offset."""
-        begun = LeaderEpochs(self.epochs)
-        begun.trim(self.log_start_offset, offset)
-        begun.begin(self.leader_epoch, offset)
+        epochs = LeaderEpochs(self.epochs)
+        epochs.trim(self.log_start_offset, offset)
+        epochs.begin(self.leader_epoch, offset)
         try:
-            path = begun.write(self.directory)
+            path = epochs.write(self.directory)
         except OSError as error:
             raise _refusal(self.directory / leader_epochs.FILE_NAME, error) from error
-        self.epochs = begun
+        self.epochs = epochs
         # The directory must be fsynced for the file's name and, in a new log, for that of the first segment.
         self._dirty_files.mark_dirty(path, self.directory)
 

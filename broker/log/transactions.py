@@ -190,11 +190,11 @@ def blocks_of(entries: Sequence[TransactionIndexEntry]) -> tuple[AbortedBlock, .
     """
     blocks = []
     for at in range(0, len(entries), BLOCK_ENTRIES):
-        some = entries[at : at + BLOCK_ENTRIES]
-        first_offset = min(entry.first_offset for entry in some)
-        last = some[-1]
-        crc = crc32c(_packed(some))
-        blocks.append(AbortedBlock(len(some), first_offset, last.last_offset, last.last_stable_offset, crc))
+        block = entries[at : at + BLOCK_ENTRIES]
+        first_offset = min(entry.first_offset for entry in block)
+        last = block[-1]
+        crc = crc32c(_packed(block))
+        blocks.append(AbortedBlock(len(block), first_offset, last.last_offset, last.last_stable_offset, crc))
     return tuple(blocks)
 
 

@@ -21,7 +21,7 @@ _ONE_TOPIC = struct.Struct(">bhiBB")
 _ONE_PARTITION = struct.Struct(">Bi")
 _PRODUCED = struct.Struct(">ihqq")
 _STORED = struct.Struct(">ihqqq3s")
-_NO_MORE = b"\0\0\0"
+_EMPTY_TAGS = b"\0\0\0"
 """The end of a request with one partition: the tagged fields of partition, topic and request, all empty and encoded as
 one zero byte each."""
 _NO_ERRORS = b"\1\0\0"
@@ -90,7 +90,7 @@ def _decode_single_partition(view: memoryview, pos: int) -> ProduceRequest | Non
             return None
         size, records_at = uvarint_at(view, at + _ONE_PARTITION.size)
         end = records_at + size - 1
-        if not size or view[end:] != _NO_MORE:
+        if not size or view[end:] != _EMPTY_TAGS:
             return None
         name = str(view[name_at:at], "utf-8")
     except (struct.error, IndexError, UnicodeDecodeError, MalformedMessage):
