@@ -202,7 +202,13 @@ def plan_seconds(ranges: Sequence[OffsetRange], file_bytes_target: int) -> float
     state, discovery = LoaderState(commit_number=1, topics=known), Discovery("", found, {})
     started = time.perf_counter()
     make_plan(
-        state, discovery, cast(Any, CachedRegistry()), run_id="w", asked_ms=0, settings=settings, task_settings=task
+        state,
+        discovery,
+        cast(Any, CachedRegistry()),
+        run_id="w",
+        discovery_start_ms=0,
+        settings=settings,
+        task_settings=task,
     )
     return time.perf_counter() - started
 

@@ -26,7 +26,7 @@ from headrace.loader.commit.reconcile import reconcile
 from headrace.loader.commit.revalidate import fetch_changes, revalidate
 from headrace.loader.errors import NoSuchTopic
 from headrace.loader.plan.discover import Cluster, discover, is_wanted
-from headrace.loader.plan.load_plan import LoadPlan, PlanSettings, make_plan, plan_for_people
+from headrace.loader.plan.load_plan import LoadPlan, PlanSettings, make_plan, plan_summary
 from headrace.loader.plan.schemas import WriterSchemas
 from headrace.loader.read.units import read_units
 from headrace.loader.report import RunReport, held_back, imbalance, merged_problems, with_applied, with_commits
@@ -91,7 +91,7 @@ def plan_load(ports: RunDependencies, settings: RunSettings) -> LoadPlan:
     """
     logger.info("phase_started phase=plan")
     state = ports.log.read_state()
-    asked_ms = ports.now_ms()
+    discovery_start_ms = ports.now_ms()
     only = settings.topics_only
     for topic in only:
         if not is_wanted(topic, settings.topics_include, settings.topics_exclude):
@@ -109,9 +109,11 @@ def plan_load(ports: RunDependencies, settings: RunSettings) -> LoadPlan:
         discovery,
         ports.schemas,
         run_id=run_id,
-        asked_ms=asked_ms,
+        discovery_start_ms=discovery_start_ms,
         settings=settings.plan,
-        task_settings=dataclasses.replace(settings.task, staging=ports.staging.location(run_id), now_ms=asked_ms),
+        task_settings=dataclasses.replace(
+            settings.task, staging=ports.staging.location(run_id), now_ms=discovery_start_ms
+        ),
         only=only,
     )
 
@@ -143,7 +145,7 @@ def run_load(ports: RunDependencies, settings: RunSettings) -> RunReport:
         tasks=len(plan.units),
         imbalance_planned=plan.imbalance,
     )
-    if plan.has_news:
+    if plan.has_changes:
         if not plan.commit_number and not settings.may_begin:
             ports.tables_of_other_warehouse.refuse(plan.topic_work)
         report = _execute(ports, settings, plan, report, retired)
@@ -174,8 +176,8 @@ def _finish(
     Returns:
         Warnings.
     """
-    behind = ports.complete_until.note(
-        ports.log.read_state(), plan.discovered, plan.asked_ms, failed=failed, run_id=plan.run_id
+    behind = ports.complete_until.update(
+        ports.log.read_state(), plan.discovered, plan.discovery_start_ms, failed=failed, run_id=plan.run_id
     )
     logger.info("phase_started phase=clean")
     clean(
@@ -199,7 +201,7 @@ def _execute(
         report: the report so far, from planning.
         retired: numbers of earlier rewrites whose replaced files are all deleted; stored in the commit.
     """
-    ports.staging.note(plan.run_id, "plan.json", plan_for_people(plan))
+    ports.staging.note(plan.run_id, "plan.json", plan_summary(plan))
     logger.info("phase_started phase=read run_id=%s tasks=%d", plan.run_id, len(plan.units))
     reading = read_units(plan.units, ports.run_units, ports.schemas)
     logger.info("phase_started phase=validate run_id=%s", plan.run_id)

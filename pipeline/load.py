@@ -248,8 +248,8 @@ def reject_second_warehouse(settings: Settings, log: CommitLog) -> None:
         raise EarlierWarehouse(
             str(warehouse_location(settings)),
             loaded,
-            known=f"the consumer group {GROUP} shows that {loaded[0]}{more} went into another warehouse",
-            otherwise="load all messages again into a second one: headrace load --new-warehouse",
+            evidence=f"the consumer group {GROUP} shows that {loaded[0]}{more} went into another warehouse",
+            alternative="load all messages again into a second one: headrace load --new-warehouse",
         )
 
 
@@ -307,7 +307,7 @@ def open_load(
         yield Load(
             RunDependencies(
                 cluster=cluster,
-                schemas=WriterSchemas(registry, log.storage, settings.loader.subject_of, keeps=not is_dry),
+                schemas=WriterSchemas(registry, log.storage, settings.loader.subject_of, writable=not is_dry),
                 log=log,
                 staging=storage.staging,
                 engine=chain.engine,
@@ -345,7 +345,7 @@ def table_settings(settings: Settings, storage: Storage) -> TableSettings:
 
     def view_of(topic: str, state: TopicState) -> ReplaceView | None:
         schema_id = newest_id(state) if hive.latest_views else None
-        text = None if schema_id is None else SchemaCache(storage.commits, keeps=False).text(schema_id)
+        text = None if schema_id is None else SchemaCache(storage.commits, writable=False).text(schema_id)
         if schema_id is None or text is None:
             return None
         return latest_view(topic, state, settings.loader.of_topic(topic).kafka_column, hive.database, schema_id, text)

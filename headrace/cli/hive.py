@@ -192,7 +192,7 @@ def latest(args: argparse.Namespace) -> int:
                 schema_id = registry.version(loaded.subject, loaded.version).schema_id
             finally:
                 registry.close()
-        text = SchemaCache(known.log.storage, keeps=False).text(schema_id)
+        text = SchemaCache(known.log.storage, writable=False).text(schema_id)
     view = text and latest_view(topic, state, settings.loader.kafka_column, settings.hive.database, schema_id, text)
     if not view:
         raise CommandError(
@@ -353,12 +353,12 @@ def _printing(
 
 
 def _exit_code(differences_found: DifferencesByTopic, *, is_dry: bool) -> int:
-    from headrace.loader.apply.repair import Trouble
+    from headrace.loader.apply.repair import DifferenceKind
 
     all_differences = [item for differences in differences_found.values() for item in differences]
     if (
         all_differences
-        and all(item.trouble is Trouble.UNKNOWN for item in all_differences)
+        and all(item.kind is DifferenceKind.UNKNOWN for item in all_differences)
         and all(differences_found.values())
     ):
         return EXIT_FAILED
@@ -402,7 +402,7 @@ def _json(item: Difference) -> dict[str, Any]:
     from headrace.hive_ddl.render import render
 
     return {
-        "trouble": item.trouble.value,
+        "trouble": item.kind.value,
         "where": item.where,
         "message": item.message,
         "repairable": item.is_repairable,

@@ -40,7 +40,9 @@ def fetch_changes(plan: LoadPlan, cluster: Cluster) -> Changes:
     Raises:
         KafkaUnavailable: no broker answers.
     """
-    read = [topic for topic, work in plan.topic_work.items() if any(planned.has_news for planned in work.ranges.ranges)]
+    read = [
+        topic for topic, work in plan.topic_work.items() if any(planned.has_changes for planned in work.ranges.ranges)
+    ]
     now = cluster.metadata(read).topics if read else {}
     recreated = frozenset(
         topic

@@ -15,7 +15,7 @@ from headrace.loader.epochs import NOTHING_READ, ReadEpochs
 from headrace.loader.load_schema import wider_column
 from headrace.loader.work_unit import FileKind
 
-BYTES_PER_KILO_OFFSET_UNSEEN = 1024 * 1024  # assumes 1 KiB per message in a partition that was never read
+BYTES_PER_KILO_OFFSET_DEFAULT = 1024 * 1024  # assumes 1 KiB per message in a partition that was never read
 STAGES_NOTHING = frozenset({CommitKind.CLEAN, CommitKind.OFFSETS, CommitKind.EXPIRE})
 PLAN_COMMITS_MAX = 10_000  # two months of a commit every ten minutes
 """A plan that is older than this number of commits can no longer be committed, so the ids of voided runs need not be
@@ -239,7 +239,7 @@ def _fold_partition(known: PartitionState | None, offsets: CommittedRange) -> Pa
     return PartitionState(
         next_offset=offsets.end,
         leader_epoch=offsets.leader_epoch,
-        bytes_per_kilo_offset=BYTES_PER_KILO_OFFSET_UNSEEN if weight is None else weight,
+        bytes_per_kilo_offset=BYTES_PER_KILO_OFFSET_DEFAULT if weight is None else weight,
         epochs=epochs.then(offsets.epochs),
         incarnation=offsets.incarnation,
     )

@@ -116,9 +116,11 @@ def discover(cluster: Cluster, include: Sequence[str], exclude: Sequence[str], s
         if not topic.is_internal and is_wanted(name, include, exclude)
     }
     usable = {name: topic for name, topic in wanted.items() if not topic.error}
-    asked = [TopicPartition(name, number) for name, topic in usable.items() for number in sorted(topic.partitions)]
+    topic_partitions = [
+        TopicPartition(name, number) for name, topic in usable.items() for number in sorted(topic.partitions)
+    ]
     # A partition that failed once is not requested again.
-    high_watermarks = cluster.lookup_offsets(asked, "latest", read_committed=False)
+    high_watermarks = cluster.lookup_offsets(topic_partitions, "latest", read_committed=False)
     ends = cluster.lookup_offsets(high_watermarks.offsets, "latest")
     starts = cluster.lookup_offsets(ends.offsets, "earliest")
     found = {
@@ -132,7 +134,7 @@ def discover(cluster: Cluster, include: Sequence[str], exclude: Sequence[str], s
         )
         for tp, start in starts.offsets.items()
     }
-    shared = shared_ends(cluster, _suspects(usable, found, state))
+    shared = shared_ends(cluster, _suspect_partitions(usable, found, state))
     errors = {**high_watermarks.errors, **ends.errors, **starts.errors, **shared.errors}
     topics = {}
     for name, topic in usable.items():
@@ -145,12 +147,12 @@ def discover(cluster: Cluster, include: Sequence[str], exclude: Sequence[str], s
                 for tp in partitions
                 if tp in found and tp not in shared.errors
             ),
-            {tp.partition: why for tp, why in errors.items() if tp.topic == name},
+            {tp.partition: reason for tp, reason in errors.items() if tp.topic == name},
         )
     return Discovery(metadata.cluster_id, topics, {name: topic.error for name, topic in wanted.items() if topic.error})
 
 
-def _suspects(
+def _suspect_partitions(
     topics: Mapping[str, TopicMetadata], found: Mapping[TopicPartition, PartitionOffsets], state: LoaderState
 ) -> dict[TopicPartition, SuspectPartition]:
     """Returns the partitions with logs that may have diverged from the logs that were loaded. Excludes topics with a
@@ -161,7 +163,7 @@ def _suspects(
         found: the offsets on the brokers.
         state: the state of the commit log, with the offsets and leader epochs that were loaded.
     """
-    doubts, others = {}, {}
+    suspects, others = {}, {}
     for tp, offsets in found.items():
         known = state.topics.get(tp.topic)
         topic_id = topics[tp.topic].topic_id
@@ -170,13 +172,13 @@ def _suspects(
         partition = known.partitions.get(tp.partition)
         if partition is None:
             continue
-        doubt = SuspectPartition(partition, offsets.leader_epoch, bool(topic_id and known.topic_id))
+        suspect = SuspectPartition(partition, offsets.leader_epoch, bool(topic_id and known.topic_id))
         if is_suspect(partition, offsets.leader_epoch, offsets.start, offsets.end):
-            doubts[tp] = doubt
+            suspects[tp] = suspect
         elif offsets.start < partition.next_offset:
-            others[tp] = doubt
+            others[tp] = suspect
     # If one partition shows that the topic was re-created, so were all, although the epochs of some may be equal by
     # chance.
-    anew = {tp.topic for tp, doubt in doubts.items() if doubt.is_made_anew}
-    of_new = {tp: doubt for tp, doubt in (doubts | others).items() if tp.topic in anew}
-    return doubts | {tp: replace(doubt, is_of_new_topic=True) for tp, doubt in of_new.items()}
+    recreated = {tp.topic for tp, suspect in suspects.items() if suspect.is_recreated}
+    of_recreated = {tp: suspect for tp, suspect in (suspects | others).items() if tp.topic in recreated}
+    return suspects | {tp: replace(suspect, is_of_new_topic=True) for tp, suspect in of_recreated.items()}

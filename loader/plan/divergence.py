@@ -40,7 +40,7 @@ class SuspectPartition:
     is_of_new_topic: bool = False
 
     @property
-    def is_made_anew(self) -> bool:
+    def is_recreated(self) -> bool:
         return self.is_of_new_topic or (not self.has_topic_id and 0 <= self.leader_epoch < self.known.leader_epoch)
 
 
@@ -70,7 +70,7 @@ def is_suspect(known: PartitionState, leader_epoch: int, start: int, end: int) -
     return is_changed and start < known.next_offset
 
 
-def shared_ends(source: EpochSource, doubts: Mapping[TopicPartition, SuspectPartition]) -> SharedEnds:
+def shared_ends(source: EpochSource, suspects: Mapping[TopicPartition, SuspectPartition]) -> SharedEnds:
     """Determines, for each suspect partition, the offset up to which its log still has the batches that the loader has
     read. Sends one request per broker, and further ones for partitions whose first response does not decide it.
     Partitions of a re-created topic need no request: their offset is 0.
@@ -79,26 +79,28 @@ def shared_ends(source: EpochSource, doubts: Mapping[TopicPartition, SuspectPart
         source: requests the end offsets of leader epochs from the brokers.
         doubts: the suspect partitions.
     """
-    offsets = {tp: 0 for tp, doubt in doubts.items() if doubt.is_made_anew}
+    offsets = {tp: 0 for tp, suspect in suspects.items() if suspect.is_recreated}
     searches = {
-        tp: search for tp, doubt in doubts.items() if tp not in offsets and (search := _first(doubt.known)) is not None
+        tp: search
+        for tp, suspect in suspects.items()
+        if tp not in offsets and (search := _initial_search(suspect.known)) is not None
     }
     errors: dict[TopicPartition, str] = {}
     while searches:
-        questions = {tp: EpochQuery(search.epoch, doubts[tp].leader_epoch) for tp, search in searches.items()}
-        answers = source.lookup_epoch_ends(questions)
-        errors.update(answers.errors)
-        continued_units = {}
-        for tp, answer in answers.ends.items():
+        queries = {tp: EpochQuery(search.epoch, suspects[tp].leader_epoch) for tp, search in searches.items()}
+        responses = source.lookup_epoch_ends(queries)
+        errors.update(responses.errors)
+        next_searches = {}
+        for tp, epoch_end in responses.ends.items():
             search = searches[tp]
-            if answer is None or answer.epoch > search.epoch:
+            if epoch_end is None or epoch_end.epoch > search.epoch:
                 continue
-            found = _after(search, answer, doubts[tp].known)
+            found = _evaluate(search, epoch_end, suspects[tp].known)
             if isinstance(found, _Search):
-                continued_units[tp] = found
+                next_searches[tp] = found
             else:
                 offsets[tp] = found
-        searches = continued_units
+        searches = next_searches
     return SharedEnds(offsets, errors)
 
 
@@ -120,7 +122,7 @@ class _Search:
     is_read: bool
 
 
-def _first(known: PartitionState) -> _Search | None:
+def _initial_search(known: PartitionState) -> _Search | None:
     """Returns the initial state of the search for the offset up to which a partition's log still has the batches that
     were read. Returns None if no leader epoch of the partition is known.
 
@@ -133,23 +135,23 @@ def _first(known: PartitionState) -> _Search | None:
     return None if known.leader_epoch < 0 else _Search(known.leader_epoch, known.next_offset, (), False)
 
 
-def _after(search: _Search, answer: EpochEnd, known: PartitionState) -> _Search | int:
+def _evaluate(search: _Search, epoch_end: EpochEnd, known: PartitionState) -> _Search | int:
     """Evaluates the broker's response to the next request of `search`, for the end offset of the leader epoch
     `search.epoch`. Returns the offset up to which the log still has the batches that the loader read. If the response
     does not decide it, returns the search with its next request instead. Pure.
 
     Args:
-        answer: the newest epoch of the log that is not above the requested one, and the offset at which it ends.
+        epoch_end: the newest epoch of the log that is not above the requested one, and the offset at which it ends.
         known: the partition's state after the last load.
     """
     read_end = known.epochs.end
     if not search.is_read:
         # The offsets after the last batch that was read held no messages. If they are missing now, reading them again
         # loads nothing twice.
-        unsure = bool(known.epochs.starts) and answer.epoch < search.epoch
-        return read_end if unsure else max(0, read_end, min(search.up_to, answer.end))
-    up_to = min(search.up_to, answer.end) if answer.end >= 0 else search.up_to
-    if answer.epoch < search.epoch:
+        is_epoch_missing = bool(known.epochs.starts) and epoch_end.epoch < search.epoch
+        return read_end if is_epoch_missing else max(0, read_end, min(search.up_to, epoch_end.end))
+    up_to = min(search.up_to, epoch_end.end) if epoch_end.end >= 0 else search.up_to
+    if epoch_end.epoch < search.epoch:
         # The log has no batch of this epoch, so it diverged before, wherever the returned epoch ends.
         if not search.older:
             return 0
@@ -161,4 +163,4 @@ def _after(search: _Search, answer: EpochEnd, known: PartitionState) -> _Search 
         # The log still has every batch that was read. The offsets after them had no batch, so they may belong to any
         # epoch up to that of the leader.
         return _Search(known.leader_epoch, known.next_offset, (), False)
-    return min(answer.end, known.next_offset)
+    return min(epoch_end.end, known.next_offset)

@@ -16,7 +16,7 @@ from headrace.loader.commit.state import LoaderState, TopicState
 from headrace.loader.load_schema import column_changes
 from headrace.loader.plan.discover import DiscoveredTopic, Discovery
 from headrace.loader.plan.packing import pack
-from headrace.loader.plan.ranges import TRIED_AGAIN, TopicRanges, offset_ranges, topic_ranges
+from headrace.loader.plan.ranges import BROKER_REMEDY, TopicRanges, offset_ranges, topic_ranges
 from headrace.loader.plan.schemas import SchemaProblem, TopicSchemas, Waiting, WriterSchemas
 from headrace.loader.policy import TopicPolicy
 from headrace.loader.work_unit import OffsetRange, TaskSettings, TopicPlan, WorkUnit
@@ -56,7 +56,7 @@ class TopicWork:
         return self.schemas.load_schema.writer_ids | (self.known.foreign_ids if self.known else frozenset())
 
     @property
-    def texts_known(self) -> frozenset[int]:
+    def writer_schema_ids(self) -> frozenset[int]:
         """The ids of the schemas that are in the plan; messages with these ids can be loaded."""
         return frozenset(self.schemas.writer_schemas)
 
@@ -68,13 +68,13 @@ class TopicWork:
         return column_changes(self.known.load_schema.text, self.schemas.load_schema.text)
 
     @property
-    def has_news(self) -> bool:
+    def has_changes(self) -> bool:
         return (
             self.known is None
             or self.schemas.is_changed
             or self.ranges.starts_again
             or self.ranges.continues
-            or any(planned.has_news for planned in self.ranges.ranges)
+            or any(planned.has_changes for planned in self.ranges.ranges)
         )
 
 
@@ -87,7 +87,7 @@ class LoadPlan:
     registered, or because none is cached and the registry is unavailable; with the reason. `problems` are sentences by
     topic that need action, `notes` are sentences that need none. `registry_outage` is the reason why the registry is
     unavailable, or "". `discovered` are the topics to load that the brokers can serve now, fetched after the time
-    `asked_ms`.
+    `discovery_start_ms`.
     """
 
     run_id: str
@@ -100,11 +100,11 @@ class LoadPlan:
     notes: tuple[str, ...]
     registry_outage: str
     discovered: Mapping[str, DiscoveredTopic]
-    asked_ms: int
+    discovery_start_ms: int
 
     @property
-    def has_news(self) -> bool:
-        return any(work.has_news for work in self.topic_work.values())
+    def has_changes(self) -> bool:
+        return any(work.has_changes for work in self.topic_work.values())
 
 
 def make_plan(
@@ -113,7 +113,7 @@ def make_plan(
     schemas: WriterSchemas,
     *,
     run_id: str,
-    asked_ms: int,
+    discovery_start_ms: int,
     settings: PlanSettings,
     task_settings: TaskSettings,
     only: Collection[str] = (),
@@ -126,42 +126,46 @@ def make_plan(
         discovery: the topics to load with their offsets. Fetch it before this call, because the schemas must be newer
             than the offsets.
         schemas: fetches the topics' schemas.
-        asked_ms: a time before the offsets were fetched.
+        discovery_start_ms: a time before the offsets were fetched.
         task_settings: the settings that every task receives.
         only: names of the topics to which the command was limited, empty for all topics. `LoadPlan.notes` mentions
             topics that have commits but are not in `discovery`: all such topics, or those in `only` if it is not empty.
     """
     waiting: dict[str, str] = {}
     problems: dict[str, tuple[str, ...]] = {
-        topic: (f"{why}; {TRIED_AGAIN}",) for topic, why in discovery.unusable.items()
+        topic: (f"{reason}; {BROKER_REMEDY}",) for topic, reason in discovery.unusable.items()
     }
     notes: list[str] = []
     topic_work: dict[str, TopicWork] = {}
-    taken = {known.table for known in state.topics.values()}
+    used_table_names = {known.table for known in state.topics.values()}
     schemas.prefetch({topic: state.topics.get(topic) for topic in discovery.topics})
     for topic, found in discovery.topics.items():
         known = state.topics.get(topic)
-        answer = schemas.of_topic(topic, known)
-        if isinstance(answer, Waiting):
-            waiting[topic] = answer.reason
-        elif isinstance(answer, SchemaProblem):
-            problems[topic] = (answer.reason,)
+        result = schemas.of_topic(topic, known)
+        if isinstance(result, Waiting):
+            waiting[topic] = result.reason
+        elif isinstance(result, SchemaProblem):
+            problems[topic] = (result.reason,)
         else:
-            work = _topic_work(found, known, state.starts.get(topic, {}), answer, settings, taken)
-            taken.add(work.table)
+            work = _topic_work(found, known, state.starts.get(topic, {}), result, settings, used_table_names)
+            used_table_names.add(work.table)
             topic_work[topic] = work
             notes += [f"{topic}: {note}" for note in work.ranges.notes]
             if work.ranges.problems:
                 problems[topic] = work.ranges.problems
-    read = {topic: work for topic, work in topic_work.items() if any(one.has_news for one in work.ranges.ranges)}
-    turn = zlib.crc32(run_id.encode())
-    for topic, replaced in schemas.replaced({topic: work.texts_known for topic, work in read.items()}, turn).items():
+    read_topics = {
+        topic: work for topic, work in topic_work.items() if any(one.has_changes for one in work.ranges.ranges)
+    }
+    run_hash = zlib.crc32(run_id.encode())
+    for topic, replaced in schemas.replaced(
+        {topic: work.writer_schema_ids for topic, work in read_topics.items()}, run_hash
+    ).items():
         del topic_work[topic]
         problems[topic] = (*problems.get(topic, ()), replaced.reason)
-    notes += _kept_notes(topic_work.values(), settings)
+    notes += _layout_notes(topic_work.values(), settings)
     missing = state.topics.keys() - discovery.topics.keys() - discovery.unusable.keys()
-    gone = sorted(topic for topic in missing if not only or topic in only)
-    notes += [f"{topic}: not on the brokers now, or excluded; its table remains" for topic in gone]
+    reported = sorted(topic for topic in missing if not only or topic in only)
+    notes += [f"{topic}: not on the brokers now, or excluded; its table remains" for topic in reported]
     packing = pack(
         [offsets for work in topic_work.values() for offsets in offset_ranges(work.topic, work.ranges)],
         tasks=settings.tasks,
@@ -179,7 +183,7 @@ def make_plan(
         tuple(notes),
         schemas.outage,
         discovery.topics,
-        asked_ms,
+        discovery_start_ms,
     )
 
 
@@ -189,7 +193,7 @@ def _topic_work(
     starts: Mapping[int, int],
     schemas: TopicSchemas,
     settings: PlanSettings,
-    taken: set[str],
+    used_table_names: set[str],
 ) -> TopicWork:
     policy = settings.policy_of(found.topic)
     if known is not None:
@@ -202,31 +206,31 @@ def _topic_work(
         ),
         schemas=schemas,
         # The table name is chosen only once, because it depends on the names of other topics' tables.
-        table=known.table if known else table_name(found.topic, taken),
+        table=known.table if known else table_name(found.topic, used_table_names),
         directory=known.directory if known else directory_name(found.topic),
         policy=policy,
     )
 
 
-def _kept_notes(topic_work: Iterable[TopicWork], settings: PlanSettings) -> Iterator[str]:
+def _layout_notes(topic_work: Iterable[TopicWork], settings: PlanSettings) -> Iterator[str]:
     """Yields notes about existing tables whose layout differs from the settings. There is one sentence per setting and
     value; it names at most `TOPICS_NAMED_MAX` topics."""
-    kept: dict[str, list[str]] = defaultdict(list)
+    topics_by_sentence: dict[str, list[str]] = defaultdict(list)
     for work in topic_work:
-        wanted, has = settings.policy_of(work.topic), work.policy
-        if wanted.partition_by != has.partition_by:
+        configured, actual = settings.policy_of(work.topic), work.policy
+        if configured.partition_by != actual.partition_by:
             sentence = (
-                f"loader.partition_by = {wanted.partition_by} applies to new tables only; these topics' tables stay "
-                f"partitioned by {has.partition_by}"
+                f"loader.partition_by = {configured.partition_by} applies to new tables only; these topics' tables "
+                f"stay partitioned by {actual.partition_by}"
             )
-            kept[sentence].append(work.topic)
-        if wanted.kafka_column != has.kafka_column:
+            topics_by_sentence[sentence].append(work.topic)
+        if configured.kafka_column != actual.kafka_column:
             sentence = (
-                f"loader.kafka_column = {wanted.kafka_column} would remove fields of existing rows; these topics' "
-                f"tables keep {has.kafka_column}"
+                f"loader.kafka_column = {configured.kafka_column} would remove fields of existing rows; these topics' "
+                f"tables keep {actual.kafka_column}"
             )
-            kept[sentence].append(work.topic)
-    for sentence, topics in sorted(kept.items()):
+            topics_by_sentence[sentence].append(work.topic)
+    for sentence, topics in sorted(topics_by_sentence.items()):
         more = f" and {len(topics) - TOPICS_NAMED_MAX:,} more" if len(topics) > TOPICS_NAMED_MAX else ""
         yield f"{sentence}: {', '.join(topics[:TOPICS_NAMED_MAX])}{more}"
 
@@ -266,7 +270,7 @@ def _topic_plan(work: TopicWork) -> TopicPlan:
     )
 
 
-def plan_for_people(plan: LoadPlan) -> bytes:
+def plan_summary(plan: LoadPlan) -> bytes:
     """Returns a summary of the plan as JSON for operators. No program reads it."""
     units = [
         {

@@ -128,10 +128,12 @@ def _lpt(groups: Sequence[list[OffsetRange]], bins: int) -> list[list[OffsetRang
         groups: ranges that stay together.
         bins: the number of bins.
     """
-    weighed = sorted(((sum(weight(piece) for piece in group), group) for group in groups), key=lambda pair: -pair[0])
+    weighted_groups = sorted(
+        ((sum(weight(piece) for piece in group), group) for group in groups), key=lambda pair: -pair[0]
+    )
     heap = [(0, number) for number in range(bins)]
     filled: list[list[OffsetRange]] = [[] for _ in range(bins)]
-    for load, group in weighed:
+    for load, group in weighted_groups:
         lightest, number = heapq.heappop(heap)
         filled[number] += group
         heapq.heappush(heap, (lightest + load, number))

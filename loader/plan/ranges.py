@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headrace.kafka_wire.topic_partition import TopicPartition
-from headrace.loader.commit.state import BYTES_PER_KILO_OFFSET_UNSEEN, PartitionState, TopicState
+from headrace.loader.commit.state import BYTES_PER_KILO_OFFSET_DEFAULT, PartitionState, TopicState
 from headrace.loader.plan.discover import DiscoveredTopic, PartitionOffsets
 from headrace.loader.work_unit import OffsetRange
 
-TRIED_AGAIN = "check that its brokers are up; the next load continues"
+BROKER_REMEDY = "check that its brokers are up; the next load continues"
 
 HELD_BACK_MAX = 1_000_000
 """Number of unreadable offsets after the start of an open transaction, above which the report has a note. A busy
@@ -43,7 +43,7 @@ class PlannedRange:
     incarnation: int = 0
 
     @property
-    def has_news(self) -> bool:
+    def has_changes(self) -> bool:
         moved = self.previous not in (None, self.start)
         return self.end > self.start or moved or self.diverged_at is not None
 
@@ -90,7 +90,7 @@ def topic_ranges(
     # If the topic had no id before, a new id does not mean another topic: the leader epochs show whether the log is the
     # same.
     starts_again = known is not None and known.topic_id not in ("", topic_id)
-    problems = [f"partition {number}: {reason}; {TRIED_AGAIN}" for number, reason in sorted(found.errors.items())]
+    problems = [f"partition {number}: {reason}; {BROKER_REMEDY}" for number, reason in sorted(found.errors.items())]
     notes: list[str] = []
     if known is not None and starts_again:
         sentence = f"the topic was re-created (topic id {topic_id}, was {known.topic_id})"
@@ -101,15 +101,17 @@ def topic_ranges(
     ranges = []
     for offsets in found.partitions:
         partition = None if known is None or starts_again else known.partitions.get(offsets.partition)
-        chosen = None if starts_again else starts.get(offsets.partition)
-        planned, lost = _planned(offsets, partition, chosen, range_bytes_max)
+        start_offset = None if starts_again else starts.get(offsets.partition)
+        planned, loss = _planned_range(offsets, partition, start_offset, range_bytes_max)
         if offsets.held_back > (0 if planned.start == offsets.end else HELD_BACK_MAX):
             notes.append(_held_back_note(found.topic, offsets))
-        if lost and on_data_loss == "fail":
-            problems.append(f"partition {offsets.partition}: {lost.what}; loader.on_data_loss=skip {lost.remedy}")
+        if loss and on_data_loss == "fail":
+            problems.append(
+                f"partition {offsets.partition}: {loss.description}; loader.on_data_loss=skip {loss.skip_effect}"
+            )
             continue
-        if lost:
-            notes.append(f"partition {offsets.partition}: {lost.what}; {lost.done}")
+        if loss:
+            notes.append(f"partition {offsets.partition}: {loss.description}; {loss.applied_effect}")
         ranges.append(planned)
     if not found.topic_id and any(planned.diverged_at is not None for planned in ranges):
         topic_id = ""  # the topic may have been re-created, and would seem re-created again once its new id is reported
@@ -118,58 +120,58 @@ def topic_ranges(
 
 
 @dataclass(frozen=True, slots=True)
-class _Lost:
+class _DataLoss:
     """Data loss in a partition: its log lacks offsets that are to be loaded next, or loaded messages that it should
-    still have. `what` describes the loss, `remedy` the effect that `on_data_loss=skip` would have, and `done` the
-    effect that it had."""
+    still have. `skip_effect` is the effect that `on_data_loss=skip` would have, and `applied_effect` the effect that it
+    had."""
 
-    what: str
-    remedy: str
-    done: str
+    description: str
+    skip_effect: str
+    applied_effect: str
 
 
-def _planned(
-    offsets: PartitionOffsets, known: PartitionState | None, chosen: int | None, range_bytes_max: int
-) -> tuple[PlannedRange, _Lost | None]:
+def _planned_range(
+    offsets: PartitionOffsets, known: PartitionState | None, start_offset: int | None, range_bytes_max: int
+) -> tuple[PlannedRange, _DataLoss | None]:
     """Returns the range of one partition that this run reads, and the loss of offsets, None if there is none.
 
     Args:
         offsets: the partition's offsets on the brokers.
         known: the partition's state after the last load, None if nothing was loaded.
-        chosen: the start offset to use if nothing was loaded; None for the log start offset.
+        start_offset: the start offset to use if nothing was loaded; None for the log start offset.
         range_bytes_max: limit of the range, estimated.
     """
-    lost, diverged_at = None, None
-    previous = known.next_offset if known else chosen
+    loss, diverged_at = None, None
+    previous = known.next_offset if known else start_offset
     start = offsets.start if previous is None else previous
     if known is not None:
         shared_end = same_log_end(offsets, known)
         if shared_end < known.next_offset:
             start = diverged_at = shared_end
-            lost = _replaced(offsets, known, shared_end) if known.has_rows_from(shared_end) else None
+            loss = _divergence_loss(offsets, known, shared_end) if known.has_rows_from(shared_end) else None
     elif previous is not None and previous > offsets.high_watermark:
-        what = f"the log ends at {offsets.high_watermark}, before the next offset {previous}"
+        description = f"the log ends at {offsets.high_watermark}, before the next offset {previous}"
         start = offsets.end
-        lost = _Lost(what, f"begins at offset {start}", f"the load begins at offset {start}")
+        loss = _DataLoss(description, f"begins at offset {start}", f"the load begins at offset {start}")
     if start < offsets.start:
         removed = f"offsets {start} to {offsets.start - 1} were removed before they were read"
-        what = f"{lost.what}, and {removed}" if lost else removed
-        lost = _Lost(what, "records the gap and continues", "recorded as a gap")
+        description = f"{loss.description}, and {removed}" if loss else removed
+        loss = _DataLoss(description, "records the gap and continues", "recorded as a gap")
         start = offsets.start
-    weight = known.bytes_per_kilo_offset if known else BYTES_PER_KILO_OFFSET_UNSEEN
+    bytes_per_kilo_offset = known.bytes_per_kilo_offset if known else BYTES_PER_KILO_OFFSET_DEFAULT
     # The new log may be readable to a lower offset than the shared end, if it has an open transaction.
-    end = max(start, min(offsets.end, start + max(1, range_bytes_max * 1000 // weight)))
+    end = max(start, min(offsets.end, start + max(1, range_bytes_max * 1000 // bytes_per_kilo_offset)))
     planned = PlannedRange(
         partition=offsets.partition,
         previous=previous,
         start=start,
         end=end,
         leader_epoch=offsets.leader_epoch,
-        bytes_estimate=(end - start) * weight // 1000,
+        bytes_estimate=(end - start) * bytes_per_kilo_offset // 1000,
         diverged_at=diverged_at,
         incarnation=(known.incarnation if known else 0) + (diverged_at is not None),
     )
-    return planned, lost
+    return planned, loss
 
 
 def same_log_end(offsets: PartitionOffsets, known: PartitionState) -> int:
@@ -187,17 +189,17 @@ def same_log_end(offsets: PartitionOffsets, known: PartitionState) -> int:
     return min(known.next_offset, offsets.end)
 
 
-def _replaced(offsets: PartitionOffsets, known: PartitionState, shared_end: int) -> _Lost:
+def _divergence_loss(offsets: PartitionOffsets, known: PartitionState, shared_end: int) -> _DataLoss:
     last, log_end = known.next_offset - 1, offsets.high_watermark
     if log_end < known.next_offset:
-        what = f"the log ends at {log_end}, and offsets up to {last} were loaded"
-        what += f"; it is unchanged only up to {shared_end}" if shared_end < log_end else ""
+        description = f"the log ends at {log_end}, and offsets up to {last} were loaded"
+        description += f"; it is unchanged only up to {shared_end}" if shared_end < log_end else ""
     else:
-        what = (
+        description = (
             f"offsets {shared_end} to {last} were loaded and are no longer in the log, which was truncated and grew "
             f"again (leader epoch {offsets.leader_epoch}, was {known.leader_epoch})"
         )
-    return _Lost(what, f"resumes at offset {shared_end}", f"resumed at offset {shared_end}")
+    return _DataLoss(description, f"resumes at offset {shared_end}", f"resumed at offset {shared_end}")
 
 
 def _held_back_note(topic: str, offsets: PartitionOffsets) -> str:

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 T_co = TypeVar("T_co", covariant=True)
 
-AT_ONCE = 8
+CONCURRENT_REQUESTS_MAX = 8
 """Concurrent requests. A thousand requests take the time of 125 sequential ones, at little load for the registry."""
 
 
@@ -40,17 +40,17 @@ class Registry(Protocol):
 
 
 class RegistryRequest(Protocol[T_co]):
-    """A request to the registry, as a hashable value: equal requests are sent once. `ask` sends it and returns the
+    """A request to the registry, as a hashable value: equal requests are sent once. `send` sends it and returns the
     response."""
 
-    def ask(self, registry: Registry) -> T_co: ...
+    def send(self, registry: Registry) -> T_co: ...
 
 
 class IdentityRequest(NamedTuple):
     """Requests the identity of the registry, an id that shows whether it is the registry of the last run. The response
     is "" if the registry has no identity or denies access to it."""
 
-    def ask(self, registry: Registry) -> str:
+    def send(self, registry: Registry) -> str:
         return registry.identity()
 
 
@@ -59,7 +59,7 @@ class VersionsRequest(NamedTuple):
 
     subject: str
 
-    def ask(self, registry: Registry) -> tuple[int, ...]:
+    def send(self, registry: Registry) -> tuple[int, ...]:
         try:
             return tuple(sorted(registry.versions(self.subject)))
         except SubjectNotFound:
@@ -70,7 +70,7 @@ class VersionRequest(NamedTuple):
     subject: str
     version: int
 
-    def ask(self, registry: Registry) -> tuple[RegisteredSchema, Schema]:
+    def send(self, registry: Registry) -> tuple[RegisteredSchema, Schema]:
         registered = registry.version(self.subject, self.version)
         return registered, registry.parsed(registered)
 
@@ -78,7 +78,7 @@ class VersionRequest(NamedTuple):
 class SchemaByIdRequest(NamedTuple):
     schema_id: int
 
-    def ask(self, registry: Registry) -> Schema:
+    def send(self, registry: Registry) -> Schema:
         return registry.parsed(registry.schema_by_id(self.schema_id))
 
 
@@ -87,47 +87,47 @@ class RegistryResponses:
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._answers: dict[tuple[str, RegistryRequest[Any]], Any] = {}
+        self._responses: dict[tuple[str, RegistryRequest[Any]], Any] = {}
         self.outage: RegistryError | None = None
 
-    def prefetch(self, questions: Iterable[RegistryRequest[Any]]) -> None:
-        """Sends those of the requests `questions` that have not been sent yet, several concurrently, and stores the
-        responses, which `answer` returns. Leaves a single request to `answer`."""
-        waiting = [one for one in dict.fromkeys(questions) if _key(one) not in self._answers]
-        if len(waiting) > 1:
-            with ThreadPoolExecutor(min(AT_ONCE, len(waiting))) as pool:
-                list(pool.map(self._ask, waiting))
+    def prefetch(self, requests: Iterable[RegistryRequest[Any]]) -> None:
+        """Sends those of the requests that have not been sent yet, several concurrently, and stores the responses,
+        which `fetch` returns. Leaves a single request to `fetch`."""
+        unsent = [one for one in dict.fromkeys(requests) if _key(one) not in self._responses]
+        if len(unsent) > 1:
+            with ThreadPoolExecutor(min(CONCURRENT_REQUESTS_MAX, len(unsent))) as pool:
+                list(pool.map(self._send, unsent))
 
-    def answer(self, question: RegistryRequest[T_co]) -> T_co:
-        """Returns the response to the request `question`; sends the request if that has not been done.
+    def fetch(self, request: RegistryRequest[T_co]) -> T_co:
+        """Returns the response to the request; sends the request if that has not been done.
 
         Raises:
             RegistryError, AvroSchemaError: the error of this request, or the outage found by an earlier one.
         """
-        if _key(question) not in self._answers:
-            self._ask(question)
-        found = self._answers[_key(question)]
+        if _key(request) not in self._responses:
+            self._send(request)
+        found = self._responses[_key(request)]
         if isinstance(found, Exception):
             raise found
-        answer: T_co = found
-        return answer
+        response: T_co = found
+        return response
 
-    def _ask(self, question: RegistryRequest[Any]) -> None:
+    def _send(self, request: RegistryRequest[Any]) -> None:
         found: Any = self.outage
         if found is None:
             try:
-                found = question.ask(self._registry)
+                found = request.send(self._registry)
             except INCONCLUSIVE_ERRORS as error:
                 if self.outage is None:
                     self.outage = error
                     logger.warning("registry_unavailable error=%s", error)
                 found = error
-            except Exception as error:  # raised again by `answer`
+            except Exception as error:  # raised again by `fetch`
                 found = error
-        self._answers[_key(question)] = found
+        self._responses[_key(request)] = found
 
 
-def _key(question: RegistryRequest[Any]) -> tuple[str, RegistryRequest[Any]]:
+def _key(request: RegistryRequest[Any]) -> tuple[str, RegistryRequest[Any]]:
     """Returns the key under which the response to a request is stored. It contains the class name of the request,
     because named tuples of different classes with the same members are equal."""
-    return type(question).__name__, question
+    return type(request).__name__, request

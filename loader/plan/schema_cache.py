@@ -38,23 +38,23 @@ class SchemaCache:
     """The writer schemas that are cached in the directory of the commit log, for later runs.
 
     Args:
-        keeps: whether files are written; a dry run writes none.
+        writable: whether files are written; a dry run writes none.
     """
 
-    def __init__(self, storage: CommitStorage, *, keeps: bool) -> None:
+    def __init__(self, storage: CommitStorage, *, writable: bool) -> None:
         self._storage = storage
-        self._keeps = keeps
+        self._writable = writable
         self._identity: str | None = None
         self._compared: set[int] = set()
-        self._saved = ComparedSchemas()
+        self._stored = ComparedSchemas()
 
-    def use(self, identity: str) -> None:
+    def set_identity(self, identity: str) -> None:
         """Sets the identity of the registry of this run, an id that shows whether it is the registry of earlier runs.
         If so, the cached texts that were compared with it then need not be compared again. Without this call, no
         comparison of an earlier run counts."""
-        self._saved = self._read()
+        self._stored = self._read()
         self._identity = identity
-        self._compared = set(self._saved.compared) if self._saved.identity == identity else set()
+        self._compared = set(self._stored.compared) if self._stored.identity == identity else set()
 
     def text(self, schema_id: int) -> str | None:
         content = self._storage.read(_path(schema_id))
@@ -72,20 +72,20 @@ class SchemaCache:
         Raises:
             SchemaReplaced: the cached schema differs.
         """
-        kept = self.text(schema_id)
-        if kept is None and self._keeps:
+        cached_text = self.text(schema_id)
+        if cached_text is None and self._writable:
             self._storage.put_if_absent(_path(schema_id), text.encode())
-            kept = self.text(schema_id)  # another load may have cached another text first
-        if kept is not None and not _is_same(kept, text):
-            raise self.replaced(schema_id)
+            cached_text = self.text(schema_id)  # another load may have cached another text first
+        if cached_text is not None and not _is_equal_schema(cached_text, text):
+            raise self.mark_replaced(schema_id)
         self._compared.add(schema_id)
 
-    def missed(self, schema_id: int) -> None:
+    def mark_compared(self, schema_id: int) -> None:
         """Marks a cached id as compared although the registry does not have it, so that later runs need not compare it.
         The cached text remains valid."""
         self._compared.add(schema_id)
 
-    def replaced(self, schema_id: int) -> SchemaReplaced:
+    def mark_replaced(self, schema_id: int) -> SchemaReplaced:
         """Returns the error for an id with a changed schema. Marks all ids as not compared, so that they are compared
         again later in this run, or in the next one."""
         self._compared.clear()
@@ -94,12 +94,12 @@ class SchemaCache:
     def save(self) -> None:
         """Writes to `registry.json` the ids of cached schemas that were compared with the registry. Does nothing in a
         dry run or if the registry's identity is unknown. A failure is logged."""
-        now = ComparedSchemas(self._identity or "", frozenset(self._compared))
-        if not self._keeps or self._identity is None or now == self._saved:
+        compared_schemas = ComparedSchemas(self._identity or "", frozenset(self._compared))
+        if not self._writable or self._identity is None or compared_schemas == self._stored:
             return
         try:
-            self._storage.replace(REGISTRY_PATH, canonical(to_json(now)) + b"\n")
-            self._saved = now
+            self._storage.replace(REGISTRY_PATH, canonical(to_json(compared_schemas)) + b"\n")
+            self._stored = compared_schemas
         except OSError as error:
             logger.warning(
                 "compared_schemas_not_written, later runs compare them with the registry again error=%s", error
@@ -118,7 +118,7 @@ class SchemaCache:
             return ComparedSchemas()
 
 
-def _is_same(one: str, other: str) -> bool:
+def _is_equal_schema(one: str, other: str) -> bool:
     """Whether two self-contained texts describe the same schema."""
     if one == other:
         return True

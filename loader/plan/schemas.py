@@ -44,7 +44,7 @@ from headrace.registry.errors import (
 logger = logging.getLogger(__name__)
 
 TIME_PROPERTY = "headrace.time"
-ALLOW = "allow the loader's registry user to read it"
+PERMISSION_REMEDY = "allow the loader's registry user to read it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +65,10 @@ class TopicSchemas:
 
 @dataclass(frozen=True, slots=True)
 class FetchedIds:
-    """The result of `WriterSchemas.ask`, which looks up schema ids in the registry. `registered` ids have a schema in
-    the registry or in the cache. `absent` ids are not cached, and the registry has no usable schema for them. `refused`
-    are ids whose schema the loader may not read or that now have another schema than before, with the reason. There was
-    no conclusive response for other ids."""
+    """The result of `WriterSchemas.look_up`, which looks up schema ids in the registry. `registered` ids have a schema
+    in the registry or in the cache. `absent` ids are not cached, and the registry has no usable schema for them.
+    `refused` are ids whose schema the loader may not read or that now have another schema than before, with the reason.
+    There was no conclusive response for other ids."""
 
     registered: frozenset[int]
     absent: frozenset[int]
@@ -96,15 +96,15 @@ class WriterSchemas:
 
     Args:
         subject_of: returns the subject of a topic's values.
-        keeps: whether new schemas are cached; a dry run writes nothing.
+        writable: whether new schemas are cached; a dry run writes nothing.
     """
 
     def __init__(
-        self, registry: Registry, storage: CommitStorage, subject_of: Callable[[str], str], *, keeps: bool = True
+        self, registry: Registry, storage: CommitStorage, subject_of: Callable[[str], str], *, writable: bool = True
     ) -> None:
         self._subject_of = subject_of
         self._responses = RegistryResponses(registry)
-        self._cache = SchemaCache(storage, keeps=keeps)
+        self._cache = SchemaCache(storage, writable=writable)
         self._replaced: dict[int, SchemaReplaced] = {}
         self._folds: dict[str, LoadState] = {}
 
@@ -122,12 +122,10 @@ class WriterSchemas:
             return
         self._responses.prefetch([IdentityRequest(), *(VersionsRequest(self._subject_of(topic)) for topic in topics)])
         with contextlib.suppress(*INCONCLUSIVE_ERRORS, AccessDenied):
-            self._cache.use(self._responses.answer(IdentityRequest()))
-        self._responses.prefetch(
-            question for topic, known in topics.items() for question in self._questions(topic, known)
-        )
+            self._cache.set_identity(self._responses.fetch(IdentityRequest()))
+        self._responses.prefetch(request for topic, known in topics.items() for request in self._requests(topic, known))
 
-    def _questions(self, topic: str, known: TopicState | None) -> Iterator[RegistryRequest[object]]:
+    def _requests(self, topic: str, known: TopicState | None) -> Iterator[RegistryRequest[object]]:
         """Yields the registry requests for the schemas of a topic: the versions of its subject that are not folded in
         yet, and the schema ids in the topic's state whose cached texts were not compared with this registry.
 
@@ -140,7 +138,7 @@ class WriterSchemas:
         subject = self._subject_of(topic)
         folded = self._folded(known.load_schema).versions if known else ()
         with contextlib.suppress(RegistryError):
-            versions = self._responses.answer(VersionsRequest(subject))
+            versions = self._responses.fetch(VersionsRequest(subject))
             newest = versions[-1:] if known and _foreign_ids(known) else ()
             yield from (VersionRequest(subject, one) for one in versions if one not in folded or one in newest)
         ids = known.load_schema.writer_ids | known.foreign_ids if known else frozenset()
@@ -161,7 +159,7 @@ class WriterSchemas:
         try:
             load_schema = self._load_schema(subject, known)
         except AccessDenied as error:
-            return SchemaProblem(f"subject {subject}: {error}; {ALLOW}")
+            return SchemaProblem(f"subject {subject}: {error}; {PERMISSION_REMEDY}")
         except SchemaReplaced as error:
             return SchemaProblem(f"subject {subject}: {error}")
         except (AvroSchemaError, ValueError) as error:
@@ -178,7 +176,7 @@ class WriterSchemas:
             try:
                 text = self._text(schema_id, absent)
             except AccessDenied as error:
-                return SchemaProblem(f"schema {schema_id}: {error}; {ALLOW}")
+                return SchemaProblem(f"schema {schema_id}: {error}; {PERMISSION_REMEDY}")
             except SchemaReplaced as error:
                 return SchemaProblem(str(error))
             if text is not None:
@@ -186,7 +184,7 @@ class WriterSchemas:
         changed = known is None or load_schema != known.load_schema
         return TopicSchemas(load_schema, changed, texts, frozenset(absent), self._folded(load_schema).routes)
 
-    def replaced(self, ids: Mapping[str, Collection[int]], turn: int) -> Mapping[str, SchemaProblem]:
+    def replaced(self, ids: Mapping[str, Collection[int]], run_hash: int) -> Mapping[str, SchemaProblem]:
         """Returns the topics that use a schema id which now has another schema in the registry, each with the problem.
 
         Call it after `of_topic` was called for all topics. A schema that was compared once is not compared in every
@@ -195,9 +193,9 @@ class WriterSchemas:
 
         Args:
             ids: the ids of cached schemas, by topic; only topics with something to read.
-            turn: a number that differs between runs; chooses the second id.
+            run_hash: a number that differs between runs; chooses the second id.
         """
-        self._compare({one for known in ids.values() for one in _watched(sorted(known), turn)})
+        self._compare({one for known in ids.values() for one in _sampled_ids(sorted(known), run_hash)})
         if self._replaced:
             self._compare({one for known in ids.values() for one in known})
         self._cache.save()
@@ -213,7 +211,7 @@ class WriterSchemas:
             with contextlib.suppress(AccessDenied, SchemaReplaced):
                 self._fetched_text(schema_id, set())
 
-    def ask(self, schema_ids: Iterable[int]) -> FetchedIds:
+    def look_up(self, schema_ids: Iterable[int]) -> FetchedIds:
         """Looks up schemas by id in the registry, even if they are cached, and caches those that exist. Sends nothing
         after an inconclusive error; cached ids then count as registered. The ids may come from messages of several
         topics."""
@@ -224,10 +222,10 @@ class WriterSchemas:
         self._responses.prefetch(map(SchemaByIdRequest, schema_ids))
         for schema_id in schema_ids:
             try:
-                if self._text(schema_id, absent, trusts=False) is not None:
+                if self._text(schema_id, absent, trust_cached=False) is not None:
                     registered.add(schema_id)
             except AccessDenied as error:
-                refused[schema_id] = f"{error}; {ALLOW}"
+                refused[schema_id] = f"{error}; {PERMISSION_REMEDY}"
             except SchemaReplaced as error:
                 refused[schema_id] = str(error)
         self._cache.save()
@@ -249,31 +247,31 @@ class WriterSchemas:
         """
         known = topic.load_schema if topic else None
         try:
-            versions = self._responses.answer(VersionsRequest(subject))
+            versions = self._responses.fetch(VersionsRequest(subject))
         except INCONCLUSIVE_ERRORS:
             if known is None:
                 raise
             return known
         state = self._folded(known) if known else EMPTY
         folded = known
-        is_anew = topic is not None and self._is_registered_anew(subject, versions, topic)
-        for version in (version for version in versions if is_anew or version not in state.versions):
+        is_reregistered = topic is not None and self._is_reregistered(subject, versions, topic)
+        for version in (version for version in versions if is_reregistered or version not in state.versions):
             try:
-                registered, schema = self._responses.answer(VersionRequest(subject, version))
+                registered, schema = self._responses.fetch(VersionRequest(subject, version))
             except (VersionNotFound, SubjectNotFound):
                 continue  # deleted after the versions were listed
             except INCONCLUSIVE_ERRORS:
                 if folded is None:
                     raise
                 break
-            self._compared(registered.schema_id, _whole_text(schema))
+            self._check_cached(registered.schema_id, _self_contained_text(schema))
             if folded is not None and version in state.versions and registered.schema_id in folded.writer_ids:
                 continue
             state = fold(state, version, schema, registered.schema_id)
             folded = LoadSchema(
                 revision=(known.revision if known else 0) + 1,
                 subject=subject,
-                version=version if is_anew else max(state.versions),
+                version=version if is_reregistered else max(state.versions),
                 fold=canonical(state.to_json()).decode(),
                 text=state.text,
                 writer_ids=(folded.writer_ids if folded else frozenset()) | {registered.schema_id},
@@ -281,7 +279,7 @@ class WriterSchemas:
             )
         return folded
 
-    def _is_registered_anew(self, subject: str, versions: Sequence[int], topic: TopicState) -> bool:
+    def _is_reregistered(self, subject: str, versions: Sequence[int], topic: TopicState) -> bool:
         """Whether the subject seems to have been permanently deleted and registered again: the schema of its newest
         version is not in the topic's load schema. Known version numbers may then belong to other schemas.
 
@@ -293,25 +291,27 @@ class WriterSchemas:
         if not versions or not _foreign_ids(topic):
             return False
         with contextlib.suppress(VersionNotFound, SubjectNotFound, *INCONCLUSIVE_ERRORS):
-            registered, _ = self._responses.answer(VersionRequest(subject, versions[-1]))
+            registered, _ = self._responses.fetch(VersionRequest(subject, versions[-1]))
             return registered.schema_id not in topic.load_schema.writer_ids
         return False
 
-    def _text(self, schema_id: int, absent: set[int], *, trusts: bool = True) -> str | None:
+    def _text(self, schema_id: int, absent: set[int], *, trust_cached: bool = True) -> str | None:
         """Returns the text of the schema with this id, from the cache or the registry; None if it does not exist or
         cannot be fetched.
 
         Args:
             absent: a set to which the id is added if the schema is not cached and the registry has no usable schema
                 with this id.
-            trusts: whether a cached text that was compared with this registry before needs no request.
+            trust_cached: whether a cached text that was compared with this registry before needs no request.
 
         Raises:
             SchemaReplaced: the registry has another schema under the id than the cache.
             AccessDenied: the schema is not cached, and the registry denies access to it.
         """
         cached_text = self._cache.text(schema_id)
-        if cached_text is not None and (self._responses.outage or (trusts and self._cache.is_verified(schema_id))):
+        if cached_text is not None and (
+            self._responses.outage or (trust_cached and self._cache.is_verified(schema_id))
+        ):
             return cached_text
         text = self._fetched_text(schema_id, absent if cached_text is None else set())
         return cached_text if text is None else text
@@ -329,7 +329,7 @@ class WriterSchemas:
         """
         is_cached = self._cache.text(schema_id) is not None
         try:
-            text = _whole_text(self._responses.answer(SchemaByIdRequest(schema_id)))
+            text = _self_contained_text(self._responses.fetch(SchemaByIdRequest(schema_id)))
         except INCONCLUSIVE_ERRORS:
             return None
         except AccessDenied:
@@ -338,24 +338,24 @@ class WriterSchemas:
             raise  # the schema is unknown until access is granted, so its messages are not read
         except (AvroSchemaError, RegistryError) as error:
             if is_cached and isinstance(error, AvroSchemaError):
-                raise self._noted(self._cache.replaced(schema_id)) from error
+                raise self._record_replaced(self._cache.mark_replaced(schema_id)) from error
             if is_cached:
-                self._cache.missed(schema_id)
+                self._cache.mark_compared(schema_id)
             elif not isinstance(error, SchemaNotFound):
                 # Registered but unusable (another format, a missing reference): its messages are quarantined.
                 logger.warning("schema_unusable schema_id=%d error=%s", schema_id, error)
             absent.add(schema_id)
             return None
-        self._compared(schema_id, text)
+        self._check_cached(schema_id, text)
         return text
 
-    def _compared(self, schema_id: int, text: str) -> None:
+    def _check_cached(self, schema_id: int, text: str) -> None:
         try:
             self._cache.compare(schema_id, text)
         except SchemaReplaced as error:
-            raise self._noted(error) from None
+            raise self._record_replaced(error) from None
 
-    def _noted(self, error: SchemaReplaced) -> SchemaReplaced:
+    def _record_replaced(self, error: SchemaReplaced) -> SchemaReplaced:
         self._replaced[error.schema_id] = error
         return error
 
@@ -367,7 +367,7 @@ class WriterSchemas:
         return self._folds[load_schema.fold]
 
 
-def _whole_text(schema: Schema) -> str:
+def _self_contained_text(schema: Schema) -> str:
     """Returns the text of a schema with its references written out.
 
     Raises:
@@ -385,5 +385,5 @@ def _foreign_ids(topic: TopicState) -> frozenset[int]:
     return topic.foreign_ids - topic.load_schema.writer_ids
 
 
-def _watched(ids: Sequence[int], turn: int) -> set[int]:
-    return {ids[-1], ids[turn % len(ids)]} if ids else set()
+def _sampled_ids(ids: Sequence[int], run_hash: int) -> set[int]:
+    return {ids[-1], ids[run_hash % len(ids)]} if ids else set()

@@ -72,30 +72,30 @@ def read_units(
     problems: dict[str, dict[str, None]] = defaultdict(dict)
     notes: dict[str, None] = {}
     read_ms = 0
-    further = tuple(units)
-    while further:
-        newest = run_units(further)
-        _check_builds(newest)
-        results += newest
-        read_ms += max((result.duration_ms for result in newest), default=0)
-        stopped = [one for result in newest for one in result.ranges if one.unknown_ids]
-        asked = nearest_ids(stopped, ABSENT_IDS_MAX - len(absent))
-        answer = schemas.ask(asked)
-        absent |= answer.absent
+    pending_units = tuple(units)
+    while pending_units:
+        round_results = run_units(pending_units)
+        _check_builds(round_results)
+        results += round_results
+        read_ms += max((result.duration_ms for result in round_results), default=0)
+        stopped = [one for result in round_results for one in result.ranges if one.unknown_ids]
+        requested_ids = nearest_ids(stopped, ABSENT_IDS_MAX - len(absent))
+        fetched = schemas.look_up(requested_ids)
+        absent |= fetched.absent
         for one in stopped:
             topic = one.done.topic_partition.topic
-            registered[topic] |= answer.registered & frozenset(one.unknown_ids)
-            before = one.unknown_ids[0]
-            if before in answer.refused:
-                problems[topic][f"schema {before}: {answer.refused[before]}"] = None
-            elif before not in absent and before not in asked:
+            registered[topic] |= fetched.registered & frozenset(one.unknown_ids)
+            stop_id = one.unknown_ids[0]
+            if stop_id in fetched.refused:
+                problems[topic][f"schema {stop_id}: {fetched.refused[stop_id]}"] = None
+            elif stop_id not in absent and stop_id not in requested_ids:
                 notes[
                     f"{topic}: messages have over {ABSENT_IDS_MAX:,} unregistered schema ids; the next load continues"
                 ] = None
-        cut, further = continued_units(further, newest, absent, len(read) + len(further))
-        read += cut
-        if further:
-            logger.info("ranges_continued tasks=%d unregistered_schema_ids=%d", len(further), len(absent))
+        shortened, pending_units = continued_units(pending_units, round_results, absent, len(read) + len(pending_units))
+        read += shortened
+        if pending_units:
+            logger.info("ranges_continued tasks=%d unregistered_schema_ids=%d", len(pending_units), len(absent))
     return Reading(
         tuple(read),
         tuple(results),
@@ -106,18 +106,18 @@ def read_units(
     )
 
 
-def nearest_ids(stopped: Sequence[RangeResult], most: int) -> tuple[int, ...]:
-    """Returns at most `most` distinct unknown schema ids to look up. The first id of every stopped range comes first,
-    because it stopped the range; then the second id of every range, and so on. Pure.
+def nearest_ids(stopped: Sequence[RangeResult], count_max: int) -> tuple[int, ...]:
+    """Returns at most `count_max` distinct unknown schema ids to look up. The first id of every stopped range comes
+    first, because it stopped the range; then the second id of every range, and so on. Pure.
 
     Args:
         stopped: the results of ranges that stopped before a message with an unknown id.
     """
-    nearest: dict[int, int] = {}
+    positions: dict[int, int] = {}
     for one in stopped:
-        for at, schema_id in enumerate(one.unknown_ids):
-            nearest[schema_id] = min(at, nearest.get(schema_id, at))
-    return tuple(sorted(nearest, key=lambda schema_id: (nearest[schema_id], schema_id))[:most])
+        for position, schema_id in enumerate(one.unknown_ids):
+            positions[schema_id] = min(position, positions.get(schema_id, position))
+    return tuple(sorted(positions, key=lambda schema_id: (positions[schema_id], schema_id))[:count_max])
 
 
 def continued_units(
@@ -137,24 +137,24 @@ def continued_units(
         for one in result.ranges
         if one.unknown_ids and one.unknown_ids[0] in absent
     }
-    cut: list[WorkUnit] = []
-    further: list[WorkUnit] = []
+    shortened: list[WorkUnit] = []
+    added: list[WorkUnit] = []
     for unit in units:
-        kept: list[OffsetRange] = []
+        ranges: list[OffsetRange] = []
         rest: list[OffsetRange] = []
         for offsets in unit.ranges:
             stop = stops.get((unit.task, offsets.topic_partition, offsets.start))
-            kept.append(offsets if stop is None else dataclasses.replace(offsets, end=stop))
+            ranges.append(offsets if stop is None else dataclasses.replace(offsets, end=stop))
             rest += [] if stop is None else [dataclasses.replace(offsets, start=stop)]
-        cut.append(dataclasses.replace(unit, ranges=tuple(kept)))
+        shortened.append(dataclasses.replace(unit, ranges=tuple(ranges)))
         if rest:
             topics = {
                 topic: dataclasses.replace(plan, absent_ids=plan.absent_ids.union(absent))
                 for topic, plan in unit.topics.items()
             }
-            task = next_task + len(further)
-            further.append(dataclasses.replace(unit, task=task, ranges=tuple(rest), topics=topics))
-    return tuple(cut), tuple(further)
+            task = next_task + len(added)
+            added.append(dataclasses.replace(unit, task=task, ranges=tuple(rest), topics=topics))
+    return tuple(shortened), tuple(added)
 
 
 def _check_builds(results: Sequence[UnitResult]) -> None:

@@ -26,7 +26,7 @@ from headrace.loader.commit.revalidate import fetch_changes
 from headrace.loader.commit.state import LoaderState, TopicState
 from headrace.loader.errors import LoaderError
 from headrace.loader.plan.discover import Cluster, DiscoveredTopic, discover
-from headrace.loader.plan.load_plan import LoadPlan, PlanSettings, TopicWork, plan_for_people, work_units
+from headrace.loader.plan.load_plan import LoadPlan, PlanSettings, TopicWork, plan_summary, work_units
 from headrace.loader.plan.packing import pack
 from headrace.loader.plan.schemas import TopicSchemas, WriterSchemas
 from headrace.loader.policy import TopicPolicy
@@ -306,7 +306,7 @@ class _Backfill:
             plan = self._plan(piece, state, known, discovered)
             run_id = plan.run_id
             try:
-                self._rewrites.staging.note(run_id, "plan.json", plan_for_people(plan))
+                self._rewrites.staging.note(run_id, "plan.json", plan_summary(plan))
                 logger.info("phase_started phase=read run_id=%s tasks=%d", run_id, len(plan.units))
                 reading = read_units(plan.units, self._ports.run_units, self._ports.schemas)
                 registered = reading.registered_ids.get(self._topic, frozenset()) - known.foreign_ids - self._asked_ids
@@ -347,7 +347,7 @@ class _Backfill:
             notes=(),
             registry_outage="",
             discovered={self._topic: discovered},
-            asked_ms=now_ms,
+            discovery_start_ms=now_ms,
         )
 
     def _policy(self, known: TopicState) -> TopicPolicy:

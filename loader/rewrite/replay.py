@@ -114,7 +114,7 @@ def _replay(
     try:
         sources = list(quarantine_sources(ports, state, topic))
         new_ids = _ids(ports, sources, codes) - known.load_schema.writer_ids - known.foreign_ids
-        foreign_ids = schemas.ask(sorted(new_ids)).registered
+        foreign_ids = schemas.look_up(sorted(new_ids)).registered
         answer = schemas.of_topic(topic, dataclasses.replace(known, foreign_ids=known.foreign_ids | foreign_ids))
         if not isinstance(answer, TopicSchemas):
             return ReplayReport(problems=(answer.reason,))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from headrace.audit.window import count_text
 from headrace.kafka_wire.topic_partition import TopicPartition
-from headrace.loader.commit.state import BYTES_PER_KILO_OFFSET_UNSEEN, TopicState
+from headrace.loader.commit.state import BYTES_PER_KILO_OFFSET_DEFAULT, TopicState
 from headrace.loader.plan.discover import DiscoveredTopic
 from headrace.loader.plan.ranges import PlannedRange, TopicRanges, same_log_end
 from headrace.loader.rewrite.closure import Component, Covered, FileKey, Interval, LiveFile, components
@@ -142,7 +142,7 @@ def offset_ranges(topic: str, known: TopicState, ranges: TopicRanges, piece: Seq
     found = []
     for one in (interval for component in piece for interval in component.intervals):
         partition = known.partitions.get(one.partition)
-        weight = partition.bytes_per_kilo_offset if partition else BYTES_PER_KILO_OFFSET_UNSEEN
+        weight = partition.bytes_per_kilo_offset if partition else BYTES_PER_KILO_OFFSET_DEFAULT
         found.append(
             OffsetRange(
                 TopicPartition(topic, one.partition),

@@ -113,7 +113,7 @@ def step(world: World, number: int, rules: Rules) -> World | None:
     actor, committed = world.actors[number], world.committed
     if actor.step == "plan":
         planned = plan(committed, world.version)
-        following = "read" if planned.has_news else "end"
+        following = "read" if planned.has_changes else "end"
         actor = actor._replace(
             step=following, commit_number=len(committed), version=world.version, read=Read(planned, ())
         )

@@ -15,7 +15,7 @@ from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.commit import reconcile as settling
 from headrace.loader.commit.reconcile import READ_AGAIN, SPACE_NEEDED, ReconciledTopic
 from headrace.loader.epochs import ReadEpochs
-from headrace.loader.plan.ranges import TRIED_AGAIN, PlannedRange, TopicRanges
+from headrace.loader.plan.ranges import BROKER_REMEDY, PlannedRange, TopicRanges
 from headrace.loader.work_unit import (
     AuditCount,
     CorruptBatchStop,
@@ -174,7 +174,7 @@ def test_the_prefix_of_a_failed_range_is_committed() -> None:
     results = [result(0, [done(0, 0, 4, "the leader has changed")], [staged("a", (0, 0, 4))])]
     reconciled = reconcile(planned({0: 10}), units, results)["t"]
     assert ends(reconciled) == {0: 4}
-    assert reconciled.problems == (f"partition 0 [0, 10): the leader has changed; {TRIED_AGAIN}",)
+    assert reconciled.problems == (f"partition 0 [0, 10): the leader has changed; {BROKER_REMEDY}",)
 
 
 def test_ranges_after_a_hole_are_left_out_with_their_files_and_ranges_of_these_files() -> None:
@@ -330,7 +330,7 @@ def test_problem_of_a_corrupt_batch_has_a_remedy_and_one_of_a_broker_is_retried(
         one = dataclasses.replace(done(0, 0, 4, "it is broken"), corrupt_stop=stop)
         return reconcile(planned({0: 10}), [unit(0, offsets(0, 0, 10))], [result(0, [one], [])])["t"].problems[0]
 
-    assert problem(None) == f"partition 0 [0, 10): it is broken; {TRIED_AGAIN}"
+    assert problem(None) == f"partition 0 [0, 10): it is broken; {BROKER_REMEDY}"
     assert problem(CorruptBatchStop(4, 7)).endswith(": headrace offsets skip t 0 4 --to 7 --reason TEXT")
     assert problem(CorruptBatchStop(4, -1)).endswith(": headrace offsets skip t 0 4 --to OFFSET --reason TEXT")
     assert "brokers" not in problem(CorruptBatchStop(4, 7))

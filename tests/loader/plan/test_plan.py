@@ -16,7 +16,7 @@ from headrace.loader.commit.state import FileTotals, PartitionState, TopicState
 from headrace.loader.epochs import ReadEpochs
 from headrace.loader.plan.discover import DiscoveredTopic, PartitionOffsets, is_wanted
 from headrace.loader.plan.packing import IMBALANCE_MAX, SPLITS_PER_TASK, TASK_BYTES_MIN, pack, split, weight
-from headrace.loader.plan.ranges import HELD_BACK_MAX, TRIED_AGAIN, TopicRanges, offset_ranges, topic_ranges
+from headrace.loader.plan.ranges import BROKER_REMEDY, HELD_BACK_MAX, TopicRanges, offset_ranges, topic_ranges
 from headrace.loader.work_unit import OffsetRange
 from support.loader.loader_samples import load_schema
 
@@ -69,7 +69,7 @@ def test_a_known_partition_continues_at_its_next_offset() -> None:
 
 def test_a_plan_without_new_offsets_has_no_news() -> None:
     (planned,) = ranges_of(found_topic(0, 100), known_topic(100)).ranges
-    assert not planned.has_news
+    assert not planned.has_changes
     assert offset_ranges("orders", ranges_of(found_topic(0, 100), known_topic(100))) == []
 
 
@@ -86,7 +86,7 @@ def test_data_loss_holds_back_the_partition_until_the_policy_permits_a_gap(start
     assert re.match(offsets, declared.notes[0])
     assert declared.ranges[0].previous == 100
     assert declared.ranges[0].start == min(start, end) or declared.ranges[0].start == end
-    assert declared.ranges[0].has_news
+    assert declared.ranges[0].has_changes
 
 
 def test_a_log_shorter_than_loaded_resumes_at_its_end() -> None:
@@ -102,7 +102,7 @@ def diverged(start: int, end: int, shared_end: int, held_back: int = 0) -> Disco
 def test_a_log_shared_to_its_end_continues_before_it_is_readable() -> None:
     ranges = ranges_of(diverged(0, 60, 100, 90), known_topic(100))
     assert ranges.problems == ()
-    assert not ranges.ranges[0].has_news
+    assert not ranges.ranges[0].has_changes
 
 
 @pytest.mark.parametrize(
@@ -125,13 +125,13 @@ def test_an_open_transaction_after_the_divergence_is_waited_for() -> None:
     ranges = ranges_of(diverged(0, 60, 80, 90), known_topic(100), "skip")
     (planned,) = ranges.ranges
     assert (planned.previous, planned.start, planned.end, planned.diverged_at) == (100, 80, 80, 80)
-    assert planned.has_news
+    assert planned.has_changes
 
 
 def test_a_divergence_below_the_log_start_is_news_without_new_offsets() -> None:
     (planned,) = ranges_of(diverged(100, 100, 80), known_topic(100), "skip").ranges
     assert (planned.previous, planned.start, planned.end, planned.diverged_at) == (100, 100, 100, 80)
-    assert planned.has_news
+    assert planned.has_changes
 
 
 def test_compacted_offsets_that_may_have_changed_are_read_again_silently() -> None:
@@ -181,7 +181,7 @@ def test_a_topic_is_not_recreated_by_a_broker_without_topic_ids() -> None:
 
 def test_a_partition_without_offsets_is_a_problem() -> None:
     found = DiscoveredTopic("orders", "id-1", (), {2: "leader not available"})
-    assert ranges_of(found, known_topic()).problems == (f"partition 2: leader not available; {TRIED_AGAIN}",)
+    assert ranges_of(found, known_topic()).problems == (f"partition 2: leader not available; {BROKER_REMEDY}",)
 
 
 def test_the_cap_cuts_a_range_by_its_estimated_bytes() -> None:

@@ -130,7 +130,7 @@ def with_ids(world: World, *schema_ids: int) -> None:
 def test_all_ids_are_compared_after_the_first_mismatch(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Normally each run compares only some of many ids. After one mismatch, other ids may have been reused too."""
     with_ids(world, *range(10, 20))
-    monkeypatch.setattr(schemas, "_watched", lambda ids, turn: {ids[-1]})
+    monkeypatch.setattr(schemas, "_sampled_ids", lambda ids, run_hash: {ids[-1]})
     world.registry.texts[15] = CLICK
     more(world, "orders", 1)
     assert load(world).problems == {}
@@ -240,7 +240,7 @@ def test_a_plan_leaves_no_hint(world: World) -> None:
     hint.unlink()
     ports = world.ports()
     dry = dataclasses.replace(
-        ports, schemas=type(ports.schemas)(world.registry, ports.log.storage, world.subject_of, keeps=False)
+        ports, schemas=type(ports.schemas)(world.registry, ports.log.storage, world.subject_of, writable=False)
     )
     assert plan_load(dry, world.settings).problems == {}
     assert not hint.exists()
@@ -259,7 +259,7 @@ class SlowRegistry(FakeRegistry):
         with self.lock:
             self.waiting += 1
             self.most = max(self.most, self.waiting)
-            if self.waiting == registry_requests.AT_ONCE:
+            if self.waiting == registry_requests.CONCURRENT_REQUESTS_MAX:
                 self.reached.set()
         self.reached.wait(PATIENCE_S)
         with self.lock:
@@ -279,12 +279,12 @@ def slow_world(tmp_path: Path, topics: int) -> tuple[World, SlowRegistry]:
 def test_registry_requests_of_a_plan_run_concurrently(tmp_path: Path) -> None:
     world, registry = slow_world(tmp_path, 40)
     assert len(load(world).loaded) == 40
-    assert registry.most == registry_requests.AT_ONCE
+    assert registry.most == registry_requests.CONCURRENT_REQUESTS_MAX
     registry.most = 0
     registry.reached.clear()
     before = registry.requests
     load(world)
-    assert registry.most == registry_requests.AT_ONCE
+    assert registry.most == registry_requests.CONCURRENT_REQUESTS_MAX
     assert registry.requests - before == 41, "the versions of each subject, and the identity of the registry"
 
 
@@ -294,7 +294,7 @@ def test_a_registry_outage_stops_further_requests(tmp_path: Path) -> None:
     before = registry.requests
     report = load(world)
     assert len(report.waiting) == 40
-    assert registry.requests - before <= registry_requests.AT_ONCE
+    assert registry.requests - before <= registry_requests.CONCURRENT_REQUESTS_MAX
 
 
 def test_requests_of_two_kinds_with_equal_fields_are_distinct() -> None:
@@ -305,5 +305,5 @@ def test_requests_of_two_kinds_with_equal_fields_are_distinct() -> None:
     registry = Registry()
     registry.register("", 5, ORDER_V1)
     cached_responses = registry_requests.RegistryResponses(registry)
-    assert cached_responses.answer(registry_requests.VersionsRequest(5)) == (5,)  # type: ignore[arg-type]
-    assert isinstance(cached_responses.answer(registry_requests.SchemaByIdRequest(5)), type(parse_schema(ORDER_V1)))
+    assert cached_responses.fetch(registry_requests.VersionsRequest(5)) == (5,)  # type: ignore[arg-type]
+    assert isinstance(cached_responses.fetch(registry_requests.SchemaByIdRequest(5)), type(parse_schema(ORDER_V1)))

@@ -384,7 +384,7 @@ def wired(shelf: Shelf, registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch)
     @contextmanager
     def open_load(settings: object, log: object, output: object, *, is_dry: bool = False) -> Iterator[object]:
         task = SimpleNamespace(block_bytes=1_000, file_bytes_target=1_000_000)
-        schemas = WriterSchemas(registry, shelf.log.storage, value_subject, keeps=not is_dry)  # type: ignore[arg-type]
+        schemas = WriterSchemas(registry, shelf.log.storage, value_subject, writable=not is_dry)  # type: ignore[arg-type]
         yield SimpleNamespace(
             rewrites=ports(shelf), ports=SimpleNamespace(schemas=schemas), settings=SimpleNamespace(task=task)
         )

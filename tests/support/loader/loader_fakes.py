@@ -424,7 +424,7 @@ class World:
 
         def view_of(topic: str, state: TopicState) -> ReplaceView | None:
             number = newest_id(state) if self.latest_views else None
-            text = None if number is None else SchemaCache(storage.commits, keeps=False).text(number)
+            text = None if number is None else SchemaCache(storage.commits, writable=False).text(number)
             return latest_view(topic, state, "position", "headrace", number, text) if number and text else None
 
         storage = local_storage(self.warehouse)
