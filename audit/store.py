@@ -142,9 +142,9 @@ class AuditStore:
             )
             return added
 
-    def add_committed(self, topic: str, since: int, upto: CountedCommit, rows: Iterable[AuditRow]) -> int:
+    def add_committed(self, topic: str, since: int, last_commit: CountedCommit, rows: Iterable[AuditRow]) -> int:
         """Adds the audit rows of a topic's commits. Records in the same transaction that the counts of all commits up
-        to `upto` are stored. Returns the number of new rows.
+        to `last_commit` are stored. Returns the number of new rows.
 
         The record changes only if the recorded commit number is still `since`. So a process that is slower than another
         one, or than `reset_counted_commits`, does not move the record back.
@@ -153,17 +153,17 @@ class AuditStore:
             topic: the topic.
             since: the recorded commit number when the rows were read; 0 if there was none.
             upto: the newest commit in `rows`.
-            rows: the rows of the commits after `since`, up to `upto`.
+            rows: the rows of the commits after `since`, up to `last_commit`.
         """
         with self._transaction() as connection:
             added = _insert(connection, rows)
             if since:
                 connection.execute(
                     "UPDATE counted SET commit_number = ?, sha256 = ? WHERE topic = ? AND commit_number = ?",
-                    (*upto, topic, since),
+                    (*last_commit, topic, since),
                 )
             else:
-                connection.execute("INSERT OR IGNORE INTO counted VALUES (?, ?, ?)", (topic, *upto))
+                connection.execute("INSERT OR IGNORE INTO counted VALUES (?, ?, ?)", (topic, *last_commit))
             return added
 
     def counted_commits(self) -> dict[str, CountedCommit]:

@@ -178,14 +178,14 @@ class EarlierWarehouse(LoaderError):
     Args:
         warehouse: the new warehouse.
         topics: the topics for which there is evidence.
-        known: a clause that names the evidence: a table with files elsewhere, or offsets of the loader's consumer
+        evidence: a clause that names the evidence: a table with files elsewhere, or offsets of the loader's consumer
             group.
-        otherwise: the remedy if the user wants a second warehouse.
+        alternative: the remedy if the user wants a second warehouse.
     """
 
-    def __init__(self, warehouse: str, topics: Sequence[str], *, known: str, otherwise: str) -> None:
+    def __init__(self, warehouse: str, topics: Sequence[str], *, evidence: str, alternative: str) -> None:
         super().__init__(
-            f"nothing has been loaded into {warehouse} yet, but {known}; "
-            f"set data_dir or loader.warehouse to the earlier one, or {otherwise}"
+            f"nothing has been loaded into {warehouse} yet, but {evidence}; "
+            f"set data_dir or loader.warehouse to the earlier one, or {alternative}"
         )
         self.topics = topics

@@ -27,24 +27,24 @@ class AuditApplier:
     """Writes the message counts of commits to the audit's database.
 
     `store` opens the database. `sha256` returns the checksum of the commit with a number. `host` names this machine in
-    the rows. Topics in `unaudited` are not counted: counting the audit's own topic would create further messages in it
-    forever.
+    the rows. Topics in `unaudited_topics` are not counted: counting the audit's own topic would create further messages
+    in it forever.
     """
 
     store: Callable[[], AuditStore]
     sha256: Callable[[int], str]
-    unaudited: frozenset[str]
+    unaudited_topics: frozenset[str]
     host: str
     name: str = "audit"
     is_advisory: bool = False
 
     def apply(self, step: Step) -> None:
         commit_number = step.commits[-1].commit_number if step.commits else step.state.commit_number
-        upto = CountedCommit(commit_number, self.sha256(commit_number))
-        counted = step.commits if step.topic not in self.unaudited else ()
+        last = CountedCommit(commit_number, self.sha256(commit_number))
+        counted = step.commits if step.topic not in self.unaudited_topics else ()
         rows = (row for commit in counted for row in audit_rows(step.topic, commit, self.host))
         with self.store() as store:
-            store.add_committed(step.topic, step.since, upto, rows)
+            store.add_committed(step.topic, step.since, last, rows)
 
     def positions(self) -> Mapping[str, AppliedCommit]:
         with self.store() as store:
@@ -69,33 +69,33 @@ def audit_rows(topic: str, commit: Commit, host: str) -> Iterator[AuditRow]:
     committed = commit.topics[topic]
     ranges = {offsets.partition: offsets for offsets in committed.ranges}
     for offsets in committed.ranges:
-        for passed in offsets.skipped:
-            yield _skipped_row(topic, commit, committed, offsets, passed, host)
+        for skipped in offsets.skipped:
+            yield _skipped_row(topic, commit, committed, offsets, skipped, host)
     for series in committed.audit:
         for window in series.windows:
-            yield _row(topic, commit, committed, series, window, ranges[series.partition], host)
+            yield _count_row(topic, commit, committed, series, window, ranges[series.partition], host)
 
 
 def _skipped_row(
-    topic: str, commit: Commit, committed: TopicCommit, offsets: CommittedRange, passed: SkippedOffsets, host: str
+    topic: str, commit: Commit, committed: TopicCommit, offsets: CommittedRange, skipped: SkippedOffsets, host: str
 ) -> AuditRow:
-    """Returns the audit row that counts the skipped offsets `passed`. Its window is that of the commit time, because
+    """Returns the audit row that counts the `skipped` offsets. Its window is that of the commit time, because
     the event times of unread messages are unknown.
 
     Args:
         committed: the part of the commit that concerns the topic.
-        offsets: the committed range of the partition to which `passed` belongs.
+        offsets: the committed range of the partition to which `skipped` belongs.
         host: the name of the loading machine.
     """
     start_ms = window_start(commit.committed_at_ms)
     tier, outcome, partition, log_id = Tier.LOADER, AuditOutcome.SKIPPED, offsets.partition, _log_id(committed, offsets)
     return AuditRow(
-        id=range_row_id(tier, outcome, topic, partition, passed.start, passed.end, start_ms, topic_id=log_id),
+        id=range_row_id(tier, outcome, topic, partition, skipped.start, skipped.end, start_ms, topic_id=log_id),
         tier=tier,
         outcome=outcome,
         topic=topic,
         window_start_ms=start_ms,
-        count=passed.end - passed.start,
+        count=skipped.end - skipped.start,
         bytes=0,
         fingerprint=0,
         application=APPLICATION,
@@ -103,8 +103,8 @@ def _skipped_row(
         instance=commit.run_id,
         emitted_at_ms=commit.committed_at_ms,
         partition=partition,
-        start=passed.start,
-        end=passed.end,
+        start=skipped.start,
+        end=skipped.end,
     )
 
 
@@ -119,7 +119,7 @@ def _log_id(committed: TopicCommit, offsets: CommittedRange) -> str:
     return f"{committed.topic_id}/{offsets.incarnation}" if offsets.incarnation else committed.topic_id
 
 
-def _row(
+def _count_row(
     topic: str,
     commit: Commit,
     committed: TopicCommit,

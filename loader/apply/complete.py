@@ -72,50 +72,50 @@ class Completeness:
     topics: Mapping[str, TopicCompleteness] = field(default_factory=dict)
 
 
-def advanced(
+def next_completeness(
     before: TopicCompleteness | None,
     state: TopicState,
-    found: DiscoveredTopic | None,
-    asked_ms: int,
+    discovered: DiscoveredTopic | None,
+    discovery_start_ms: int,
     *,
-    is_followed: bool,
+    is_applied: bool,
 ) -> TopicCompleteness:
     """Returns the `TopicCompleteness` of a topic after a run: up to which time its table is complete. A pure function.
 
     Args:
         before: the result for the previous run, None if unknown.
         state: the topic's state after the run.
-        found: the topic's offsets on the brokers, fetched after `asked_ms`; None if they were not fetched.
-        is_followed: whether all committed rows of the topic can be queried.
+        discovered: the topic's offsets on the brokers, fetched after `discovery_start_ms`; None if not fetched.
+        is_applied: whether all committed rows of the topic can be queried.
     """
     known = before or TopicCompleteness(state.topic_id)
-    if max(known.until_ms, known.told_ms, known.asked_ms) > asked_ms:
+    if max(known.until_ms, known.told_ms, known.asked_ms) > discovery_start_ms:
         known = TopicCompleteness(known.topic_id)
     if known.topic_id != state.topic_id:
         known = TopicCompleteness(state.topic_id, known.until_ms, known.told_ms, known.refused_ms)
-    if found is not None and found.topic_id not in ("", state.topic_id):
+    if discovered is not None and discovered.topic_id not in ("", state.topic_id):
         return known
-    ends = _ends(found)
-    if is_followed and ends is not None and _has_reached(state, ends):
-        return _until(known, asked_ms)
-    if is_followed and known.asked_ms and _has_reached(state, known.ends):
-        known = _until(known, known.asked_ms)
+    ends = _ends(discovered)
+    if is_applied and ends is not None and _has_reached(state, ends):
+        return _with_until(known, discovery_start_ms)
+    if is_applied and known.asked_ms and _has_reached(state, known.ends):
+        known = _with_until(known, known.asked_ms)
     if not known.asked_ms and ends is not None:
-        return dataclasses.replace(known, asked_ms=asked_ms, ends=ends)
+        return dataclasses.replace(known, asked_ms=discovery_start_ms, ends=ends)
     return known
 
 
-def _ends(found: DiscoveredTopic | None) -> Mapping[int, int] | None:
+def _ends(discovered: DiscoveredTopic | None) -> Mapping[int, int] | None:
     """Returns the high watermark of each partition that has messages. Returns None if any offset could not be fetched.
 
     Args:
-        found: the topic on the brokers, None if its offsets were not fetched.
+        discovered: the topic on the brokers, None if its offsets were not fetched.
     """
-    if found is None or found.errors:
+    if discovered is None or discovered.errors:
         return None
     # Up to the high watermark: messages of an open transaction are not readable yet, but they count as present.
-    ends = {one.partition: max(one.high_watermark, one.start) for one in found.partitions}
-    return {one.partition: ends[one.partition] for one in found.partitions if ends[one.partition] > one.start}
+    ends = {one.partition: max(one.high_watermark, one.start) for one in discovered.partitions}
+    return {one.partition: ends[one.partition] for one in discovered.partitions if ends[one.partition] > one.start}
 
 
 def _has_reached(state: TopicState, ends: Mapping[int, int]) -> bool:
@@ -124,7 +124,7 @@ def _has_reached(state: TopicState, ends: Mapping[int, int]) -> bool:
     )
 
 
-def _until(known: TopicCompleteness, instant_ms: int) -> TopicCompleteness:
+def _with_until(known: TopicCompleteness, instant_ms: int) -> TopicCompleteness:
     until_ms = max(known.until_ms, instant_ms - instant_ms % STEP_MS)
     return TopicCompleteness(known.topic_id, until_ms, known.told_ms, known.refused_ms)
 
@@ -154,11 +154,11 @@ class CompleteUntil:
     database: str
     head: Callable[[], int]
 
-    def note(
+    def update(
         self,
         state: LoaderState,
-        found: Mapping[str, DiscoveredTopic],
-        asked_ms: int,
+        discovered: Mapping[str, DiscoveredTopic],
+        discovery_start_ms: int,
         *,
         failed: frozenset[str],
         run_id: str,
@@ -168,7 +168,7 @@ class CompleteUntil:
 
         Args:
             state: state of the commit log after the run.
-            found: by topic, the offsets on the brokers, fetched after `asked_ms`.
+            discovered: by topic, the offsets on the brokers, fetched after `discovery_start_ms`.
             failed: topics with committed rows that cannot be queried yet.
             run_id: becomes part of the revision of the altered tables.
 
@@ -180,10 +180,14 @@ class CompleteUntil:
         """
         before = read_completeness(self.storage)
         topics = {
-            topic: advanced(
-                before.topics.get(topic), known, found.get(topic), asked_ms, is_followed=topic not in failed
+            topic: next_completeness(
+                before.topics.get(topic),
+                topic_state,
+                discovered.get(topic),
+                discovery_start_ms,
+                is_applied=topic not in failed,
             )
-            for topic, known in state.topics.items()
+            for topic, topic_state in state.topics.items()
         }
         # Tables that could not be altered in earlier runs come last, so that they delay no other table.
         due = sorted(
@@ -191,19 +195,19 @@ class CompleteUntil:
         )
         if due:
             logger.info("phase_started phase=complete_until tables=%d", min(len(due), TABLES_PER_RUN_MAX))
-        refused: list[str] = []
+        failures: list[str] = []
         warnings: tuple[str, ...] = ()
         try:
             for _, topic in due[:TABLES_PER_RUN_MAX]:
-                known, is_told = topics[topic], False
+                known, is_set = topics[topic], False
                 try:
-                    is_told = self._tell(topic, state.topics[topic], known.until_ms, asked_ms, run_id)
+                    is_set = self._set_property(topic, state.topics[topic], known.until_ms, discovery_start_ms, run_id)
                 except (MetastoreUnavailable, SessionFailed):
                     raise  # the metastore is unavailable: each further table would wait for a timeout
                 except Exception as error:
                     logger.debug("complete_until_failed topic=%s", topic, exc_info=True)
-                    refused.append(f"topic {topic}: {error}")  # affects no other table
-                told_ms, refused_ms = (known.until_ms, 0) if is_told else (known.told_ms, known.until_ms)
+                    failures.append(f"topic {topic}: {error}")  # affects no other table
+                told_ms, refused_ms = (known.until_ms, 0) if is_set else (known.told_ms, known.until_ms)
                 topics[topic] = dataclasses.replace(known, told_ms=told_ms, refused_ms=refused_ms)
         # The files are published, so any failure here is only a warning.
         except Exception as error:
@@ -212,9 +216,9 @@ class CompleteUntil:
                 f"headrace.complete_until of {len(due)} tables was not set: {error}; the next load tries again",
             )
         else:
-            if refused:
+            if failures:
                 warnings = (
-                    f"headrace.complete_until of {len(refused)} tables was not set: {refused[0]}; "
+                    f"headrace.complete_until of {len(failures)} tables was not set: {failures[0]}; "
                     "the next load tries again",
                 )
         after = Completeness(topics)
@@ -225,7 +229,7 @@ class CompleteUntil:
                 logger.warning("complete_until_file_not_written path=%s error=%s", COMPLETE_PATH, error)
         return warnings
 
-    def _tell(self, topic: str, state: TopicState, until_ms: int, now_ms: int, run_id: str) -> bool:
+    def _set_property(self, topic: str, state: TopicState, until_ms: int, now_ms: int, run_id: str) -> bool:
         """Sets `headrace.complete_until` of a topic's table to `until_ms`. Returns whether the table now has this value
         or a later one. False if there is no table of this topic, or if another process or a later load has altered it
         meanwhile.
@@ -242,7 +246,7 @@ class CompleteUntil:
         text = instant_text(until_ms)
         if text <= table.properties.get(COMPLETE_UNTIL, "") <= instant_text(now_ms):
             return True
-        if state.commit_number < _slot(table.revision) <= self.head():
+        if state.commit_number < _commit_number_of(table.revision) <= self.head():
             return False  # a later load has altered the table
         # Two changes must not have the same revision; the revision of a schema change ends with the run id.
         changes = ((COMPLETE_UNTIL, text), (REVISION, f"{state.commit_number}-{run_id}-complete"))
@@ -253,6 +257,6 @@ class CompleteUntil:
         return True
 
 
-def _slot(revision: str | None) -> int:
+def _commit_number_of(revision: str | None) -> int:
     text = (revision or "").partition("-")[0]
     return int(text) if text.isdecimal() else 0

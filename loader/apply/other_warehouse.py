@@ -46,8 +46,8 @@ class TablesOfOtherWarehouse:
         raise EarlierWarehouse(
             self.files.describe(""),
             sorted(found),
-            known=f"the table {table} of topic {topic} has its files in {found[topic]}{more}",
-            otherwise="create a second warehouse with separate tables: set hive.database",
+            evidence=f"the table {table} of topic {topic} has its files in {found[topic]}{more}",
+            alternative="create a second warehouse with separate tables: set hive.database",
         )
 
     def _found(self, topic_work: Mapping[str, TopicWork]) -> Mapping[str, str]:
@@ -67,8 +67,8 @@ class TablesOfOtherWarehouse:
                 except StatementRefused as error:
                     logger.warning("table_location_not_checked topic=%s error=%s", topic, error)
                     continue
-                here = self.files.location(topic_directory(work.directory, FileKind.DATA))
-                if table is not None and table.topic == topic and not is_same_location(table.location, here):
+                expected = self.files.location(topic_directory(work.directory, FileKind.DATA))
+                if table is not None and table.topic == topic and not is_same_location(table.location, expected):
                     found[topic] = table.location
         except MetastoreUnavailable as error:
             logger.warning("metastore_unavailable error=%s", error)

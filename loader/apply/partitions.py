@@ -28,9 +28,9 @@ class PartitionsApplier:
 
     def apply(self, step: Step) -> None:
         for kind in FileKind:
-            self.bring(step.topic, step.state, kind, _time_partitions(step, kind), step.commit_number, step.since)
+            self.update(step.topic, step.state, kind, _time_partitions(step, kind), step.commit_number, step.since)
 
-    def bring(
+    def update(
         self,
         topic: str,
         state: TopicState,
@@ -54,30 +54,30 @@ class PartitionsApplier:
         """
         if not time_partitions:
             return
-        wanted: dict[PartitionValues, str] = {}
-        looked_for: set[PartitionValues] = set()
-        gone: set[PartitionValues] = set()
+        locations: dict[PartitionValues, str] = {}
+        to_look_up: set[PartitionValues] = set()
+        dropped: set[PartitionValues] = set()
         for time_partition in sorted(time_partitions):
             values = partition_values(time_partition)
             indexed = self.index.time_partition(topic, kind, time_partition)
             if state.generation and not live_at(indexed, commit_number):
-                gone.add(values)
+                dropped.add(values)
                 continue
             directory = time_partition_directory(
                 state.directory, kind, time_partition, generation_at(indexed, commit_number)
             )
-            wanted[values] = self.settings.files.location(directory)
+            locations[values] = self.settings.files.location(directory)
             if since < 0 or indexed.generations or live_at(indexed, since):
-                looked_for.add(values)
+                to_look_up.add(values)
         table = self._table(topic, state, kind)
         executor = self.executor()
-        existing = executor.partitions(table.database, table.name, looked_for) if looked_for else {}
-        for operation in plan_partitions(table, existing, wanted, gone):
+        existing = executor.partitions(table.database, table.name, to_look_up) if to_look_up else {}
+        for operation in plan_partitions(table, existing, locations, dropped):
             executor.execute(operation)
 
     def _table(self, topic: str, state: TopicState, kind: FileKind) -> TableState:
-        made = quarantine_table if kind is FileKind.QUARANTINE else data_table
-        return made(topic, state, self.settings, "")
+        define_table = quarantine_table if kind is FileKind.QUARANTINE else data_table
+        return define_table(topic, state, self.settings, "")
 
 
 def _time_partitions(step: Step, kind: FileKind) -> set[str]:

@@ -37,24 +37,24 @@ class PendingCommits:
     def add(self, since: Mapping[str, int]) -> None:
         """Adds topics whose pending commits are to be read: all commits after the one that `since` has for the topic,
         the last that was applied."""
-        for found in self._log.back_of(since, self._state):
-            commit_number = found.value.commit_number
+        for document in self._log.back_of(since, self._state):
+            commit_number = document.value.commit_number
             self._commits.add(commit_number)
-            if commit_number not in self._cached and self._cached_bytes + found.length <= PORTION_BYTES_MAX:
-                self._cached[commit_number] = found
-                self._cached_bytes += found.length
+            if commit_number not in self._cached and self._cached_bytes + document.length <= PORTION_BYTES_MAX:
+                self._cached[commit_number] = document
+                self._cached_bytes += document.length
 
     def after(self, commit_number: int) -> Iterator[Sequence[Commit]]:
         """Yields the pending commits with higher numbers than `commit_number`, oldest first, in lists that fit into
         memory."""
         portion: list[Commit] = []
         size = 0
-        for later in sorted(one for one in self._commits if one > commit_number):
-            found = self._cached.get(later) or self._log.document(later)
-            if portion and size + found.length > PORTION_BYTES_MAX:
+        for number in sorted(one for one in self._commits if one > commit_number):
+            document = self._cached.get(number) or self._log.document(number)
+            if portion and size + document.length > PORTION_BYTES_MAX:
                 yield portion
                 portion, size = [], 0
-            portion.append(found.value)
-            size += found.length
+            portion.append(document.value)
+            size += document.length
         if portion:
             yield portion

@@ -57,25 +57,25 @@ from headrace.loader.work_unit import FileKind
 logger = logging.getLogger(__name__)
 
 FOREIGN_DIRECTORY = "_foreign"
-LOST_NOTE = "_files_are_gone"
+MISSING_FILES_NOTE = "_files_are_gone"
 """A file that queries ignore. It is written into the directory of a partition with lost files: without the directory, a
 query of the whole table would fail."""
 
-HIDDEN = (".", "_")
+HIDDEN_PREFIXES = (".", "_")
 TIME_PARTITIONS_NAMED_MAX = 5
-NAMES_TRIED_MAX = 10  # a listed name was free, but another process may take it before the move
+MOVE_ATTEMPTS_MAX = 10  # a listed name was free, but another process may take it before the move
 
-ENDING = (MetastoreUnavailable, SessionFailed, StorageUnavailable, CommitLogError)
+FATAL_ERRORS = (MetastoreUnavailable, SessionFailed, StorageUnavailable, CommitLogError)
 """Failures that affect every topic, and therefore stop the command."""
 
-OF_ONE_TOPIC = (HiveDdlError, LoaderError, AvroSchemaError, OSError)
+TOPIC_ERRORS = (HiveDdlError, LoaderError, AvroSchemaError, OSError)
 
 
 Directories = Mapping[str, tuple[str, frozenset[str]]]
 """By time partition with files: the directory below the warehouse, and the names of the files in it."""
 
 
-class Trouble(StrEnum):
+class DifferenceKind(StrEnum):
     """The kinds of differences between a topic's commits and its table or files."""
 
     TABLE = "table"  # missing or altered
@@ -95,7 +95,7 @@ class Difference:
     """
 
     topic: str
-    trouble: Trouble
+    kind: DifferenceKind
     where: str
     message: str
     ops: tuple[Op, ...] = ()
@@ -131,16 +131,17 @@ class Repair:
             try:
                 for difference in self._compare_kind(topic, kind):
                     found.append(difference)
-            except ENDING:
+            except FATAL_ERRORS:
                 raise
-            except OF_ONE_TOPIC as error:
+            except TOPIC_ERRORS as error:
                 suffix = QUARANTINE_DATABASE_SUFFIX if kind is FileKind.QUARANTINE else ""
                 where = f"{self.settings.database}{suffix}.{state.table}"
-                found.append(Difference(topic, Trouble.UNKNOWN, where, f"the comparison failed: {_said(error)}"))
+                message = f"the comparison failed: {_error_text(error)}"
+                found.append(Difference(topic, DifferenceKind.UNKNOWN, where, message))
         return tuple(found)
 
     def repair_topic(
-        self, topic: str, tell: Callable[[Difference], object] = lambda one: None
+        self, topic: str, report: Callable[[Difference], object] = lambda one: None
     ) -> tuple[Difference, ...]:
         """Repairs the differences between a topic's commits and its table or files. Returns them with their results,
         unrepaired ones last.
@@ -157,17 +158,17 @@ class Repair:
             left: list[Difference] = []
             try:
                 for difference in self.compare(topic):
-                    became = self._repaired(topic, difference, is_last=attempt == ATTEMPTS_MAX - 1)
-                    if became.is_repairable:
-                        done.append(became)
-                        tell(became)
+                    repaired = self._try_repair(topic, difference, is_last=attempt == ATTEMPTS_MAX - 1)
+                    if repaired.is_repairable:
+                        done.append(repaired)
+                        report(repaired)
                     else:
-                        left.append(became)
+                        left.append(repaired)
                 break
             except StaleRevision:
                 continue  # the table changed: compare the topic again
         for difference in left:
-            tell(difference)
+            report(difference)
         return (*done, *left)
 
     def drop(self, topic: str) -> tuple[DropTable, ...]:
@@ -193,7 +194,7 @@ class Repair:
                 ops.append(DropTable(table.database, table.name, topic))
         return tuple(ops)
 
-    def _repaired(self, topic: str, difference: Difference, *, is_last: bool) -> Difference:
+    def _try_repair(self, topic: str, difference: Difference, *, is_last: bool) -> Difference:
         """Repairs a difference and returns it. If it was not repaired, the message has the reason.
 
         Args:
@@ -205,68 +206,68 @@ class Repair:
             MetastoreUnavailable, SessionFailed, StorageUnavailable, CommitLogError: every topic is affected.
         """
         try:
-            return self._mend(topic, difference)
-        except ENDING:
+            return self._repair(topic, difference)
+        except FATAL_ERRORS:
             raise
-        except OF_ONE_TOPIC as error:
+        except TOPIC_ERRORS as error:
             if isinstance(error, StaleRevision) and not is_last:
                 raise
-            message = f"{difference.message}; not repaired: {_said(error)}"
-            if difference.trouble is Trouble.FOREIGN:
-                message = f"no commit contains this file, and queries read it; move it away: {_said(error)}"
+            message = f"{difference.message}; not repaired: {_error_text(error)}"
+            if difference.kind is DifferenceKind.FOREIGN:
+                message = f"no commit contains this file, and queries read it; move it away: {_error_text(error)}"
             return dataclasses.replace(difference, message=message, ops=(), moves=())
 
-    def _mend(self, topic: str, difference: Difference) -> Difference:
+    def _repair(self, topic: str, difference: Difference) -> Difference:
         executor, files = self.executor(), self.settings.files
-        if difference.trouble is Trouble.TABLE and difference.ops:
+        if difference.kind is DifferenceKind.TABLE and difference.ops:
             publish_schema(topic, self.log.state.topics[topic], self.settings)
         for op in difference.ops:
             if isinstance(op, CreateTable):
                 executor.ensure_database(op.table.database)
             executor.execute(op)
-        if difference.trouble is Trouble.LOST:
+        if difference.kind is DifferenceKind.LOST:
             note = "The files are missing: see headrace verify, headrace backfill and headrace accept-missing.\n"
-            files.put(f"{difference.where}/{LOST_NOTE}", note.encode())
-        return self._set_aside(difference) if difference.moves else difference
+            files.put(f"{difference.where}/{MISSING_FILES_NOTE}", note.encode())
+        return self._move_foreign_file(difference) if difference.moves else difference
 
-    def _set_aside(self, difference: Difference) -> Difference:
+    def _move_foreign_file(self, difference: Difference) -> Difference:
         """Moves a file that no commit contains to the topic's directory `_foreign`. Returns the difference with the new
         path."""
         files, ((source, wanted),) = self.settings.files, difference.moves
         directory = wanted.rpartition("/")[0]
-        for tried in range(NAMES_TRIED_MAX):
-            taken = {f"{directory}/{name}" for name in files.children(directory)}
-            target = next(name for name in _numbered(wanted) if name not in taken)
+        for attempt in range(MOVE_ATTEMPTS_MAX):
+            used_paths = {f"{directory}/{name}" for name in files.children(directory)}
+            target = next(name for name in _numbered_names(wanted) if name not in used_paths)
             try:
-                is_there = files.set_aside(source, target)
+                is_moved = files.set_aside(source, target)
                 break
             except FileExistsError:
-                if tried == NAMES_TRIED_MAX - 1:
+                if attempt == MOVE_ATTEMPTS_MAX - 1:
                     raise
-        message = _said_of_foreign(target) if is_there else "no commit contains this file; it was deleted meanwhile"
+        message = _foreign_message(target) if is_moved else "no commit contains this file; it was deleted meanwhile"
         return dataclasses.replace(difference, message=message, moves=((source, target),))
 
     def _compare_kind(self, topic: str, kind: FileKind) -> Iterator[Difference]:
         before = self.log.read_state()
         if not _has_table(before.topics[topic], kind):
             return
-        named = self._table(topic, before.topics[topic], kind)
-        current = self.executor().table(named.database, named.name)
-        is_ours = current is not None and current.topic == topic
-        existing = self.executor().partitions(named.database, named.name) if is_ours else {}
-        directories = self._listed(topic, before, kind) if self.deep else {}
+        table = self._table(topic, before.topics[topic], kind)
+        current = self.executor().table(table.database, table.name)
+        is_own_table = current is not None and current.topic == topic
+        existing = self.executor().partitions(table.database, table.name) if is_own_table else {}
+        directories = self._listed_files(topic, before, kind) if self.deep else {}
         state = self.log.read_state()
         try:
-            wanted = self._with_instant(topic, current, self._table(topic, state.topics[topic], kind))
+            wanted = self._with_complete_until(topic, current, self._table(topic, state.topics[topic], kind))
             ops = plan_table(current, wanted)
         except ForeignTable as error:
-            yield Difference(topic, Trouble.TABLE, named.full_name, str(error))
+            yield Difference(topic, DifferenceKind.TABLE, table.full_name, str(error))
             return
         if ops:
-            yield Difference(topic, Trouble.TABLE, named.full_name, _said_of_table(ops), ops)
+            yield Difference(topic, DifferenceKind.TABLE, table.full_name, _table_message(ops), ops)
         if read_cursor(self.log.storage, FILES).position(topic) < state.topics[topic].commit_number:
             message = "commits are pending; the next load applies them"
-            yield Difference(topic, Trouble.PENDING, named.full_name, message)
+            yield Difference(topic, DifferenceKind.PENDING, table.full_name, message)
             return
         committed = self._directories(topic, state, kind)
         yield from self._partitions(topic, wanted, existing, committed)
@@ -276,15 +277,15 @@ class Repair:
         self, topic: str, table: TableState, existing: Mapping[PartitionValues, str], committed: Directories
     ) -> Iterator[Difference]:
         location = self.settings.files.location
-        places = {
+        locations = {
             partition_values(time_partition): location(directory)
             for time_partition, (directory, _) in committed.items()
         }
-        gone = set(existing) - set(places) if self.deep else set()
-        for op in plan_partitions(table, existing, places, gone):
-            yield Difference(topic, Trouble.PARTITIONS, table.full_name, _said_of_partitions(op), (op,))
+        dropped = set(existing) - set(locations) if self.deep else set()
+        for op in plan_partitions(table, existing, locations, dropped):
+            yield Difference(topic, DifferenceKind.PARTITIONS, table.full_name, _partitions_message(op), (op,))
 
-    def _listed(self, topic: str, state: LoaderState, kind: FileKind) -> dict[str, tuple[str, ...]]:
+    def _listed_files(self, topic: str, state: LoaderState, kind: FileKind) -> dict[str, tuple[str, ...]]:
         """Returns the files of a topic that queries read, found by listing: for each directory of a time partition, the
         names of its files.
 
@@ -295,7 +296,8 @@ class Repair:
         directories = (directory for directory, _ in self._directories(topic, state, kind).values())
         children = self.settings.files.children
         return {
-            directory: tuple(n for n in children(directory) if not n.startswith(HIDDEN)) for directory in directories
+            directory: tuple(name for name in children(directory) if not name.startswith(HIDDEN_PREFIXES))
+            for directory in directories
         }
 
     def _directories(self, topic: str, state: LoaderState, kind: FileKind) -> Directories:
@@ -325,7 +327,9 @@ class Repair:
             for name in sorted(set(directories[directory]) - names):
                 target = f"{topic_directory(state.directory, kind)}/{FOREIGN_DIRECTORY}/{time_partition}/{name}"
                 moves = ((f"{directory}/{name}", target),)
-                yield Difference(topic, Trouble.FOREIGN, f"{directory}/{name}", _said_of_foreign(target), moves=moves)
+                yield Difference(
+                    topic, DifferenceKind.FOREIGN, f"{directory}/{name}", _foreign_message(target), moves=moves
+                )
             lost = [name for name in sorted(names) if self.settings.files.length(f"{directory}/{name}") is None]
             if lost:
                 message = (
@@ -333,13 +337,13 @@ class Repair:
                     f"`headrace backfill {topic}`, or accept the loss with `headrace accept-missing {topic} "
                     f"--time-partition {time_partition}`"
                 )
-                yield Difference(topic, Trouble.LOST, directory, message)
+                yield Difference(topic, DifferenceKind.LOST, directory, message)
 
     def _table(self, topic: str, state: TopicState, kind: FileKind) -> TableState:
-        made = quarantine_table if kind is FileKind.QUARANTINE else data_table
-        return made(topic, state, self.settings, f"{state.commit_number}-{self.new_run_id()}")
+        define_table = quarantine_table if kind is FileKind.QUARANTINE else data_table
+        return define_table(topic, state, self.settings, f"{state.commit_number}-{self.new_run_id()}")
 
-    def _with_instant(self, topic: str, current: TableState | None, wanted: TableState) -> TableState:
+    def _with_complete_until(self, topic: str, current: TableState | None, wanted: TableState) -> TableState:
         """Returns the table definition `wanted`, with `headrace.complete_until` added if the table does not exist
         (`current` is None) and must be created again. Existing tables get the property from loads."""
         known = read_completeness(self.log.storage).topics.get(topic)
@@ -353,22 +357,22 @@ def _has_table(state: TopicState, kind: FileKind) -> bool:
     return kind is FileKind.DATA or bool(state.quarantine.files)
 
 
-def _numbered(name: str) -> Iterator[str]:
+def _numbered_names(name: str) -> Iterator[str]:
     yield name
     yield from (f"{name}.{number}" for number in itertools.count(1))
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     if isinstance(error, OSError):
         return f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
     return str(error)
 
 
-def _said_of_foreign(target: str) -> str:
+def _foreign_message(target: str) -> str:
     return f"no commit contains this file, and queries read it; moved to {target}"
 
 
-def _said_of_table(ops: tuple[Op, ...]) -> str:
+def _table_message(ops: tuple[Op, ...]) -> str:
     changes = next((op for op in ops if isinstance(op, SetProperties)), None)
     if changes is None or any(isinstance(op, CreateTable) for op in ops):
         return "the table does not exist"
@@ -376,21 +380,25 @@ def _said_of_table(ops: tuple[Op, ...]) -> str:
     return f"the table was altered: {', '.join(names)}"
 
 
-def _said_of_partitions(op: Op) -> str:
+def _partitions_message(op: Op) -> str:
     match op:
         case AddPartitions(partitions=partitions):
-            return f"{_counted(len(partitions))} missing: {_named([one.values for one in partitions])}"
+            names = _partition_names([partition.values for partition in partitions])
+            return f"{_partition_count_text(len(partitions))} missing: {names}"
         case SetPartitionLocation(partition=partition):
-            return f"the partition {_named([partition.values])} has another location than {partition.location}"
+            return (
+                f"the partition {_partition_names([partition.values])} has another location than {partition.location}"
+            )
         case DropPartitions(values=values):
-            return f"no commit contains {_named(values)}: {_counted(len(values))} dropped; the files stay"
+            count = _partition_count_text(len(values))
+            return f"no commit contains {_partition_names(values)}: {count} dropped; the files stay"
     raise AssertionError(f"expected an operation on partitions, found {op!r}")
 
 
-def _counted(number: int) -> str:
+def _partition_count_text(number: int) -> str:
     return "1 partition is" if number == 1 else f"{number:,} partitions are"
 
 
-def _named(values: list[PartitionValues] | tuple[PartitionValues, ...]) -> str:
-    named = ["/".join(one) for one in values[:TIME_PARTITIONS_NAMED_MAX]]
-    return ", ".join(named) + (", …" if len(values) > len(named) else "")
+def _partition_names(values: list[PartitionValues] | tuple[PartitionValues, ...]) -> str:
+    names = ["/".join(one) for one in values[:TIME_PARTITIONS_NAMED_MAX]]
+    return ", ".join(names) + (", …" if len(values) > len(names) else "")

@@ -65,12 +65,12 @@ class SchemaApplier:
         if step.state.quarantine.files:
             wanted.append(quarantine_table(step.topic, step.state, self._settings, revision))
         publish_schema(step.topic, step.state, self._settings)
-        are_late = [self._bring(table, step) for table in wanted]
-        view = None if any(are_late) else self._settings.latest_view(step.topic, step.state)
+        are_newer = [self._update_table(table, step) for table in wanted]
+        view = None if any(are_newer) else self._settings.latest_view(step.topic, step.state)
         if view is not None:
-            self._bring_view(view, step)
+            self._update_view(view, step)
 
-    def _bring(self, wanted: TableState, step: Step) -> bool:
+    def _update_table(self, wanted: TableState, step: Step) -> bool:
         """Creates the table, or alters it to the definition `wanted`. Returns whether it was left unchanged because a
         newer commit has already changed it.
 
@@ -85,7 +85,7 @@ class SchemaApplier:
         for attempt in range(ATTEMPTS_MAX):
             current = executor.table(wanted.database, wanted.name)
             operations = plan_table(current, wanted)
-            if current is not None and self._is_late(current, step.state.commit_number):
+            if current is not None and self._is_newer(current, step.state.commit_number):
                 return True
             if current is None and step.since > 0:
                 # The table was dropped with its partitions, so all partitions are created again.
@@ -100,7 +100,7 @@ class SchemaApplier:
                     raise
         return False
 
-    def _bring_view(self, view: ReplaceView, step: Step) -> None:
+    def _update_view(self, view: ReplaceView, step: Step) -> None:
         """Creates or replaces the view that shows the topic's table with the fields of the newest schema version. If
         another object has its name or the statement is refused, that is only reported as a warning of `step`, because
         no row depends on the view."""
@@ -116,14 +116,14 @@ class SchemaApplier:
         except StatementRefused as error:
             step.warn(f"topic {step.topic}: its view {view.database}.{view.name} was not created: {error.reason}")
 
-    def _is_late(self, current: TableState, commit_number: int) -> bool:
+    def _is_newer(self, current: TableState, commit_number: int) -> bool:
         """Whether a newer commit than `commit_number` has already changed the table. A number above the log's newest
         commit belongs to a log that was lost, and is ignored.
 
         Args:
             current: the table as it is in the metastore.
         """
-        return commit_number < _slot(current.revision) <= self._head()
+        return commit_number < _commit_number_of(current.revision) <= self._head()
 
 
 def publish_schema(topic: str, state: TopicState, settings: TableSettings) -> None:
@@ -170,6 +170,6 @@ def quarantine_table(topic: str, state: TopicState, settings: TableSettings, rev
     )
 
 
-def _slot(revision: str | None) -> int:
+def _commit_number_of(revision: str | None) -> int:
     text = (revision or "").partition("-")[0]
     return int(text) if text.isdecimal() else 0

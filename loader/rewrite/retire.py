@@ -90,7 +90,7 @@ class Retirement:
     def _mend_partitions(self, topic: str, committed: TopicCommit, state: LoaderState) -> None:
         for kind in sorted({rewrite.kind for rewrite in committed.rewrites}):
             time_partitions = {rewrite.time_partition for rewrite in committed.rewrites if rewrite.kind is kind}
-            self._partitions.bring(topic, state.topics[topic], kind, time_partitions, state.commit_number)
+            self._partitions.update(topic, state.topics[topic], kind, time_partitions, state.commit_number)
 
     def _replaced(self, topic: str, committed: TopicCommit, commit_number: int, state: LoaderState) -> Sequence[str]:
         """Returns the paths of the files that a rewrite of a topic made unused: all files that the rewritten time

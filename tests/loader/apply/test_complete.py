@@ -15,7 +15,13 @@ from headrace.hive_ddl.executors.base import Executor
 from headrace.hive_ddl.ops import SetProperties
 from headrace.hive_ddl.table import COMPLETE_UNTIL, REVISION, TOPIC
 from headrace.loader.apply import complete
-from headrace.loader.apply.complete import STEP_MS, TopicCompleteness, advanced, instant_text, read_completeness
+from headrace.loader.apply.complete import (
+    STEP_MS,
+    TopicCompleteness,
+    instant_text,
+    next_completeness,
+    read_completeness,
+)
 from headrace.loader.commit.state import FileTotals, PartitionState, TopicState
 from headrace.loader.plan.discover import DiscoveredTopic, PartitionOffsets
 from headrace.loader.report import RunReport
@@ -39,68 +45,68 @@ def found(*ends: int, start: int = 0, error: str = "", topic_id: str = "id-1") -
 
 
 def test_a_topic_read_to_its_ends_is_complete_until_the_time_of_their_request() -> None:
-    one = advanced(None, state_of(5, 7), found(5, 7), T0 + 59 * MINUTE_MS, is_followed=True)
+    one = next_completeness(None, state_of(5, 7), found(5, 7), T0 + 59 * MINUTE_MS, is_applied=True)
     assert one == TopicCompleteness("id-1", until_ms=T0)
-    assert advanced(one, state_of(5, 7), found(5, 7), T0 + STEP_MS, is_followed=True).until_ms == T0 + STEP_MS
+    assert next_completeness(one, state_of(5, 7), found(5, 7), T0 + STEP_MS, is_applied=True).until_ms == T0 + STEP_MS
 
 
 def test_empty_partitions_do_not_delay_completeness() -> None:
-    assert advanced(None, state_of(5), found(5, 0), T0, is_followed=True).until_ms == T0
+    assert next_completeness(None, state_of(5), found(5, 0), T0, is_applied=True).until_ms == T0
     emptied = DiscoveredTopic("orders", "id-1", (PartitionOffsets(0, 0, 8, 8, 8),), {})
-    assert advanced(None, state_of(), emptied, T0, is_followed=True).until_ms == T0
+    assert next_completeness(None, state_of(), emptied, T0, is_applied=True).until_ms == T0
 
 
 def test_ends_reached_by_several_loads_complete_the_topic_until_their_request() -> None:
-    one = advanced(None, state_of(100), found(1_000), T0, is_followed=True)
+    one = next_completeness(None, state_of(100), found(1_000), T0, is_applied=True)
     assert (one.until_ms, one.asked_ms, one.ends) == (0, T0, {0: 1_000})
-    two = advanced(one, state_of(900), found(1_800), T0 + STEP_MS, is_followed=True)
+    two = next_completeness(one, state_of(900), found(1_800), T0 + STEP_MS, is_applied=True)
     assert two == one, "older ends are reached first"
-    three = advanced(two, state_of(1_000), found(2_000), T0 + 2 * STEP_MS, is_followed=True)
+    three = next_completeness(two, state_of(1_000), found(2_000), T0 + 2 * STEP_MS, is_applied=True)
     assert (three.until_ms, three.asked_ms, three.ends) == (T0, T0 + 2 * STEP_MS, {0: 2_000})
 
 
 def test_an_open_transaction_delays_completeness_until_it_ends() -> None:
     held = DiscoveredTopic("orders", "id-1", (PartitionOffsets(0, 0, 0, 8, 10),), {})
-    one = advanced(None, state_of(8), held, T0, is_followed=True)
+    one = next_completeness(None, state_of(8), held, T0, is_applied=True)
     assert one.until_ms == 0
     still = DiscoveredTopic("orders", "id-1", (PartitionOffsets(0, 0, 0, 12, 14),), {})
-    assert advanced(one, state_of(12), still, T0 + STEP_MS, is_followed=True).until_ms == T0
+    assert next_completeness(one, state_of(12), still, T0 + STEP_MS, is_applied=True).until_ms == T0
 
 
 def test_completeness_does_not_advance_without_offsets_of_all_partitions() -> None:
     for one in (found(5, error="no leader"), None, found(5, topic_id="id-2")):
-        assert advanced(None, state_of(5), one, T0, is_followed=True) == TopicCompleteness("id-1")
-    waiting = advanced(None, state_of(5), found(5), T0, is_followed=False)
+        assert next_completeness(None, state_of(5), one, T0, is_applied=True) == TopicCompleteness("id-1")
+    waiting = next_completeness(None, state_of(5), found(5), T0, is_applied=False)
     assert waiting.until_ms == 0
-    assert advanced(waiting, state_of(5), None, T0 + STEP_MS, is_followed=True).until_ms == T0
+    assert next_completeness(waiting, state_of(5), None, T0 + STEP_MS, is_applied=True).until_ms == T0
 
 
 def test_recreated_topic_drops_the_ends_of_its_predecessor() -> None:
-    one = advanced(None, state_of(1), found(9), T0, is_followed=True)
-    again = advanced(one, state_of(0, topic_id="id-2"), None, T0, is_followed=True)
+    one = next_completeness(None, state_of(1), found(9), T0, is_applied=True)
+    again = next_completeness(one, state_of(0, topic_id="id-2"), None, T0, is_applied=True)
     assert again == TopicCompleteness("id-2")
 
 
 def test_completeness_decreases_only_if_the_clock_was_ahead() -> None:
-    wrong = advanced(None, state_of(5), found(5), T0 + 10**11, is_followed=True)
-    assert advanced(wrong, state_of(5), found(5), T0, is_followed=True).until_ms == T0
-    right = advanced(None, state_of(5), found(5), T0, is_followed=True)
-    assert advanced(right, state_of(5), found(9), T0 + MINUTE_MS, is_followed=True).until_ms == T0
+    wrong = next_completeness(None, state_of(5), found(5), T0 + 10**11, is_applied=True)
+    assert next_completeness(wrong, state_of(5), found(5), T0, is_applied=True).until_ms == T0
+    right = next_completeness(None, state_of(5), found(5), T0, is_applied=True)
+    assert next_completeness(right, state_of(5), found(9), T0 + MINUTE_MS, is_applied=True).until_ms == T0
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30), st.booleans()), max_size=20))
 def test_every_message_stored_before_complete_until_was_read(steps: list[tuple[int, int, bool]]) -> None:
     """Messages arrive and loads read some of them. All messages stored before `complete_until` must have been read."""
     known, end, read, ends_at = None, 0, 0, {0: 0}
-    for number, (come, taken, is_followed) in enumerate(steps, start=1):
+    for number, (come, taken, is_applied) in enumerate(steps, start=1):
         now_ms = number * STEP_MS
         end += come
         ends_at[now_ms] = end
-        if is_followed:
+        if is_applied:
             read = min(end, read + taken)
-        known = advanced(known, state_of(read), found(end), now_ms, is_followed=is_followed)
+        known = next_completeness(known, state_of(read), found(end), now_ms, is_applied=is_applied)
         assert ends_at[known.until_ms] <= read
-        if read == end and is_followed:
+        if read == end and is_applied:
             assert known.until_ms == now_ms
 
 
@@ -244,7 +250,7 @@ def test_a_table_changed_by_a_later_load_is_not_overwritten(world: World) -> Non
         ports = world.ports()
         late = dataclasses.replace(ports.complete_until, head=lambda: 2)
         until = {"orders": found(10)}
-        late.note(ports.log.read_state(), until, T0 + STEP_MS, failed=frozenset(), run_id=f"w{revision}")
+        late.update(ports.log.read_state(), until, T0 + STEP_MS, failed=frozenset(), run_id=f"w{revision}")
         assert (written_value(world) == instant_text(T0 + STEP_MS)) is (revision != "2-other")
         world.log().storage.remove("complete.json")
 
@@ -327,6 +333,6 @@ def test_tables_with_the_current_value_cause_no_metastore_request(world: World) 
     until = dataclasses.replace(ports.complete_until, executor=opened)
     same = {"orders": found(10)}
     state = ports.log.read_state()
-    assert until.note(state, same, T0 + MINUTE_MS, failed=frozenset(), run_id="w") == ()
-    (warning,) = until.note(state, same, T0 + STEP_MS, failed=frozenset(), run_id="w")
+    assert until.update(state, same, T0 + MINUTE_MS, failed=frozenset(), run_id="w") == ()
+    (warning,) = until.update(state, same, T0 + STEP_MS, failed=frozenset(), run_id="w")
     assert "unexpected metastore request" in warning

@@ -17,11 +17,11 @@ from headrace.hive_ddl.ops import CreateTable, DropTable, SetProperties
 from headrace.hive_ddl.table import COMPLETE_UNTIL, REVISION, SCHEMA_LITERAL, SCHEMA_URL, VERSION, TableState
 from headrace.loader.apply.repair import (
     FOREIGN_DIRECTORY,
-    LOST_NOTE,
-    NAMES_TRIED_MAX,
+    MISSING_FILES_NOTE,
+    MOVE_ATTEMPTS_MAX,
     Difference,
+    DifferenceKind,
     Repair,
-    Trouble,
 )
 from headrace.loader.apply.schema import ATTEMPTS_MAX
 from headrace.loader.errors import StorageUnavailable
@@ -48,8 +48,8 @@ def repair(world: World, *, deep: bool = True) -> Repair:
     return Repair(world.log(), lambda: world.hive, world.tables(), world._new_run_id, deep)
 
 
-def troubles(differences: tuple[Difference, ...]) -> list[Trouble]:
-    return [one.trouble for one in differences]
+def kinds(differences: tuple[Difference, ...]) -> list[DifferenceKind]:
+    return [one.kind for one in differences]
 
 
 def check_repaired(world: World, before: tuple[dict[object, TableState], dict[object, object]]) -> None:
@@ -80,7 +80,7 @@ def test_tables_are_restored_in_an_empty_metastore(world: World) -> None:
     world.hive.parts.clear()
     world.hive.databases.clear()
     found = repair(world, deep=False).repair_topic("orders")
-    assert troubles(found) == [Trouble.TABLE, Trouble.PARTITIONS]
+    assert kinds(found) == [DifferenceKind.TABLE, DifferenceKind.PARTITIONS]
     assert all(one.is_repairable for one in found)
     assert world.hive.databases == {"headrace"}
     check_repaired(world, before)
@@ -97,7 +97,7 @@ def test_a_table_with_a_type_too_long_for_the_metastore_is_restored(world: World
     run_load(world.ports(), world.settings)
     before = world.hive.tables.pop(("headrace", "wide"))
     found = repair(world).repair_topic("wide")
-    assert found[0].trouble is Trouble.TABLE
+    assert found[0].kind is DifferenceKind.TABLE
     assert world.hive.tables["headrace", "wide"].properties[SCHEMA_URL] == before.properties[SCHEMA_URL]
     assert repair(world).compare("wide") == ()
 
@@ -108,7 +108,7 @@ def test_an_altered_table_gets_its_properties_back_and_keeps_foreign_ones(world:
     odd = {**table.properties, SCHEMA_LITERAL: "{}", VERSION: "77", "of.others": "x"}
     world.hive.tables[TABLE] = dataclasses.replace(table, properties=odd)
     (found,) = repair(world).repair_topic("orders")
-    assert found.trouble is Trouble.TABLE
+    assert found.kind is DifferenceKind.TABLE
     assert found.message.endswith(f": {SCHEMA_LITERAL}, {VERSION}")
     check_repaired(world, before)
     assert world.hive.tables[TABLE].properties["of.others"] == "x"
@@ -145,7 +145,7 @@ def test_dropped_moved_and_added_partitions_are_repaired(world: World) -> None:
     (moved,) = repair(world, deep=False).compare("orders")
     assert re.search(rf"\b2026-01-01/00\b.*\bfile://{world.warehouse}/orders/dt=2026-01-01/hr=00$", moved.message)
     found = repair(world).repair_topic("orders")
-    assert troubles(found) == [Trouble.PARTITIONS] * 2
+    assert kinds(found) == [DifferenceKind.PARTITIONS] * 2
     assert re.search(r"\b2020-01-01/00\b.*\b1 partition\b", found[1].message)
     check_repaired(world, before)
     del world.hive.parts[TABLE][TIME_PARTITION]
@@ -161,7 +161,7 @@ def test_foreign_files_are_moved_to_the_foreign_directory(world: World) -> None:
     (directory / "_hidden").write_bytes(b"")
     assert repair(world, deep=False).compare("orders") == ()
     (found,) = repair(world).repair_topic("orders")
-    assert found.trouble is Trouble.FOREIGN
+    assert found.kind is DifferenceKind.FOREIGN
     moved = world.warehouse / "orders" / FOREIGN_DIRECTORY / "dt=2026-01-01" / "hr=00" / "notes.txt"
     assert moved.read_bytes() == b"mine"
     assert not (directory / "notes.txt").exists()
@@ -190,7 +190,7 @@ def test_a_foreign_directory_is_moved_with_its_content(world: World) -> None:
         (directory / "sub" / "deep").mkdir(parents=True)
         (directory / "sub" / "deep" / "x").write_text(f"mine{number}")
         (found,) = repair(world).repair_topic("orders")
-        assert (found.trouble, found.is_repairable) == (Trouble.FOREIGN, True)
+        assert (found.kind, found.is_repairable) == (DifferenceKind.FOREIGN, True)
         moved = world.warehouse / "orders" / FOREIGN_DIRECTORY / "dt=2026-01-01" / "hr=00" / f"sub{number}"
         assert (moved / "deep" / "x").read_text() == f"mine{number}"
     assert repair(world).compare("orders") == ()
@@ -203,7 +203,7 @@ def test_one_of_two_concurrent_repairs_moves_a_file(world: World) -> None:
     slow = repair(world)
     differences = slow.compare("orders")
     repair(world).repair_topic("orders")
-    (found,) = [slow._mend("orders", one) for one in differences]
+    (found,) = [slow._repair("orders", one) for one in differences]
     assert FOREIGN_DIRECTORY not in found.message
     moved = world.warehouse / "orders" / FOREIGN_DIRECTORY / "dt=2026-01-01" / "hr=00"
     assert [path.name for path in moved.iterdir()] == ["x"]
@@ -234,9 +234,9 @@ def test_an_unmovable_file_is_reported_and_the_rest_is_repaired(world: World) ->
     (world.warehouse / "orders" / FOREIGN_DIRECTORY).write_text("a file where the directory would be")
     world.hive.parts.clear()
     partitions, foreign = repair(world).repair_topic("orders")
-    assert (partitions.trouble, partitions.is_repairable) == (Trouble.PARTITIONS, True)
-    assert (foreign.trouble, foreign.is_repairable, foreign.where) == (
-        Trouble.FOREIGN,
+    assert (partitions.kind, partitions.is_repairable) == (DifferenceKind.PARTITIONS, True)
+    assert (foreign.kind, foreign.is_repairable, foreign.where) == (
+        DifferenceKind.FOREIGN,
         False,
         "orders/dt=2026-01-01/hr=00/x",
     )
@@ -258,14 +258,14 @@ def test_number_of_tried_target_names_is_limited(world: World, monkeypatch: pyte
     (found,) = repair(world).repair_topic("orders")
     assert not found.is_repairable
     assert found.message.endswith(f": File exists: {tried[0]}")
-    assert len(tried) == NAMES_TRIED_MAX
+    assert len(tried) == MOVE_ATTEMPTS_MAX
 
 
 def test_an_unreadable_table_is_a_finding(world: World) -> None:
     world.hive.refused[TABLE] = "no leave"
     for found in (repair(world).compare("orders"), repair(world).repair_topic("orders")):
         (one,) = found
-        assert (one.trouble, one.is_repairable, one.where) == (Trouble.UNKNOWN, False, "headrace.orders")
+        assert (one.kind, one.is_repairable, one.where) == (DifferenceKind.UNKNOWN, False, "headrace.orders")
         assert re.search(r"\bheadrace\.orders: no leave$", one.message)
 
 
@@ -283,7 +283,7 @@ def test_a_refused_change_is_reported_and_the_rest_is_repaired(world: World) -> 
     world.hive.execute = refusing  # type: ignore[method-assign]
     reported: list[Difference] = []
     found = repair(world).repair_topic("orders", reported.append)
-    assert troubles(found) == [Trouble.PARTITIONS, Trouble.TABLE]
+    assert kinds(found) == [DifferenceKind.PARTITIONS, DifferenceKind.TABLE]
     assert [one.is_repairable for one in found] == [True, False]
     assert re.search(rf": {VERSION}; .*\bheadrace\.orders: no leave$", found[1].message)
     assert tuple(reported) == found
@@ -304,7 +304,10 @@ def test_attempts_on_a_constantly_changing_table_are_limited(world: World) -> No
 
     world.hive.execute = racing  # type: ignore[method-assign]
     found = repair(world).repair_topic("orders")
-    assert [(one.trouble, one.is_repairable) for one in found] == [(Trouble.PARTITIONS, True), (Trouble.TABLE, False)]
+    assert [(one.kind, one.is_repairable) for one in found] == [
+        (DifferenceKind.PARTITIONS, True),
+        (DifferenceKind.TABLE, False),
+    ]
     assert re.search(rf": {VERSION}; .*\bheadrace\.orders\b.*\b1\b.*\b2\b", found[1].message)
     assert len(tried) == ATTEMPTS_MAX
 
@@ -329,7 +332,7 @@ def test_repairs_before_a_concurrent_table_change_are_reported(world: World) -> 
     world.hive.execute = racing  # type: ignore[method-assign]
     reported: list[Difference] = []
     found = repair(world).repair_topic("orders", reported.append)
-    assert troubles(found) == [Trouble.FOREIGN, Trouble.TABLE]
+    assert kinds(found) == [DifferenceKind.FOREIGN, DifferenceKind.TABLE]
     assert tuple(reported) == found
 
 
@@ -356,10 +359,10 @@ def test_a_missing_directory_is_reported_and_created_for_queries(world: World) -
     files = len(list(directory.iterdir()))
     shutil.rmtree(directory)
     (found,) = repair(world).repair_topic("orders")
-    assert (found.trouble, found.is_repairable) == (Trouble.LOST, False)
+    assert (found.kind, found.is_repairable) == (DifferenceKind.LOST, False)
     assert f"{files} of {files} " in found.message
     assert "headrace accept-missing orders --time-partition dt=2026-01-01/hr=00" in found.message
-    assert (directory / LOST_NOTE).is_file()
+    assert (directory / MISSING_FILES_NOTE).is_file()
     accept_missing(world.rewrites(), "orders", [FileKind.DATA], "dt=2026-01-01/hr=00", is_dry=False)
     assert repair(world).compare("orders") == ()
     assert world.hive.parts[TABLE] == {}
@@ -382,7 +385,7 @@ def test_pending_commits_are_left_to_the_next_load(world: World) -> None:
     run_load(world.ports(), world.settings)
     world.hive.failure = None
     (found,) = repair(world).compare("orders")
-    assert (found.trouble, found.is_repairable) == (Trouble.PENDING, False)
+    assert (found.kind, found.is_repairable) == (DifferenceKind.PENDING, False)
     run_load(world.ports(), world.settings)
     assert repair(world).compare("orders") == ()
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from headrace.loader.apply.engine import ApplierEngine
-from headrace.loader.apply.files import FilesApplier, _wanted_of
+from headrace.loader.apply.files import FilesApplier, _required_of_time_partition
 from headrace.loader.apply.layout import partition_values, time_partition_directory
 from headrace.loader.apply.partitions import PartitionsApplier
 from headrace.loader.apply.schema import TableSettings
@@ -262,19 +262,19 @@ RULES: Mapping[str, tuple[str, Callable[..., Any], str, str]] = {
     ),
     "live files are copied to the new generation": (
         LOAD_AND_COMPACT,
-        FilesApplier._wanted,
+        FilesApplier._required,
         "names = None if time_partition in rewritten else frozenset(added[time_partition])",
         "names = frozenset(added.get(time_partition, {}))",
     ),
     "live files are copied before the partition moves": (
         LOAD_AND_COMPACT,
-        FilesApplier._bring,
-        "self.files.bring(topic, source, one.name)",
+        FilesApplier._link,
+        "self.files.bring(topic, source, file.path)",
         "pass",
     ),
     "later files are added to the newest generation": (
         LOAD_AND_COMPACT,
-        _wanted_of,
+        _required_of_time_partition,
         "newest = generation_at(indexed, step.commit_number)",
         "newest = 0",
     ),
