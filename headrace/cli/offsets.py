@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from headrace.loader.commit.commit_log import CommitLog
     from headrace.loader.commit.state import LoaderState
     from headrace.loader.inspect.offsets import PartitionStatus
-    from headrace.loader.offsets.choose import Choice, LogBounds, Moved
+    from headrace.loader.offsets.choose import Choice, LogBounds, OffsetChange
     from headrace.loader.plan.discover import Discovery
 
 KEYS = ("kafka.bootstrap_servers", "loader.warehouse")
@@ -221,13 +221,13 @@ def run_skip(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def run_set(args: argparse.Namespace, settings: Settings) -> int:
-    from headrace.loader.offsets.choose import set_next
+    from headrace.loader.offsets.choose import set_next_offset
 
     bounds, note = _bounds(settings, args.topic, args.partition)
     return _commit_choice(
         args,
         settings,
-        lambda state: set_next(state, args.topic, args.partition, args.offset, args.reason, bounds),
+        lambda state: set_next_offset(state, args.topic, args.partition, args.offset, args.reason, bounds),
         note,
     )
 
@@ -289,11 +289,11 @@ def _connect_offsets(path: str) -> tuple[Mapping[str, Mapping[int, int]], str]:
 
 
 def _camus_offsets(path: str) -> tuple[Mapping[str, Mapping[int, int]], str]:
-    from headrace.loader.offsets.camus_history import NotCamus, next_offsets
+    from headrace.loader.offsets.camus_history import CamusHistoryError, next_offsets
 
     try:
         return next_offsets(Path(path)), f"Camus' history in {path}"
-    except NotCamus as error:
+    except CamusHistoryError as error:
         raise CommandError(str(error)) from error
 
 
@@ -363,7 +363,7 @@ def _commit_choice(
     state = log.read_state()
     choice = choose(state)
     commit_number = 0
-    if choice.moved and not args.dry_run:
+    if choice.changes and not args.dry_run:
         proposal = commit_of(choice, state, run_id=new_run_id(), now_ms=now_ms(), build=current_build())
         commit_result = log.try_commit(proposal)
         if commit_result.commit is None or commit_result.refused:
@@ -397,13 +397,13 @@ def _print_choice(choice: Choice, commit_number: int, note: str, *, is_dry: bool
         print_report_line(f"left out: {len(choice.left) - LEFT_SHOWN_MAX:,} more partitions; --format json has all")
     if note:
         print_report_line(f"note: {note}", sys.stderr)
-    if not choice.moved:
+    if not choice.changes:
         print("nothing to change")
     else:
         print("dry run: nothing was committed" if is_dry else f"commit {commit_number}: {choice.reason}")
 
 
-def _partition_name(move: Moved) -> str:
+def _partition_name(move: OffsetChange) -> str:
     return styled(f"{move.topic} partition {move.partition}", "head")
 
 

@@ -40,7 +40,7 @@ class CommitChain:
     later: list[ChainFile] = field(default_factory=list)
     generations: dict[TimePartition, int] = field(default_factory=dict)
     findings: list[VerifyFinding] = field(default_factory=list)
-    is_whole: bool = True
+    is_complete: bool = True
 
 
 def read_chain(log: CommitLog, topic: str, commit_number: int) -> CommitChain:
@@ -51,9 +51,9 @@ def read_chain(log: CommitLog, topic: str, commit_number: int) -> CommitChain:
         log: the commit log, after a call of `read_state`.
         commit_number: the commit up to which all files are published.
     """
-    known = log.state.topics[topic]
+    topic_state = log.state.topics[topic]
     chain = CommitChain(commit_number)
-    ends: dict[int, int | None] = {number: one.next_offset for number, one in known.partitions.items()}
+    ends: dict[int, int | None] = {number: one.next_offset for number, one in topic_state.partitions.items()}
     replaced: dict[TimePartition, set[str]] = defaultdict(set)
     totals = {FileKind.DATA: (0, 0), FileKind.QUARANTINE: (0, 0)}
     try:
@@ -64,18 +64,18 @@ def read_chain(log: CommitLog, topic: str, commit_number: int) -> CommitChain:
             chain.findings += _compare(topic, commit, committed, ends)
             _take_files(chain, commit, committed, replaced)
             for kind in totals:
-                totals[kind] = _added(totals[kind], committed, kind)
+                totals[kind] = _add_totals(totals[kind], committed, kind)
     except CommitLogError as error:
-        chain.is_whole = False
+        chain.is_complete = False
         chain.findings.append(VerifyFinding(topic, ConsistencyCheck.COMMITS, "", str(error)))
         return chain
-    chain.findings += _begin_nowhere(topic, ends)
-    for kind, wanted in ((FileKind.DATA, known.data), (FileKind.QUARANTINE, known.quarantine)):
-        if totals[kind] != (wanted.files, wanted.records):
+    chain.findings += _check_oldest_commit(topic, ends)
+    for kind, recorded in ((FileKind.DATA, topic_state.data), (FileKind.QUARANTINE, topic_state.quarantine)):
+        if totals[kind] != (recorded.files, recorded.records):
             files, records = totals[kind]
             message = (
                 f"all commits add up to {files:,} {kind.value} files of {records:,} rows, but the loader's state has "
-                f"{wanted.files:,} files of {wanted.records:,} rows; {RESTORE}"
+                f"{recorded.files:,} files of {recorded.records:,} rows; {RESTORE}"
             )
             chain.findings.append(VerifyFinding(topic, ConsistencyCheck.COMMITS, "", message))
     chain.live.reverse()
@@ -110,30 +110,31 @@ def _compare(
     rows = _rows_by_partition(committed, FileKind.DATA), _rows_by_partition(committed, FileKind.QUARANTINE)
     for offsets in committed.ranges:
         where = f"{topic}-{offsets.partition}"
-        said = f"commit {commit.commit_number} has offsets [{offsets.start}, {offsets.end})"
+        range_text = f"commit {commit.commit_number} has offsets [{offsets.start}, {offsets.end})"
         if offsets.partition in ends and offsets.end != (end := ends[offsets.partition]):
             later = f"begin at {end}" if end is not None else "state that there was no earlier commit"
-            message = f"{said}, but the later commits {later}; {RESTORE}"
+            message = f"{range_text}, but the later commits {later}; {RESTORE}"
             yield VerifyFinding(topic, ConsistencyCheck.COMMITS, where, message)
         if offsets.counts.total != offsets.end - offsets.start:
-            message = f"{said}, but accounts for {offsets.counts.total:,} of them; {RESTORE}"
+            message = f"{range_text}, but accounts for {offsets.counts.total:,} of them; {RESTORE}"
             yield VerifyFinding(topic, ConsistencyCheck.COMMITS, where, message)
-        kept = sum(one.is_kept for one in offsets.skipped)  # each is one quarantine row with the bytes of a batch
-        counted = (offsets.counts.records, offsets.counts.quarantined + kept)
+        # Each is one quarantine row with the bytes of a batch.
+        quarantined_batches = sum(one.is_kept for one in offsets.skipped)
+        counted = (offsets.counts.records, offsets.counts.quarantined + quarantined_batches)
         found = (rows[0][offsets.partition], rows[1][offsets.partition])
         if commit.kind is CommitKind.LOAD and counted != found:
             message = (
-                f"{said}, of which {counted[0]:,} are rows and {counted[1]:,} quarantined, but its files have "
+                f"{range_text}, of which {counted[0]:,} are rows and {counted[1]:,} quarantined, but its files have "
                 f"{found[0]:,} and {found[1]:,}; {RESTORE}"
             )
             yield VerifyFinding(topic, ConsistencyCheck.COMMITS, where, message)
-        yield from _undeclared(topic, commit, offsets)
+        yield from _check_start(topic, commit, offsets)
         ends[offsets.partition] = offsets.previous
     if committed.starts_again:
         ends.clear()  # the topic was re-created here: earlier commits are checked separately
 
 
-def _undeclared(topic: str, commit: Commit, offsets: CommittedRange) -> Iterator[VerifyFinding]:
+def _check_start(topic: str, commit: Commit, offsets: CommittedRange) -> Iterator[VerifyFinding]:
     """Yields a contradiction if the range `offsets` of a commit begins too late: after the end of the partition's
     previous range (or after the offset where the log diverged), although the offsets between are neither a gap nor
     skipped."""
@@ -151,7 +152,7 @@ def _undeclared(topic: str, commit: Commit, offsets: CommittedRange) -> Iterator
         yield VerifyFinding(topic, ConsistencyCheck.COMMITS, f"{topic}-{offsets.partition}", message)
 
 
-def _begin_nowhere(topic: str, ends: dict[int, int | None]) -> Iterator[VerifyFinding]:
+def _check_oldest_commit(topic: str, ends: dict[int, int | None]) -> Iterator[VerifyFinding]:
     for partition, end in sorted(ends.items()):
         if end is not None:
             message = (
@@ -170,7 +171,7 @@ def _rows_by_partition(committed: TopicCommit, kind: FileKind) -> Counter[int]:
     return rows
 
 
-def _added(totals: tuple[int, int], committed: TopicCommit, kind: FileKind) -> tuple[int, int]:
+def _add_totals(totals: tuple[int, int], committed: TopicCommit, kind: FileKind) -> tuple[int, int]:
     """Returns the sums of a topic's files and rows after a commit, which adds files and may remove earlier ones.
 
     Args:
@@ -179,8 +180,8 @@ def _added(totals: tuple[int, int], committed: TopicCommit, kind: FileKind) -> t
         kind: the kind of files that is counted.
     """
     added = [file.records for file in committed.files if file.kind is kind]
-    taken = [rewrite for rewrite in committed.rewrites if rewrite.kind is kind]
+    rewrites = [rewrite for rewrite in committed.rewrites if rewrite.kind is kind]
     return (
-        totals[0] + len(added) - sum(len(rewrite.replaced) for rewrite in taken),
-        totals[1] + sum(added) - sum(rewrite.records for rewrite in taken),
+        totals[0] + len(added) - sum(len(rewrite.replaced) for rewrite in rewrites),
+        totals[1] + sum(added) - sum(rewrite.records for rewrite in rewrites),
     )

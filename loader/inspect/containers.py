@@ -95,11 +95,11 @@ def _skip_header(file: IO[bytes], length: int) -> bytes:
 
 def _read_long(file: IO[bytes]) -> int:
     number = 0
-    for place in range(LONG_BYTES_MAX):
+    for index in range(LONG_BYTES_MAX):
         byte = file.read(1)
         if not byte:
             raise ValueError(f"the file ends at byte {file.tell():,}, within a number")
-        number |= (byte[0] & 0x7F) << 7 * place
+        number |= (byte[0] & 0x7F) << 7 * index
         if byte[0] < 0x80:
             return (number >> 1) ^ -(number & 1)
     raise ValueError(f"the number before byte {file.tell():,} takes more than {LONG_BYTES_MAX} bytes")

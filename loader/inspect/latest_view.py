@@ -44,14 +44,14 @@ CASTABLE: Final = frozenset(
 )
 """Types of columns, without a logical type, whose values `try_cast` can convert into each other."""
 
-_LOCAL: Final = "timestampadd({unit}, {value}, timestamp_ntz'1970-01-01 00:00:00')"
-TIMES: Final[Mapping[str, str]] = MappingProxyType(
+_LOCAL_TIME: Final = "timestampadd({unit}, {value}, timestamp_ntz'1970-01-01 00:00:00')"
+TIME_EXPRESSIONS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "timestamp-micros": "timestamp_micros({value})",
         "timestamp-nanos": "timestamp_micros({value} DIV 1000)",
-        "local-timestamp-millis": _LOCAL.replace("{unit}", "MILLISECOND"),
-        "local-timestamp-micros": _LOCAL.replace("{unit}", "MICROSECOND"),
-        "local-timestamp-nanos": _LOCAL.replace("{unit}", "MICROSECOND").replace("{value}", "{value} DIV 1000"),
+        "local-timestamp-millis": _LOCAL_TIME.replace("{unit}", "MILLISECOND"),
+        "local-timestamp-micros": _LOCAL_TIME.replace("{unit}", "MICROSECOND"),
+        "local-timestamp-nanos": _LOCAL_TIME.replace("{unit}", "MICROSECOND").replace("{value}", "{value} DIV 1000"),
     }
 )
 """By logical type of a time, the expression that converts Spark's number to a timestamp."""
@@ -131,8 +131,8 @@ def _is_castable(node: Type) -> bool:
 def _expression(column: Field, siblings: list[Field]) -> str:
     inner, _ = split(column.type)
     value = quote_identifier(column.name.lower())
-    if isinstance(inner, Primitive) and inner.logical is not None and inner.logical.name in TIMES:
-        return TIMES[inner.logical.name].format(value=value)
+    if isinstance(inner, Primitive) and inner.logical is not None and inner.logical.name in TIME_EXPRESSIONS:
+        return TIME_EXPRESSIONS[inner.logical.name].format(value=value)
     if not siblings:
         return value
     kind = hive_type(Schema(inner), inner)

@@ -59,12 +59,12 @@ class LocatedMessage:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A file with an offset range that includes the wanted offset. `is_sure` means that the file must have the message
-    at the offset: it has as many messages as its range has offsets."""
+    """A file with an offset range that includes the wanted offset. `is_certain` means that the file must have the
+    message at the offset: it has as many messages as its range has offsets."""
 
     kind: FileKind
     path: str
-    is_sure: bool
+    is_certain: bool
 
 
 def locate(
@@ -81,46 +81,46 @@ def locate(
         CorruptCommit, UnsupportedFormat: a commit cannot be read.
         OSError, ValueError: a file that must be read cannot be read.
     """
-    known = log.state.topics[topic].partitions.get(partition)
-    answer = LocatedMessage(
+    partition_state = log.state.topics[topic].partitions.get(partition)
+    result = LocatedMessage(
         topic, partition, offset, OffsetFate.NOT_LOADED, "nothing of this partition has been committed"
     )
-    if known is None:
-        return answer
-    if offset >= known.next_offset:
-        return replace(answer, detail=f"the next offset to load is {known.next_offset}")
-    found = _commit_on(log, topic, partition, offset)
+    if partition_state is None:
+        return result
+    if offset >= partition_state.next_offset:
+        return replace(result, detail=f"the next offset to load is {partition_state.next_offset}")
+    found = _find_commit(log, topic, partition, offset)
     if found is None:
-        return replace(answer, fate=OffsetFate.PASSED, detail="the first load of the partition began after this offset")
+        return replace(result, fate=OffsetFate.PASSED, detail="the first load of the partition began after this offset")
     commit, offsets, later = found
-    answer = replace(
-        answer,
+    result = replace(
+        result,
         commit_number=commit.commit_number,
         run_id=commit.run_id,
         committed_at_ms=commit.committed_at_ms,
         start=offsets.start,
         end=offsets.end,
     )
-    passed = next((one for one in offsets.skipped if one.start <= offset < one.end), None)
-    if passed is not None and not passed.is_kept:
-        return replace(answer, fate=OffsetFate.SKIPPED, detail=passed.reason)
-    if passed is not None and offset != passed.start:
+    skipped = next((one for one in offsets.skipped if one.start <= offset < one.end), None)
+    if skipped is not None and not skipped.is_kept:
+        return replace(result, fate=OffsetFate.SKIPPED, detail=skipped.reason)
+    if skipped is not None and offset != skipped.start:
         # The bytes of the whole batch are one row, at its first offset.
-        first = locate(log, index, files, topic, partition, passed.start)
+        first = locate(log, index, files, topic, partition, skipped.start)
         return replace(first, offset=offset)
     if any(start <= offset < end for start, end in offsets.gaps):
-        return replace(answer, fate=OffsetFate.GAP, detail="the brokers had deleted it before it was read")
+        return replace(result, fate=OffsetFate.GAP, detail="the brokers had deleted it before it was read")
     time_partitions = later | _time_partitions(commit, topic, partition, offset)
     candidates = list(_candidates(log, index, topic, commit, time_partitions, partition, offset))
     if not candidates and time_partitions:
-        return replace(answer, fate=OffsetFate.REMOVED, detail="a later commit removed its file")
-    return _among(answer, candidates, files, offsets.counts)
+        return replace(result, fate=OffsetFate.REMOVED, detail="a later commit removed its file")
+    return _search_candidates(result, candidates, files, offsets.counts)
 
 
 TimePartition = tuple[FileKind, str]
 
 
-def _commit_on(
+def _find_commit(
     log: CommitLog, topic: str, partition: int, offset: int
 ) -> tuple[Commit, CommittedRange, set[TimePartition]] | None:
     """Returns the newest commit that read or omitted the offset, its range with the offset, and time partitions of
@@ -138,7 +138,7 @@ def _commit_on(
         committed = document.value.topics[topic]
         for offsets in committed.ranges:
             if offsets.partition == partition:
-                if _is_on(offsets, offset):
+                if _covers(offsets, offset):
                     return document.value, offsets, later
                 if offsets.previous is None:
                     return None
@@ -148,7 +148,7 @@ def _commit_on(
     return None
 
 
-def _is_on(offsets: CommittedRange, offset: int) -> bool:
+def _covers(offsets: CommittedRange, offset: int) -> bool:
     skipped = ((one.start, one.end) for one in offsets.skipped)
     spans = ((offsets.start, offsets.end), *offsets.gaps, *skipped)
     return any(start <= offset < end for start, end in spans)
@@ -192,11 +192,12 @@ def _candidates(
     commit_number = max(commit.commit_number, applied_commit_number(log, topic))
     for kind in FileKind:
         wanted = {time_partition for found, time_partition in time_partitions if found is kind}
-        for placed in published_files(index, log, topic, kind, commit_number, wanted.__contains__) if wanted else ():
-            if placed.file.since >= commit.commit_number and _spans(placed.file.ranges, partition, offset):
+        for published in published_files(index, log, topic, kind, commit_number, wanted.__contains__) if wanted else ():
+            if published.file.since >= commit.commit_number and _spans(published.file.ranges, partition, offset):
                 # A merged file may have rows of several logs, so its offset range does not prove that it has the row.
-                is_sure = placed.file.since == commit.commit_number and _is_dense(placed.file.ranges, partition, offset)
-                yield _Candidate(kind, placed.path, is_sure)
+                is_new = published.file.since == commit.commit_number
+                is_certain = is_new and _is_dense(published.file.ranges, partition, offset)
+                yield _Candidate(kind, published.path, is_certain)
 
 
 def _is_dense(ranges: Sequence[FileRange], partition: int, offset: int) -> bool:
@@ -204,29 +205,29 @@ def _is_dense(ranges: Sequence[FileRange], partition: int, offset: int) -> bool:
     return span is not None and span.records == span.last - span.first + 1
 
 
-def _among(
-    answer: LocatedMessage, candidates: Sequence[_Candidate], files: WarehouseFiles, counts: RangeCounts
+def _search_candidates(
+    result: LocatedMessage, candidates: Sequence[_Candidate], files: WarehouseFiles, counts: RangeCounts
 ) -> LocatedMessage:
-    sure = [one for one in candidates if one.is_sure][:1]
-    unsure: list[str] = []
-    for one in sure or candidates:
-        detail = _look(answer, one, files)
-        if detail is None and not one.is_sure:
-            unsure.append(one.path)
-        elif detail or one.is_sure:
-            fate = OffsetFate.QUARANTINED if one.kind is FileKind.QUARANTINE else OffsetFate.ROW
-            return replace(answer, fate=fate, detail=detail or "", files=(one.path,))
-    if unsure:
+    certain = [candidate for candidate in candidates if candidate.is_certain][:1]
+    undetermined: list[str] = []
+    for candidate in certain or candidates:
+        detail = _search_file(result, candidate, files)
+        if detail is None and not candidate.is_certain:
+            undetermined.append(candidate.path)
+        elif detail or candidate.is_certain:
+            fate = OffsetFate.QUARANTINED if candidate.kind is FileKind.QUARANTINE else OffsetFate.ROW
+            return replace(result, fate=fate, detail=detail or "", files=(candidate.path,))
+    if undetermined:
         detail = (
             "one of these files may contain the message: they are missing or not published yet, or their rows have no "
             "kafka column"
         )
-        return replace(answer, fate=OffsetFate.UNCLEAR, detail=detail, files=tuple(unsure))
-    return _of_no_row(answer, counts)
+        return replace(result, fate=OffsetFate.UNCLEAR, detail=detail, files=tuple(undetermined))
+    return _without_row(result, counts)
 
 
-def _look(answer: LocatedMessage, candidate: _Candidate, files: WarehouseFiles) -> str | None:
-    """Checks whether a file has the message at an offset. Does not open a data file that must have it (`is_sure`).
+def _search_file(result: LocatedMessage, candidate: _Candidate, files: WarehouseFiles) -> str | None:
+    """Checks whether a file has the message at an offset. Does not open a data file that must have it (`is_certain`).
 
     Args:
         answer: the result so far, with partition and offset of the message.
@@ -237,8 +238,8 @@ def _look(answer: LocatedMessage, candidate: _Candidate, files: WarehouseFiles) 
         A remark for the report if the message was found in the file, "" if it was not found, and also "" for a data
         file that was not opened. None if the file is missing or its rows have no offsets.
     """
-    wanted = (answer.partition, answer.offset)
-    if candidate.is_sure and candidate.kind is FileKind.DATA:
+    wanted = (result.partition, result.offset)
+    if candidate.is_certain and candidate.kind is FileKind.DATA:
         return "" if files.length(candidate.path) is not None else None
     try:
         with files.open(candidate.path) as file:
@@ -253,25 +254,25 @@ def _look(answer: LocatedMessage, candidate: _Candidate, files: WarehouseFiles) 
         raise ValueError(f"{files.describe(candidate.path)}: {error}") from error
 
 
-def _of_no_row(answer: LocatedMessage, counts: RangeCounts) -> LocatedMessage:
-    """Returns `answer`, the result so far, with the reason why the offset has no row.
+def _without_row(result: LocatedMessage, counts: RangeCounts) -> LocatedMessage:
+    """Returns `result`, the result so far, with the reason why the offset has no row.
 
     Args:
         counts: the offsets of the committed range around the offset, counted by kind. They show which kinds occur in
             the range, not the kind of this offset.
     """
-    words = {
+    counts_by_kind = {
         "tombstones (no value)": counts.tombstones,
         "transaction markers": counts.control,
         "messages of aborted transactions": counts.aborted,
         "offsets without a message": counts.gaps,
         "offsets of batches that could not be read": counts.corrupt,
     }
-    among = " and ".join(f"{number:,} {word}" for word, number in words.items() if number)
-    if not among:
-        return replace(answer, fate=OffsetFate.UNCLEAR, detail="no file of its commit has it: run `headrace verify`")
+    kinds = " and ".join(f"{number:,} {kind}" for kind, number in counts_by_kind.items() if number)
+    if not kinds:
+        return replace(result, fate=OffsetFate.UNCLEAR, detail="no file of its commit has it: run `headrace verify`")
     return replace(
-        answer,
+        result,
         fate=OffsetFate.NO_ROW,
-        detail=f"its range [{answer.start}, {answer.end}) contains {among}",
+        detail=f"its range [{result.start}, {result.end}) contains {kinds}",
     )

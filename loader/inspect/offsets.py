@@ -37,24 +37,30 @@ def partition_statuses(
         discovery: the topics on the brokers, None if the brokers are unavailable.
         topic: None for all topics.
     """
-    in_logs = {
+    discovered = {
         (name, found.partition): found
         for name, topic_found in (discovery.topics.items() if discovery else ())
         for found in topic_found.partitions
     }
-    loaded = {(name, number): part for name, known in state.topics.items() for number, part in known.partitions.items()}
-    chosen = {(name, number): start for name, numbers in state.starts.items() for number, start in numbers.items()}
+    loaded = {
+        (name, number): partition_state
+        for name, topic_state in state.topics.items()
+        for number, partition_state in topic_state.partitions.items()
+    }
+    start_offsets = {
+        (name, number): start for name, numbers in state.starts.items() for number, start in numbers.items()
+    }
     return tuple(
-        _status(*key, loaded.get(key), chosen.get(key), in_logs.get(key))
-        for key in sorted({*in_logs, *loaded, *chosen})
+        _status(*key, loaded.get(key), start_offsets.get(key), discovered.get(key))
+        for key in sorted({*discovered, *loaded, *start_offsets})
         if topic in (None, key[0])
     )
 
 
 def _status(
-    topic: str, partition: int, known: PartitionState | None, chosen: int | None, found: PartitionOffsets | None
+    topic: str, partition: int, loaded: PartitionState | None, start_offset: int | None, found: PartitionOffsets | None
 ) -> PartitionStatus:
-    next_offset = known.next_offset if known else chosen
+    next_offset = loaded.next_offset if loaded else start_offset
     lag = None
     if found is not None:
         lag = max(0, found.end - (found.start if next_offset is None else next_offset))
@@ -62,8 +68,8 @@ def _status(
         topic,
         partition,
         next_offset,
-        known is not None,
-        known.leader_epoch if known else -1,
+        loaded is not None,
+        loaded.leader_epoch if loaded else -1,
         found.start if found else None,
         found.end if found else None,
         lag,

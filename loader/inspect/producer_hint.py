@@ -10,7 +10,7 @@ from typing import Final
 from headrace.loader.project.quarantine import QuarantineCode
 
 FRAME_BYTES: Final = 5  # the magic byte and the schema id
-BYTES_LOOKED_AT: Final = 256
+HEAD_BYTES: Final = 256
 
 SIGNATURES: Final[Mapping[bytes, str]] = {
     b"Obj\x01": "an Avro container file: this producer sends files instead of messages",
@@ -39,14 +39,14 @@ def producer_hint(value: bytes | None, code: str) -> str:
     if not value:
         return "an empty value, which is no tombstone: a tombstone has a null value"
     if value[0] == 0 and len(value) >= FRAME_BYTES:
-        return _behind_an_id(value[FRAME_BYTES : FRAME_BYTES + BYTES_LOOKED_AT], code)
-    head = value[:BYTES_LOOKED_AT]
-    signature = next((words for start, words in SIGNATURES.items() if head.startswith(start)), "")
+        return _hint_after_schema_id(value[FRAME_BYTES : FRAME_BYTES + HEAD_BYTES], code)
+    head = value[:HEAD_BYTES]
+    signature = next((hint for start, hint in SIGNATURES.items() if head.startswith(start)), "")
     text = _text(head)
     return signature or (f"{text}: this producer has no Avro serializer" if text else "")
 
 
-def _behind_an_id(body: bytes, code: str) -> str:
+def _hint_after_schema_id(body: bytes, code: str) -> str:
     text = _text(body)
     if text in ("JSON", "XML"):
         return f"{text} behind a schema id: this producer's serializer writes another format than Avro"
@@ -62,7 +62,7 @@ def _text(head: bytes) -> str:
         return "XML"
     try:
         # The last character may have been truncated.
-        text = codecs.getincrementaldecoder("utf-8")().decode(head, final=len(head) < BYTES_LOOKED_AT)
+        text = codecs.getincrementaldecoder("utf-8")().decode(head, final=len(head) < HEAD_BYTES)
     except UnicodeDecodeError:
         return ""
     return "text" if text and all(one.isprintable() or one.isspace() for one in text) else ""

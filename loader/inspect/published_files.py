@@ -43,15 +43,15 @@ class TimePartitionFilter:
             return False
         # A day sorts before its hours: 2026-01-31 is before 2026-01-31T00.
         # (Plain text comparison gives this order.)
-        return (not self.since or _begin(time) >= _begin(self.since)) and (
-            not self.until or _begin(time) < _begin(self.until)
+        return (not self.since or _first_hour(time) >= _first_hour(self.since)) and (
+            not self.until or _first_hour(time) < _first_hour(self.until)
         )
 
 
 EVERY_TIME_PARTITION = TimePartitionFilter()
 
 
-def _begin(time: str) -> str:
+def _first_hour(time: str) -> str:
     return time if "T" in time else f"{time}T00"
 
 
@@ -87,6 +87,8 @@ def published_files(
         for time_partition, indexed in sorted(index.day(topic, kind, day).time_partitions.items()):
             if not wanted(time_partition):
                 continue
-            place = time_partition_directory(directory, kind, time_partition, generation_at(indexed, commit_number))
+            partition_directory = time_partition_directory(
+                directory, kind, time_partition, generation_at(indexed, commit_number)
+            )
             for file in live_at(indexed, commit_number):
-                yield PublishedFile(kind, time_partition, f"{place}/{file.name}", file)
+                yield PublishedFile(kind, time_partition, f"{partition_directory}/{file.name}", file)

@@ -64,12 +64,12 @@ def committed_files(log: CommitLog, topic: str | None = None) -> list[Quarantine
     """
     state = log.read_state()
     index = FileIndex(log)
-    wanted = sorted(state.topics) if topic is None else [topic] if topic in state.topics else []
+    topics = sorted(state.topics) if topic is None else [topic] if topic in state.topics else []
     return [
-        QuarantineFile(name, placed.time_partition, placed.path, placed.file.records)
-        for name in wanted
+        QuarantineFile(name, published.time_partition, published.path, published.file.records)
+        for name in topics
         if state.topics[name].quarantine.files
-        for placed in published_files(index, log, name, FileKind.QUARANTINE, state.commit_number)
+        for published in published_files(index, log, name, FileKind.QUARANTINE, state.commit_number)
     ]
 
 

@@ -95,13 +95,13 @@ def load_status(
     topics = tuple(
         _topic_status(
             topic,
-            known,
+            topic_state,
             state.starts.get(topic, {}),
             discovery,
             complete_until.get(topic, ""),
-            tuple(name for name in APPLIERS if cursors[name].position(topic) < known.commit_number),
+            tuple(name for name in APPLIERS if cursors[name].position(topic) < topic_state.commit_number),
         )
-        for topic, known in sorted(state.topics.items())
+        for topic, topic_state in sorted(state.topics.items())
     )
     waiting = tuple(sorted(set(discovery.topics) - set(state.topics))) if discovery else ()
     positions = {name: cursors[name].oldest for name in APPLIERS}
@@ -114,29 +114,29 @@ def load_status(
 
 def _topic_status(
     topic: str,
-    known: TopicState,
+    topic_state: TopicState,
     starts: Mapping[int, int],
     discovery: Discovery | None,
     complete_until: str,
     pending: Sequence[str],
 ) -> TopicStatus:
     found = discovery.topics.get(topic) if discovery else None
-    next_offsets = {number: partition.next_offset for number, partition in sorted(known.partitions.items())}
+    next_offsets = {number: partition.next_offset for number, partition in sorted(topic_state.partitions.items())}
     lag = None
     if found is not None:
-        begins = {part.partition: part.start for part in found.partitions} | dict(starts) | next_offsets
-        lag = sum(max(0, part.end - begins[part.partition]) for part in found.partitions)
+        start_offsets = {offsets.partition: offsets.start for offsets in found.partitions} | dict(starts) | next_offsets
+        lag = sum(max(0, offsets.end - start_offsets[offsets.partition]) for offsets in found.partitions)
     return TopicStatus(
         topic=topic,
-        table=known.table,
+        table=topic_state.table,
         next_offsets=next_offsets,
         lag=lag,
-        commit_number=known.commit_number,
-        files=known.data.files,
-        file_bytes_mean=known.data.bytes // known.data.files if known.data.files else None,
-        rows=known.data.records,
-        quarantined=known.quarantine.records,
-        schema_version=known.load_schema.version,
+        commit_number=topic_state.commit_number,
+        files=topic_state.data.files,
+        file_bytes_mean=topic_state.data.bytes // topic_state.data.files if topic_state.data.files else None,
+        rows=topic_state.data.records,
+        quarantined=topic_state.quarantine.records,
+        schema_version=topic_state.load_schema.version,
         complete_until=complete_until,
         pending=tuple(pending),
     )

@@ -22,7 +22,7 @@ from headrace.loader.plan.discover import DiscoveredTopic
 from headrace.loader.storage.protocols import Staged, Storage, WarehouseFiles
 from headrace.loader.work_unit import FileKind
 
-HIDDEN = (".", "_")  # prefixes of names that Hive, Spark and Pig ignore
+HIDDEN_PREFIXES = (".", "_")  # prefixes of names that Hive, Spark and Pig ignore
 
 
 def verify_topic(
@@ -45,16 +45,18 @@ def verify_topic(
     """
     chain = read_chain(log, topic, applied_commit_number(log, topic))
     findings = list(chain.findings)
-    if chain.is_whole:
+    if chain.is_complete:
         findings += _compare_index(log, index, topic, chain)
     waiting = 0
     for committed in chain.later:
         waiting += 1
-        findings += _check_waiting(topic, storage, _name(log, topic, chain, committed), committed)
+        findings += _check_waiting(topic, storage, _published_path(log, topic, chain, committed), committed)
     for committed in chain.live:
-        findings += _check_file(topic, storage.files, _name(log, topic, chain, committed), committed, checksums)
-    if chain.is_whole:
-        findings += _foreign(log, topic, storage.files, chain)
+        findings += _check_file(
+            topic, storage.files, _published_path(log, topic, chain, committed), committed, checksums
+        )
+    if chain.is_complete:
+        findings += _check_foreign_files(log, topic, storage.files, chain)
     if discovered is not None:
         findings += _compare_offsets(log, discovered)
     return TopicVerified(
@@ -68,7 +70,7 @@ def verify_topic(
     )
 
 
-def _name(log: CommitLog, topic: str, chain: CommitChain, committed: ChainFile) -> str:
+def _published_path(log: CommitLog, topic: str, chain: CommitChain, committed: ChainFile) -> str:
     file = committed.file
     generation = chain.generations.get((file.kind, file.time_partition), 0)
     directory = log.state.topics[topic].directory
@@ -84,7 +86,7 @@ def _check_waiting(topic: str, storage: Storage, name: str, committed: ChainFile
         committed: the file with its commit.
     """
     try:
-        storage.staging.keep(committed.run_id, [Staged(committed.file.staged, committed.file.length)])
+        storage.staging.persist(committed.run_id, [Staged(committed.file.staged, committed.file.length)])
     except (StorageError, OSError) as error:
         if storage.files.length(name) is None:
             message = f"the file of commit {committed.commit_number} is neither published nor staged: {error}"
@@ -101,29 +103,32 @@ def _check_file(
         committed: the file as its commit describes it.
         checksums: whether the whole file is read to compare its checksum.
     """
-    file, by = committed.file, f"committed in {committed.commit_number}"
+    file, origin = committed.file, f"committed in {committed.commit_number}"
     try:
         length = files.length(name)
         if length is None:
-            yield VerifyFinding(topic, ConsistencyCheck.PLACE, name, f"is missing; it was {by}")
+            yield VerifyFinding(topic, ConsistencyCheck.PLACE, name, f"is missing; it was {origin}")
         elif length != file.length:
             yield VerifyFinding(
-                topic, ConsistencyCheck.LENGTH, name, f"has {length:,} bytes instead of {file.length:,}, as {by}"
+                topic, ConsistencyCheck.LENGTH, name, f"has {length:,} bytes instead of {file.length:,}, as {origin}"
             )
         elif checksums and (found := _checksum(files, name, file.checksum)) != file.checksum:
             yield VerifyFinding(
-                topic, ConsistencyCheck.CHECKSUM, name, f"has the checksum {found} instead of {file.checksum}, as {by}"
+                topic,
+                ConsistencyCheck.CHECKSUM,
+                name,
+                f"has the checksum {found} instead of {file.checksum}, as {origin}",
             )
         elif (rows := _rows(files, name, length)) != file.records:
             yield VerifyFinding(
-                topic, ConsistencyCheck.ROWS, name, f"has {rows:,} rows instead of {file.records:,}, as {by}"
+                topic, ConsistencyCheck.ROWS, name, f"has {rows:,} rows instead of {file.records:,}, as {origin}"
             )
     except OSError as error:
         yield VerifyFinding(
-            topic, ConsistencyCheck.PLACE, name, f"cannot be read: {error.strerror or error}; it was {by}"
+            topic, ConsistencyCheck.PLACE, name, f"cannot be read: {error.strerror or error}; it was {origin}"
         )
     except ValueError as error:
-        yield VerifyFinding(topic, ConsistencyCheck.ROWS, name, f"cannot be read: {error}; it was {by}")
+        yield VerifyFinding(topic, ConsistencyCheck.ROWS, name, f"cannot be read: {error}; it was {origin}")
 
 
 def _checksum(files: WarehouseFiles, name: str, committed: str) -> str:
@@ -137,7 +142,7 @@ def _rows(files: WarehouseFiles, name: str, length: int) -> int:
 
 
 def _compare_index(log: CommitLog, index: FileIndex, topic: str, chain: CommitChain) -> Iterator[VerifyFinding]:
-    committed = _names(chain.live)
+    committed = _names_by_time_partition(chain.live)
     indexed: dict[TimePartition, set[str]] = {}
     for kind in FileKind:
         for day in index.days(topic, kind):
@@ -146,10 +151,12 @@ def _compare_index(log: CommitLog, index: FileIndex, topic: str, chain: CommitCh
                     file.name for file in index.live(topic, kind, time_partition, chain.commit_number)
                 }
     for kind, time_partition in sorted({*committed, *indexed}):
-        ours, theirs = committed.get((kind, time_partition), set()), indexed.get((kind, time_partition), set())
-        if ours != theirs:
+        committed_names = committed.get((kind, time_partition), set())
+        indexed_names = indexed.get((kind, time_partition), set())
+        if committed_names != indexed_names:
             message = (
-                f"the index lists {len(theirs)} files of {kind.value}/{time_partition}, the commits list {len(ours)}"
+                f"the index lists {len(indexed_names)} files of {kind.value}/{time_partition}, the commits list "
+                f"{len(committed_names)}"
             )
             directory = log.storage.describe(index_directory(log.state.topics[topic].directory))
             yield VerifyFinding(
@@ -157,14 +164,16 @@ def _compare_index(log: CommitLog, index: FileIndex, topic: str, chain: CommitCh
             )
 
 
-def _names(files: Iterable[ChainFile]) -> dict[TimePartition, set[str]]:
+def _names_by_time_partition(files: Iterable[ChainFile]) -> dict[TimePartition, set[str]]:
     found: dict[TimePartition, set[str]] = defaultdict(set)
     for one in files:
         found[one.file.kind, one.file.time_partition].add(one.file.name)
     return found
 
 
-def _foreign(log: CommitLog, topic: str, files: WarehouseFiles, chain: CommitChain) -> Iterator[VerifyFinding]:
+def _check_foreign_files(
+    log: CommitLog, topic: str, files: WarehouseFiles, chain: CommitChain
+) -> Iterator[VerifyFinding]:
     """Yields files that queries of the topic read although no commit contains them. Lists only the directories of time
     partitions with committed files.
 
@@ -173,29 +182,30 @@ def _foreign(log: CommitLog, topic: str, files: WarehouseFiles, chain: CommitCha
         files: the warehouse's files, which are listed.
         chain: the files that the topic's commits contain.
     """
-    later = _names(chain.later)
-    for (kind, time_partition), names in sorted(_names(chain.live).items()):
+    later = _names_by_time_partition(chain.later)
+    for (kind, time_partition), names in sorted(_names_by_time_partition(chain.live).items()):
         generation = chain.generations.get((kind, time_partition), 0)
         directory = time_partition_directory(log.state.topics[topic].directory, kind, time_partition, generation)
         for name in files.children(directory):
-            if not name.startswith(HIDDEN) and name not in names and name not in later.get((kind, time_partition), ()):
+            is_committed = name in names or name in later.get((kind, time_partition), ())
+            if not name.startswith(HIDDEN_PREFIXES) and not is_committed:
                 message = "no commit contains this file, and queries read it: move it away"
                 yield VerifyFinding(topic, ConsistencyCheck.FOREIGN, f"{directory}/{name}", message)
 
 
 def _compare_offsets(log: CommitLog, discovered: DiscoveredTopic) -> Iterator[VerifyFinding]:
     topic = discovered.topic
-    known = log.state.topics[topic]
-    if known.topic_id and discovered.topic_id and known.topic_id != discovered.topic_id:
+    topic_state = log.state.topics[topic]
+    if topic_state.topic_id and discovered.topic_id and topic_state.topic_id != discovered.topic_id:
         message = (
             "the topic was re-created on the brokers since its newest commit; the next load reads the new topic only "
             "with loader.on_data_loss=skip"
         )
         yield VerifyFinding(topic, ConsistencyCheck.OFFSETS, "", message)
         return
-    on_brokers = {one.partition: one for one in discovered.partitions}
-    for number, partition in sorted(known.partitions.items()):
-        found = on_brokers.get(number)
+    discovered_partitions = {one.partition: one for one in discovered.partitions}
+    for number, partition in sorted(topic_state.partitions.items()):
+        found = discovered_partitions.get(number)
         where = f"{topic}-{number}"
         if found is None:
             if number not in discovered.errors:

@@ -19,7 +19,7 @@ RECORD_BYTES_MAX = 1024 * 1024  # a key has some hundred bytes
 HEADER_TEXTS_MAX = 100
 
 
-class NotCamus(ValueError):
+class CamusHistoryError(ValueError):
     """A directory has no offset files of LinkedIn's Camus, or a file is not one or is damaged. The message names the
     path and the reason."""
 
@@ -31,7 +31,7 @@ def next_offsets(history: Path) -> dict[str, dict[int, int]]:
         history: a copy of Camus' history directory, with a subdirectory per run, or of the directory of one run.
 
     Raises:
-        NotCamus: there are no offset files, or one is damaged or is no offset file of Camus.
+        CamusHistoryError: there are no offset files, or one is damaged or is no offset file of Camus.
         OSError: a directory or file cannot be read.
     """
     found: dict[str, dict[int, int]] = {}
@@ -40,19 +40,19 @@ def next_offsets(history: Path) -> dict[str, dict[int, int]]:
             try:
                 _read(file, found)
             except (EOFError, ValueError) as error:
-                raise NotCamus(f"{path} is no offset file of Camus: {error}") from error
+                raise CamusHistoryError(f"{path} is no offset file of Camus: {error}") from error
     return found
 
 
 def _newest_run(history: Path) -> list[Path]:
     """Returns the Camus offset files in the directory `history` itself, or in its newest subdirectory that has any. The
     names of the subdirectories sort by time."""
-    below = sorted((path for path in history.iterdir() if path.is_dir()), reverse=True)
-    for directory in (history, *below):
+    subdirectories = sorted((path for path in history.iterdir() if path.is_dir()), reverse=True)
+    for directory in (history, *subdirectories):
         files = sorted(path for path in directory.glob(FILES) if path.is_file())
         if files:
             return files
-    raise NotCamus(f"{history}: neither this directory nor its subdirectories have files {FILES}")
+    raise CamusHistoryError(f"{history}: neither this directory nor its subdirectories have files {FILES}")
 
 
 def _read(file: BinaryIO, found: dict[str, dict[int, int]]) -> None:
@@ -81,8 +81,8 @@ def _header(file: BinaryIO) -> bytes:
     key_class, _ = _text(file), _text(file)
     if key_class.rpartition(".")[2] != KEY_CLASS:
         raise ValueError(f"the keys of the file are {key_class}, not Camus' {KEY_CLASS}")
-    is_compressed, in_blocks = _exactly(file, 2)
-    if in_blocks:
+    is_compressed, is_block_compressed = _exactly(file, 2)
+    if is_block_compressed:
         raise ValueError("the keys are compressed in blocks; Camus writes io.seqfile.compression.type NONE or RECORD")
     if is_compressed:
         _text(file)  # the codec, which compresses the values only
@@ -99,8 +99,8 @@ def _key(key: bytes) -> tuple[str, int, int]:
     begin, offset, checksum, topic, and further fields."""
     leader_end = 2 + int.from_bytes(key[:2], "big")
     numbers = key[leader_end : leader_end + 28]
-    topic_at = leader_end + 30
-    topic = key[topic_at : topic_at + int.from_bytes(key[topic_at - 2 : topic_at], "big")]
+    topic_start = leader_end + 30
+    topic = key[topic_start : topic_start + int.from_bytes(key[topic_start - 2 : topic_start], "big")]
     partition, offset = _int(numbers[:4]), _int(numbers[12:20])
     if len(numbers) < 28 or not topic or partition < 0 or offset < 0:
         raise ValueError(f"a key of {len(key)} bytes is no valid {KEY_CLASS}")

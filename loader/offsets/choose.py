@@ -14,8 +14,8 @@ from headrace.loader.commit.state import LoaderState, TopicState
 from headrace.loader.errors import OffsetsRefused
 from headrace.loader.work_unit import RangeCounts, SkippedOffsets
 
-LOOK = "headrace offsets show lists the next offsets"
-NOT_BACK = (
+SHOW_HINT = "headrace offsets show lists the next offsets"
+REWIND_REFUSED = (
     "moving back would load its rows twice. To read loaded offsets again, use `headrace backfill`, which replaces "
     "their files"
 )
@@ -37,7 +37,7 @@ class LogBounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class OffsetChange:
     """A change of one partition: its next offset before (None if there was none) and after."""
 
     topic: str
@@ -56,14 +56,14 @@ class Choice:
     divergence, otherwise the epoch at the last load. It is -1 if that is unknown or nothing is skipped.
     """
 
-    gaps: tuple[Moved, ...] = ()
-    starts: tuple[Moved, ...] = ()
+    gaps: tuple[OffsetChange, ...] = ()
+    starts: tuple[OffsetChange, ...] = ()
     left: tuple[str, ...] = ()
     reason: str = ""
     leader_epoch: int = -1
 
     @property
-    def moved(self) -> tuple[Moved, ...]:
+    def changes(self) -> tuple[OffsetChange, ...]:
         return (*self.gaps, *self.starts)
 
 
@@ -85,33 +85,33 @@ def skip(
         raise OffsetsRefused(
             "--reason: expected the reason why these offsets are not loaded; it is stored in the commit"
         )
-    known = state.topics.get(topic)
-    found = known.partitions.get(partition) if known else None
-    if found is None:
+    topic_state = state.topics.get(topic)
+    partition_state = topic_state.partitions.get(partition) if topic_state else None
+    if partition_state is None:
         raise OffsetsRefused(
             f"nothing of partition {partition} of topic {topic!r} was loaded, so there is nothing to skip; "
             f"headrace offsets set {topic} {partition} {to} sets its start offset"
         )
-    if found.next_offset != offset:
+    if partition_state.next_offset != offset:
         raise OffsetsRefused(
-            f"the next load of partition {partition} of topic {topic} continues at offset {found.next_offset}, "
-            f"not at {offset}; {LOOK}"
+            f"the next load of partition {partition} of topic {topic} continues at offset "
+            f"{partition_state.next_offset}, not at {offset}; {SHOW_HINT}"
         )
     if to <= offset:
         raise OffsetsRefused(f"--to {to}: expected an offset after {offset}, the partition's next offset")
     _check_end(topic, partition, to, bounds)
-    leader_epoch = found.leader_epoch
+    leader_epoch = partition_state.leader_epoch
     if bounds is not None and bounds.shared_end is not None:
-        if bounds.shared_end < found.next_offset:
+        if bounds.shared_end < partition_state.next_offset:
             raise OffsetsRefused(
                 f"the log of partition {partition} of topic {topic} diverged at offset {bounds.shared_end}, before the "
                 f"next offset {offset}; run headrace load first, which reports the remedy"
             )
         leader_epoch = bounds.leader_epoch
-    return Choice(gaps=(Moved(topic, partition, offset, to),), reason=reason.strip(), leader_epoch=leader_epoch)
+    return Choice(gaps=(OffsetChange(topic, partition, offset, to),), reason=reason.strip(), leader_epoch=leader_epoch)
 
 
-def set_next(
+def set_next_offset(
     state: LoaderState, topic: str, partition: int, offset: int, reason: str, bounds: LogBounds | None
 ) -> Choice:
     """Returns the change with which a partition continues at this offset, or begins there if nothing was loaded.
@@ -126,19 +126,19 @@ def set_next(
         OffsetsRefused: the offset is before the next offset, or after the end of the log. If offsets are skipped, also
             if the log has diverged or `reason` is blank.
     """
-    known = state.topics.get(topic)
-    found = known.partitions.get(partition) if known else None
-    if found is None:
+    topic_state = state.topics.get(topic)
+    partition_state = topic_state.partitions.get(partition) if topic_state else None
+    if partition_state is None:
         _check_end(topic, partition, offset, bounds)
         return starts(state, {topic: {partition: offset}}, reason)
-    if offset == found.next_offset:
+    if offset == partition_state.next_offset:
         return Choice(left=(f"partition {partition} of topic {topic} already continues at {offset}",), reason=reason)
-    if offset < found.next_offset:
+    if offset < partition_state.next_offset:
         raise OffsetsRefused(
             f"partition {partition} of topic {topic} cannot continue at offset {offset}, because it is loaded up to "
-            f"offset {found.next_offset}: {NOT_BACK}"
+            f"offset {partition_state.next_offset}: {REWIND_REFUSED}"
         )
-    return skip(state, topic, partition, found.next_offset, offset, reason, bounds)
+    return skip(state, topic, partition, partition_state.next_offset, offset, reason, bounds)
 
 
 def starts(state: LoaderState, wanted: Mapping[str, Mapping[int, int]], reason: str) -> Choice:
@@ -149,22 +149,22 @@ def starts(state: LoaderState, wanted: Mapping[str, Mapping[int, int]], reason: 
         state: state of the commit log.
         reason: why the offsets are chosen; stored in the commit.
     """
-    moved, left = [], []
+    changes, left = [], []
     for topic, offsets in sorted(wanted.items()):
-        known = state.topics.get(topic)
+        topic_state = state.topics.get(topic)
         for partition, offset in sorted(offsets.items()):
-            found = known.partitions.get(partition) if known else None
+            partition_state = topic_state.partitions.get(partition) if topic_state else None
             before = state.starts.get(topic, {}).get(partition)
-            if found is not None:
+            if partition_state is not None:
                 left.append(
                     f"partition {partition} of topic {topic} has loaded offsets, so its start offset cannot be set; "
-                    f"loads continue at {found.next_offset}"
+                    f"loads continue at {partition_state.next_offset}"
                 )
             elif before == offset:
                 left.append(f"partition {partition} of topic {topic} already has the start offset {offset}")
             else:
-                moved.append(Moved(topic, partition, before, offset))
-    return Choice(starts=tuple(moved), left=tuple(left), reason=reason)
+                changes.append(OffsetChange(topic, partition, before, offset))
+    return Choice(starts=tuple(changes), left=tuple(left), reason=reason)
 
 
 def commit_of(choice: Choice, state: LoaderState, *, run_id: str, now_ms: int, build: str) -> Commit:
@@ -177,8 +177,8 @@ def commit_of(choice: Choice, state: LoaderState, *, run_id: str, now_ms: int, b
         build: the build of this installation, stored in the commit.
     """
     topics: dict[str, TopicCommit] = {}
-    for move in choice.gaps:
-        topics[move.topic] = _gap(state.topics[move.topic], move, choice)
+    for change in choice.gaps:
+        topics[change.topic] = _gap(state.topics[change.topic], change, choice)
     return Commit(
         0,
         CommitKind.OFFSETS,
@@ -193,29 +193,29 @@ def commit_of(choice: Choice, state: LoaderState, *, run_id: str, now_ms: int, b
     )
 
 
-def _gap(known: TopicState, move: Moved, choice: Choice) -> TopicCommit:
-    assert move.before is not None, "a gap begins at the next offset"
-    passed = SkippedOffsets(move.before, move.after, choice.reason)
+def _gap(topic_state: TopicState, change: OffsetChange, choice: Choice) -> TopicCommit:
+    assert change.before is not None, "a gap begins at the next offset"
+    skipped = SkippedOffsets(change.before, change.after, choice.reason)
     return TopicCommit(
-        topic_id=known.topic_id,
-        topic_id_before=known.topic_id,
-        revision_before=known.load_schema.revision,
-        table=known.table,
-        directory=known.directory,
-        partition_by=known.partition_by,
+        topic_id=topic_state.topic_id,
+        topic_id_before=topic_state.topic_id,
+        revision_before=topic_state.load_schema.revision,
+        table=topic_state.table,
+        directory=topic_state.directory,
+        partition_by=topic_state.partition_by,
         load_schema=None,
         ranges=(
             CommittedRange(
-                partition=move.partition,
-                previous=move.before,
-                start=move.after,
-                end=move.after,
+                partition=change.partition,
+                previous=change.before,
+                start=change.after,
+                end=change.after,
                 leader_epoch=choice.leader_epoch,
                 counts=RangeCounts(),
-                gaps=((move.before, move.after),),
+                gaps=((change.before, change.after),),
                 bytes_read=0,
-                incarnation=known.partitions[move.partition].incarnation,
-                skipped=(passed,),
+                incarnation=topic_state.partitions[change.partition].incarnation,
+                skipped=(skipped,),
             ),
         ),
         files=(),

@@ -7,7 +7,7 @@ import json
 
 import fastavro
 
-from headrace.loader.inspect.producer_hint import BYTES_LOOKED_AT, producer_hint
+from headrace.loader.inspect.producer_hint import HEAD_BYTES, producer_hint
 from support.golden import case_lines, golden
 
 ORDER = fastavro.parse_schema({"type": "record", "name": "O", "fields": [{"name": "id", "type": "long"}]})
@@ -27,8 +27,8 @@ VALUES = [
     (b"[]", "framing", "JSON"),
     (b"{id}", "framing", "text"),
     (b"<order/>", "framing", "XML"),
-    ("grün".encode() * BYTES_LOOKED_AT, "framing", "text"),
-    (b"x" + "ü".encode() * BYTES_LOOKED_AT, "framing", "text"),
+    ("grün".encode() * HEAD_BYTES, "framing", "text"),
+    (b"x" + "ü".encode() * HEAD_BYTES, "framing", "text"),
     (b"42", "framing", "text"),
     (b"\x02\x06abc", "framing", ""),
     (b"\xff\xfe", "framing", ""),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.loader.offsets.camus_history import NotCamus, next_offsets
+from headrace.loader.offsets.camus_history import CamusHistoryError, next_offsets
 from support.schemas.avro_java import java_answers
 
 MANY = [["clicks", partition, 10**12 + partition] for partition in range(500)]  # more than fit between sync markers
@@ -45,9 +45,9 @@ def test_next_offsets_are_those_of_the_newest_run(history: Path) -> None:
 
 
 def test_a_directory_that_is_not_of_camus_is_an_error(history: Path, tmp_path: Path) -> None:
-    with pytest.raises(NotCamus, match=r"offsets\*"):
+    with pytest.raises(CamusHistoryError, match=r"offsets\*"):
         next_offsets(tmp_path)
-    with pytest.raises(NotCamus, match=f"{history.name}-blocks"):
+    with pytest.raises(CamusHistoryError, match=f"{history.name}-blocks"):
         next_offsets(history.parent / f"{history.name}-blocks")
     with pytest.raises(NotADirectoryError):
         next_offsets(history / "2014-05-31-23-50-00" / "offsets-m-00000")
@@ -61,7 +61,7 @@ def test_error_of_a_damaged_file_is_one_sentence(history: Path, tmp_path: Path) 
         path.write_bytes(content[:length])
         try:
             found = next_offsets(tmp_path)
-        except NotCamus as error:
+        except CamusHistoryError as error:
             assert str(path) in str(error)
         else:
             assert found in ({}, {"orders": {0: 900}}), "truncated at the end of a record"
@@ -70,5 +70,5 @@ def test_error_of_a_damaged_file_is_one_sentence(history: Path, tmp_path: Path) 
             path.write_bytes(content[:at] + bytes([content[at] ^ bit]) + content[at + 1 :])
             try:
                 next_offsets(tmp_path)
-            except NotCamus as error:
+            except CamusHistoryError as error:
                 assert str(path) in str(error)

@@ -11,7 +11,7 @@ from headrace.loader.commit.commit import Commit, CommitKind
 from headrace.loader.commit.state import EMPTY, LoaderState, PartitionState, fold
 from headrace.loader.epochs import ReadEpochs
 from headrace.loader.errors import OffsetsRefused
-from headrace.loader.offsets.choose import Choice, LogBounds, Moved, commit_of, set_next, skip, starts
+from headrace.loader.offsets.choose import Choice, LogBounds, OffsetChange, commit_of, set_next_offset, skip, starts
 from headrace.loader.work_unit import RangeCounts, SkippedOffsets
 from support.loader.loader_samples import committed_range, load, topic_commit
 
@@ -74,34 +74,34 @@ def test_skipped_offsets_keep_the_leader_epoch_of_the_log() -> None:
 
 
 def test_skip_is_limited_to_the_log_end_unless_brokers_are_unavailable() -> None:
-    assert skip(LOADED, "orders", 0, 40, 100, "why", BOUNDS).gaps == (Moved("orders", 0, 40, 100),)
-    assert skip(LOADED, "orders", 0, 40, 999, "why", None).gaps == (Moved("orders", 0, 40, 999),)
+    assert skip(LOADED, "orders", 0, 40, 100, "why", BOUNDS).gaps == (OffsetChange("orders", 0, 40, 100),)
+    assert skip(LOADED, "orders", 0, 40, 999, "why", None).gaps == (OffsetChange("orders", 0, 40, 999),)
 
 
 def test_next_offset_of_a_loaded_partition_only_increases() -> None:
-    assert set_next(LOADED, "orders", 0, 60, "why", BOUNDS) == skip(LOADED, "orders", 0, 40, 60, "why", BOUNDS)
+    assert set_next_offset(LOADED, "orders", 0, 60, "why", BOUNDS) == skip(LOADED, "orders", 0, 40, 60, "why", BOUNDS)
     with pytest.raises(OffsetsRefused, match=r"\b40\b"):
-        set_next(LOADED, "orders", 0, 39, "why", BOUNDS)
-    same = set_next(LOADED, "orders", 0, 40, "why", BOUNDS)
-    assert same.moved == ()
+        set_next_offset(LOADED, "orders", 0, 39, "why", BOUNDS)
+    same = set_next_offset(LOADED, "orders", 0, 40, "why", BOUNDS)
+    assert same.changes == ()
     (left,) = same.left
     assert re.search(r"\b0\b.*\borders\b.*\b40\b", left)
 
 
 @pytest.mark.parametrize(("topic", "partition"), [("clicks", 0), ("orders", 3)])
 def test_start_offset_of_an_unloaded_partition_can_be_set_repeatedly(topic: str, partition: int) -> None:
-    state = after(set_next(LOADED, topic, partition, 70, "why", BOUNDS), LOADED)
+    state = after(set_next_offset(LOADED, topic, partition, 70, "why", BOUNDS), LOADED)
     assert state.starts == {topic: {partition: 70}} and state.next_offset(topic, partition) == 70
     assert state.topics == LOADED.topics
-    again = set_next(state, topic, partition, 20, "why", BOUNDS)
-    assert again.starts == (Moved(topic, partition, 70, 20),)
+    again = set_next_offset(state, topic, partition, 20, "why", BOUNDS)
+    assert again.starts == (OffsetChange(topic, partition, 70, 20),)
     assert after(again, state).starts == {topic: {partition: 20}}
-    same = set_next(state, topic, partition, 70, "why", BOUNDS)
-    assert same.moved == ()
+    same = set_next_offset(state, topic, partition, 70, "why", BOUNDS)
+    assert same.changes == ()
     (left,) = same.left
     assert re.search(rf"\b{partition}\b.*\b{topic}\b.*\b70\b", left)
     with pytest.raises(OffsetsRefused, match=r"\b100\b"):
-        set_next(state, topic, partition, 101, "why", BOUNDS)
+        set_next_offset(state, topic, partition, 101, "why", BOUNDS)
 
 
 def test_a_start_is_kept_until_its_partition_is_loaded() -> None:
@@ -116,8 +116,8 @@ def test_a_start_is_kept_until_its_partition_is_loaded() -> None:
 
 def test_import_does_not_change_loaded_partitions() -> None:
     choice = starts(LOADED, {"orders": {0: 7, 1: 8}, "clicks": {0: 9}}, "imported")
-    assert choice.starts == (Moved("clicks", 0, None, 9), Moved("orders", 1, None, 8))
+    assert choice.starts == (OffsetChange("clicks", 0, None, 9), OffsetChange("orders", 1, None, 8))
     (left,) = choice.left
     assert re.search(r"\b0\b.*\borders\b.*\b40$", left)
     assert proposal(choice, LOADED).topics == {}
-    assert dataclasses.replace(choice, starts=()).moved == ()
+    assert dataclasses.replace(choice, starts=()).changes == ()
