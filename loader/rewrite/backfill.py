@@ -39,18 +39,18 @@ from headrace.loader.rewrite.backfill_report import (
     time_partition_rows,
 )
 from headrace.loader.rewrite.choose import rewrite, topic_commit
-from headrace.loader.rewrite.closure import Component, LiveFile, closed, pieces
-from headrace.loader.rewrite.origin import foreign
+from headrace.loader.rewrite.closure import Component, LiveFile, offset_closure, pieces
+from headrace.loader.rewrite.origin import find_foreign_rows
 from headrace.loader.rewrite.replay import schema_problem
 from headrace.loader.rewrite.reread import (
-    AGAIN,
-    differing,
-    failures,
-    of_this_log,
+    RETRY_ADVICE,
+    count_differences,
+    failure_sentences,
     offset_ranges,
-    ranges_of,
+    planned_ranges,
+    recreatable_components,
     refusal_sentences,
-    unreadable,
+    unreadable_ranges,
 )
 from headrace.loader.rewrite.run import RewritePorts, add_commit, caught_up
 from headrace.loader.storage.protocols import Staged
@@ -196,10 +196,10 @@ class _Backfill:
         Args:
             state: the state of the commit log; its newest commit is the first one searched.
         """
-        files = closed(asked, self._days(), self._live_on)
+        files = offset_closure(asked, self._days(), self._live_on)
         back = self._rewrites.log.back(self._topic, state)
         commits = ((one.value.commit_number, one.value.kind, one.value.topics[self._topic]) for one in back)
-        found, problems = of_this_log(files, foreign(files, commits), {one.key for one in asked})
+        found, problems = recreatable_components(files, find_foreign_rows(files, commits), {one.key for one in asked})
         self._problems += problems
         return found
 
@@ -225,7 +225,7 @@ class _Backfill:
         return found
 
     def _readable(self, found: Sequence[Component], discovered: DiscoveredTopic, known: TopicState) -> list[Component]:
-        lost = [unreadable(one, discovered, known) for one in found]
+        lost = [unreadable_ranges(one, discovered, known) for one in found]
         self._problems += refusal_sentences(refused for some in lost for refused in some)
         return [one for one, some in zip(found, lost, strict=True) if not some]
 
@@ -256,13 +256,13 @@ class _Backfill:
             return ()
         read = self._read(piece, state, known)
         try:
-            differs = differing(piece, read.results())
+            differs = count_differences(piece, read.results())
             if differs:
                 self._problems += refusal_sentences(refused for some in differs.values() for refused in some)
                 self._rewrites.staging.drop(read.plan.run_id)
                 return tuple(one for at, one in enumerate(piece) if at not in differs)
             staged = [Staged(file.staged, file.length) for file in read.reconciled.files]
-            self._rewrites.staging.keep(read.plan.run_id, staged)
+            self._rewrites.staging.persist(read.plan.run_id, staged)
         except BaseException:
             self._rewrites.staging.drop(read.plan.run_id)  # no commit will contain its files
             raise
@@ -325,7 +325,7 @@ class _Backfill:
     ) -> LoadPlan:
         settings, now_ms = self._settings.plan, self._rewrites.now_ms()
         run_id = self._rewrites.new_run_id()
-        ranges = ranges_of(discovered, known, piece)
+        ranges = planned_ranges(discovered, known, piece)
         work = TopicWork(self._topic, known, ranges, self._schemas, known.table, known.directory, self._policy(known))
         packing = pack(
             offset_ranges(self._topic, known, ranges, piece),
@@ -360,14 +360,14 @@ class _Backfill:
         Raises:
             _Stopped: an offset was not read, a file could not be written, or the log or leader changed.
         """
-        sentences = failures(reading.results) + list(reading.problems.get(self._topic, ()))
+        sentences = failure_sentences(reading.results) + list(reading.problems.get(self._topic, ()))
         if sentences:
             raise _Stopped(*sentences)
         changes = fetch_changes(plan, self._ports.cluster)
         if changes.recreated:
-            raise _Stopped(f"the topic was re-created while it was read; {AGAIN}")
+            raise _Stopped(f"the topic was re-created while it was read; {RETRY_ADVICE}")
         if moved := changes.moved.get(self._topic):
-            raise _Stopped(f"the leader of {_partitions(moved)} changed during the read; {AGAIN}")
+            raise _Stopped(f"the leader of {_partitions(moved)} changed during the read; {RETRY_ADVICE}")
         planned = {self._topic: plan.topic_work[self._topic].ranges}
         reconciled = reconcile(planned, reading.units, reading.results, {})[self._topic]
         wanted = sum(one.end - one.start for component in piece for one in component.intervals)
@@ -375,7 +375,7 @@ class _Backfill:
             raise _Stopped(*reconciled.problems)
         if reconciled.counts.total != wanted:
             outage = self._ports.schemas.outage or "the registry has no response for the schemas of some messages"
-            raise _Stopped(f"{outage}; {AGAIN}")
+            raise _Stopped(f"{outage}; {RETRY_ADVICE}")
         return reconciled
 
     def _commit_plan(self, piece: Sequence[Component], read: _Read, state: LoaderState, name: str) -> None:

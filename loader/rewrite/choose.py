@@ -11,7 +11,7 @@ from headrace.loader.commit.state import TopicState
 from headrace.loader.work_unit import FileKind
 
 DAY_MS = 86_400_000
-SMALL_SHARE = 0.5  # files below this part of the target size are merged; merging larger ones would save little
+SMALL_FILE_RATIO = 0.5  # files below this part of the target size are merged; merging larger ones would save little
 FILES_MIN = 2  # number of small files from which a time partition is merged
 
 
@@ -36,7 +36,7 @@ def end_of_time_partition_ms(time_partition: str) -> int:
     return end_of_day_ms(day) - (23 - int(hour)) * 3_600_000 if hour else end_of_day_ms(day)
 
 
-def merges(files: Sequence[IndexedFile], bytes_target: int) -> list[tuple[IndexedFile, ...]]:
+def merge_groups(files: Sequence[IndexedFile], bytes_target: int) -> list[tuple[IndexedFile, ...]]:
     """Returns groups of small files of a time partition, oldest first; each group is to be merged into one file, or
     into one per schema. A group has at least `FILES_MIN` files.
 
@@ -44,7 +44,7 @@ def merges(files: Sequence[IndexedFile], bytes_target: int) -> list[tuple[Indexe
         files: all files of the time partition, oldest first.
         bytes_target: maximum size of a group. Files of at least half this size are in no group.
     """
-    small = [file for file in files if file.length < SMALL_SHARE * bytes_target]
+    small = [file for file in files if file.length < SMALL_FILE_RATIO * bytes_target]
     groups: list[list[IndexedFile]] = [[]]
     for file in small:
         if sum(one.length for one in groups[-1]) + file.length > bytes_target:
@@ -66,26 +66,26 @@ def rewrite(kind: FileKind, time_partition: str, files: Iterable[IndexedFile]) -
 
 
 def topic_commit(
-    known: TopicState, rewrites: Sequence[TimePartitionRewrite], files: Sequence[CommittedFile] = ()
+    topic_state: TopicState, rewrites: Sequence[TimePartitionRewrite], files: Sequence[CommittedFile] = ()
 ) -> TopicCommit:
     """Returns a topic's commit that removes the files of the rewrites, adds `files`, and changes nothing else.
 
     Args:
-        known: the topic's state, from which the commit takes everything else.
+        topic_state: the topic's state, from which the commit takes everything else.
     """
     return TopicCommit(
-        topic_id=known.topic_id,
-        topic_id_before=known.topic_id,
-        revision_before=known.load_schema.revision,
-        table=known.table,
-        directory=known.directory,
-        partition_by=known.partition_by,
+        topic_id=topic_state.topic_id,
+        topic_id_before=topic_state.topic_id,
+        revision_before=topic_state.load_schema.revision,
+        table=topic_state.table,
+        directory=topic_state.directory,
+        partition_by=topic_state.partition_by,
         load_schema=None,
         ranges=(),
         files=tuple(files),
         audit=(),
         time_sources={},
         foreign_ids=frozenset(),
-        generation_before=known.generation,
+        generation_before=topic_state.generation,
         rewrites=tuple(rewrites),
     )

@@ -39,8 +39,8 @@ class LiveFile:
 
     def spans(self) -> Iterator[tuple[int, int, int]]:
         """Yields (partition, start, end) for the messages of each partition in the file, end exclusive."""
-        for piece in self.file.ranges:
-            yield piece.partition, piece.first, piece.last + 1
+        for file_range in self.file.ranges:
+            yield file_range.partition, file_range.first, file_range.last + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Component:
         return sum(one.file.length for one in self.files)
 
 
-class Covered:
+class OffsetRangeSet:
     """A growing set of offset ranges by partition. Adjacent ranges stay separate."""
 
     def __init__(self) -> None:
@@ -85,14 +85,14 @@ class Covered:
         starts[low:high], ends[low:high] = [start], [end]
         self.version += 1
 
-    def shares(self, partition: int, start: int, end: int) -> bool:
+    def overlaps(self, partition: int, start: int, end: int) -> bool:
         """Whether the set contains an offset in `[start, end)` of this partition."""
         at = bisect_left(self._starts[partition], end) - 1
         return at >= 0 and self._ends[partition][at] > start
 
 
-def closed(
-    chosen: Iterable[LiveFile], days: Sequence[Day], live_on: Callable[[Day], Sequence[LiveFile]]
+def offset_closure(
+    chosen: Iterable[LiveFile], days: Sequence[Day], live_files_of: Callable[[Day], Sequence[LiveFile]]
 ) -> list[LiveFile]:
     """Returns the chosen files, and all files that a rewrite must replace together with them, because they share
     offsets.
@@ -105,80 +105,83 @@ def closed(
     Args:
         chosen: the files that are to be replaced in any case.
         days: all days with table files or quarantine files of the topic.
-        live_on: returns the live files of a day.
+        live_files_of: returns the live files of a day.
     """
-    taken = {one.key: one for one in chosen}
-    covered = Covered()
-    for one in taken.values():
-        _cover(covered, one)
-    left: dict[Day, tuple[int, dict[int, tuple[int, int]]]] = {}
-    while any(_may_give(covered, left.get(day)) for day in days):
+    selected = {one.key: one for one in chosen}
+    covered = OffsetRangeSet()
+    for one in selected.values():
+        _add_spans(covered, one)
+    unselected_spans: dict[Day, tuple[int, dict[int, tuple[int, int]]]] = {}
+    while any(_may_share(covered, unselected_spans.get(day)) for day in days):
         for day in days:
-            if not _may_give(covered, left.get(day)):
+            if not _may_share(covered, unselected_spans.get(day)):
                 continue
-            others = [one for one in live_on(day) if one.key not in taken]
-            while more := [one for one in others if any(covered.shares(*span) for span in one.spans())]:
-                for one in more:
-                    taken[one.key] = one
-                    _cover(covered, one)
-                others = [one for one in others if one.key not in taken]
-            left[day] = covered.version, _hull(others)
-    return list(taken.values())
+            unselected = [one for one in live_files_of(day) if one.key not in selected]
+            while sharing := [one for one in unselected if any(covered.overlaps(*span) for span in one.spans())]:
+                for one in sharing:
+                    selected[one.key] = one
+                    _add_spans(covered, one)
+                unselected = [one for one in unselected if one.key not in selected]
+            unselected_spans[day] = covered.version, _bounds_by_partition(unselected)
+    return list(selected.values())
 
 
-def _may_give(covered: Covered, left: tuple[int, dict[int, tuple[int, int]]] | None) -> bool:
-    if left is None:
+def _may_share(covered: OffsetRangeSet, unselected_spans: tuple[int, dict[int, tuple[int, int]]] | None) -> bool:
+    if unselected_spans is None:
         return True
-    version, hull = left
-    return version != covered.version and any(covered.shares(number, *span) for number, span in hull.items())
+    version, bounds = unselected_spans
+    return version != covered.version and any(covered.overlaps(number, *span) for number, span in bounds.items())
 
 
-def _cover(covered: Covered, one: LiveFile) -> None:
+def _add_spans(covered: OffsetRangeSet, one: LiveFile) -> None:
     for span in one.spans():
         covered.add(*span)
 
 
-def _hull(files: Iterable[LiveFile]) -> dict[int, tuple[int, int]]:
-    hull: dict[int, tuple[int, int]] = {}
+def _bounds_by_partition(files: Iterable[LiveFile]) -> dict[int, tuple[int, int]]:
+    bounds: dict[int, tuple[int, int]] = {}
     for one in files:
         for number, start, end in one.spans():
-            first, last = hull.get(number, (start, end))
-            hull[number] = min(first, start), max(last, end)
-    return hull
+            first, last = bounds.get(number, (start, end))
+            bounds[number] = min(first, start), max(last, end)
+    return bounds
 
 
 def components(files: Sequence[LiveFile]) -> list[Component]:
     """Divides the files into components (files that are replaced together) that share no offset with each other,
     ordered by their first time partition."""
-    leader = list(range(len(files)))
+    parent = list(range(len(files)))
 
-    def find(at: int) -> int:
-        while leader[at] != at:
-            leader[at] = leader[leader[at]]
-            at = leader[at]
+    def root_of(at: int) -> int:
+        while parent[at] != at:
+            parent[at] = parent[parent[at]]
+            at = parent[at]
         return at
 
     intervals: list[tuple[int, Interval]] = []
-    pieces = sorted(
-        (piece.partition, piece.first, piece.last + 1, piece.records, at)
+    file_ranges = sorted(
+        (file_range.partition, file_range.first, file_range.last + 1, file_range.records, at)
         for at, one in enumerate(files)
-        for piece in one.file.ranges
+        for file_range in one.file.ranges
     )
-    for number, start, end, records, at in pieces:
-        owner, newest = intervals[-1] if intervals else (at, None)
+    for number, start, end, records, at in file_ranges:
+        file_index, newest = intervals[-1] if intervals else (at, None)
         if newest is not None and newest.partition == number and start < newest.end:
-            leader[find(at)] = find(owner)
-            grown = dataclasses.replace(newest, end=max(newest.end, end), records=newest.records + records)
-            intervals[-1] = owner, grown
+            parent[root_of(at)] = root_of(file_index)
+            extended = dataclasses.replace(newest, end=max(newest.end, end), records=newest.records + records)
+            intervals[-1] = file_index, extended
         else:
             intervals.append((at, Interval(number, start, end, records)))
     members: dict[int, list[LiveFile]] = defaultdict(list)
     for at, one in enumerate(files):
-        members[find(at)].append(one)
+        members[root_of(at)].append(one)
     spans: dict[int, list[Interval]] = defaultdict(list)
-    for owner, interval in intervals:
-        spans[find(owner)].append(interval)
-    found = [Component(tuple(sorted(some, key=lambda one: one.key)), tuple(spans[at])) for at, some in members.items()]
+    for file_index, interval in intervals:
+        spans[root_of(file_index)].append(interval)
+    found = [
+        Component(tuple(sorted(component_files, key=lambda one: one.key)), tuple(spans[at]))
+        for at, component_files in members.items()
+    ]
     return sorted(found, key=lambda one: (min(file.time_partition for file in one.files), one.files[0].key))
 
 

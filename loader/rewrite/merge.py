@@ -39,7 +39,7 @@ class MergeUnit:
     """The files of one time partition that a task, or the driver, merges into one file or into one per schema. Sizes
     are in bytes.
 
-    `warehouse` is the directory from which tasks open the published files (`WarehouseFiles.reach`), `staging` the
+    `warehouse` is the directory from which tasks open the published files (`WarehouseFiles.root`), `staging` the
     directory for the merged files (`Staging.location`). `build` identifies the driver's installation; a task with
     another one refuses the unit.
     """
@@ -134,13 +134,13 @@ def _merge(unit: MergeUnit, files: WarehouseFiles, sink: BlockSink) -> tuple[Sta
             records = 0
             for count, rows in blocks:
                 records += count
-                _take(target, count, rows, unit.block_bytes, sink)
+                _add_rows(target, count, rows, unit.block_bytes, sink)
         if records != source.records:
             raise SourceDamaged(
                 f"{files.describe(source.name)} has {records} rows instead of {source.records}; "
                 "restore it from a backup"
             )
-        _book(target, source)
+        _add_ranges(target, source)
     for target in merged.values():
         _flush(target, sink)
     sink.finish([target.name for target in merged.values()])
@@ -176,7 +176,7 @@ def _blocks(source: MergeSource, files: WarehouseFiles, opened: IO[bytes]) -> tu
     return schema, ((block.num_records, block.bytes_.read()) for block in reader)
 
 
-def _take(target: _Merged, count: int, rows: bytes, block_bytes: int, sink: BlockSink) -> None:
+def _add_rows(target: _Merged, count: int, rows: bytes, block_bytes: int, sink: BlockSink) -> None:
     target.count += count
     target.waiting.append(rows)
     target.waiting_bytes += len(rows)
@@ -197,16 +197,16 @@ def _append(target: _Merged, data: bytes, sink: BlockSink) -> None:
     target.length += len(data)
 
 
-def _book(target: _Merged, source: MergeSource) -> None:
-    for piece in source.ranges:
-        target.ranges[piece.partition] = _joined(target.ranges.get(piece.partition), piece)
+def _add_ranges(target: _Merged, source: MergeSource) -> None:
+    for file_range in source.ranges:
+        target.ranges[file_range.partition] = _joined(target.ranges.get(file_range.partition), file_range)
 
 
-def _joined(known: FileRange | None, piece: FileRange) -> FileRange:
-    if known is None:
-        return piece
-    first, last = min(known.first, piece.first), max(known.last, piece.last)
-    return FileRange(piece.partition, first, last, known.records + piece.records)
+def _joined(before: FileRange | None, file_range: FileRange) -> FileRange:
+    if before is None:
+        return file_range
+    first, last = min(before.first, file_range.first), max(before.last, file_range.last)
+    return FileRange(file_range.partition, first, last, before.records + file_range.records)
 
 
 def _staged(unit: MergeUnit, target: _Merged, sink: BlockSink) -> StagedFile:

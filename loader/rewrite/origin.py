@@ -14,21 +14,21 @@ from dataclasses import dataclass
 from headrace.loader.commit.commit import CommitKind, CommittedFile, CommittedRange, TimePartitionRewrite, TopicCommit
 from headrace.loader.rewrite.closure import FileKey, LiveFile
 
-LOST = "so the brokers no longer have their messages"
+MESSAGES_LOST = "so the brokers no longer have their messages"
 
 
 @dataclass(frozen=True, slots=True)
-class Foreign:
-    """The reason why a file cannot be recreated from the topic's present log. `is_whole` means that none of its rows
-    come from the present log; otherwise some may, and it is unknown which."""
+class ForeignRows:
+    """The reason why a file cannot be recreated from the topic's present log. `has_only_foreign_rows` means that none
+    of its rows come from the present log; otherwise some may, and it is unknown which."""
 
-    why: str
-    is_whole: bool
+    reason: str
+    has_only_foreign_rows: bool
 
 
-def foreign(
+def find_foreign_rows(
     files: Collection[LiveFile], commits: Iterable[tuple[int, CommitKind, TopicCommit]]
-) -> dict[FileKey, Foreign]:
+) -> dict[FileKey, ForeignRows]:
     """Returns those of `files` with rows that may not come from the topic's present log, each with the reason: the
     topic was re-created or a partition's log diverged after they were loaded, or no commit states where they came from.
 
@@ -36,75 +36,75 @@ def foreign(
         commits: the topic's commits, newest first: number, kind, and the part for the topic. Consumed only as far back
             as needed.
     """
-    walk = _Walk({one.key: one for one in files})
+    search = _OriginSearch({one.key: one for one in files})
     for commit_number, kind, committed in commits:
         for file in committed.files:
-            walk.meet(file, kind, committed)
+            search.visit_file(file, kind, committed)
         for offsets in committed.ranges:
-            walk.diverged(commit_number, offsets)
+            search.visit_offsets(commit_number, offsets)
         if committed.starts_again:
-            walk.recreated(commit_number)
-        if not walk.waiting:
+            search.visit_recreation(commit_number)
+        if not search.pending:
             break
-    return walk.unknown()
+    return search.finish()
 
 
-class _Walk:
+class _OriginSearch:
     """A search through a topic's commits, from the newest back, that finds for each requested file the commits that
     first loaded its rows.
 
     A requested file may be a copy, such as a merged file; the search then continues with the files that it was copied
-    from. `waiting` are the files whose commit has not been reached yet, each with the keys of the requested files that
+    from. `pending` are the files whose commit has not been reached yet, each with the keys of the requested files that
     contain its rows.
     """
 
-    def __init__(self, asked: Mapping[FileKey, LiveFile]) -> None:
-        self._asked = asked
-        self._found: dict[FileKey, Foreign] = {}
+    def __init__(self, requested: Mapping[FileKey, LiveFile]) -> None:
+        self._requested = requested
+        self._found: dict[FileKey, ForeignRows] = {}
         self._copied: set[FileKey] = set()
-        self.waiting: dict[FileKey, set[FileKey]] = {key: {key} for key in asked}
+        self.pending: dict[FileKey, set[FileKey]] = {key: {key} for key in requested}
 
-    def meet(self, file: CommittedFile, kind: CommitKind, committed: TopicCommit) -> None:
-        heirs = self.waiting.pop((file.kind, file.time_partition, file.name), None)
+    def visit_file(self, file: CommittedFile, kind: CommitKind, committed: TopicCommit) -> None:
+        requested_keys = self.pending.pop((file.kind, file.time_partition, file.name), None)
         # The rows of a backfill come from the brokers; every other rewrite copies them from the files that it replaces.
-        if heirs is None or kind is CommitKind.BACKFILL:
+        if requested_keys is None or kind is CommitKind.BACKFILL:
             return
         for rewrite in committed.rewrites:
-            if kind is CommitKind.REPLAY or _is_beside(rewrite, file):
-                self._copied |= heirs
+            if kind is CommitKind.REPLAY or _is_in_time_partition(rewrite, file):
+                self._copied |= requested_keys
                 for name in rewrite.replaced:
-                    self.waiting.setdefault((rewrite.kind, rewrite.time_partition, name), set()).update(heirs)
+                    self.pending.setdefault((rewrite.kind, rewrite.time_partition, name), set()).update(requested_keys)
 
-    def diverged(self, commit_number: int, offsets: CommittedRange) -> None:
+    def visit_offsets(self, commit_number: int, offsets: CommittedRange) -> None:
         if offsets.replaced is None:
             return
         start, end = offsets.replaced
-        why = (
+        reason = (
             f"commit {commit_number} found that offsets {start} to {end - 1} of partition {offsets.partition} changed "
-            f"since they were loaded, {LOST}"
+            f"since they were loaded, {MESSAGES_LOST}"
         )
-        for key in self._heirs():
-            spans = self._asked[key].spans()
+        for key in self._pending_requested():
+            spans = self._requested[key].spans()
             if any(number == offsets.partition and low < end and start < high for number, low, high in spans):
-                self._found.setdefault(key, Foreign(why, False))
+                self._found.setdefault(key, ForeignRows(reason, False))
 
-    def recreated(self, commit_number: int) -> None:
-        for key in self._heirs():
-            why = f"commit {commit_number} found the topic re-created after they were loaded, {LOST}"
-            self._found.setdefault(key, Foreign(why, key not in self._copied))
-        self.waiting.clear()
+    def visit_recreation(self, commit_number: int) -> None:
+        for key in self._pending_requested():
+            reason = f"commit {commit_number} found the topic re-created after they were loaded, {MESSAGES_LOST}"
+            self._found.setdefault(key, ForeignRows(reason, key not in self._copied))
+        self.pending.clear()
 
-    def unknown(self) -> dict[FileKey, Foreign]:
+    def finish(self) -> dict[FileKey, ForeignRows]:
         """Ends the search through the topic's commits, after the oldest commit that is needed or exists. Returns the
         requested files with rows that may not come from the topic's present log, each with the reason; this includes
         files for which the commit that first loaded their rows was not found."""
-        for key in self._heirs():
-            self._found.setdefault(key, Foreign("no commit states which log their rows came from", False))
+        for key in self._pending_requested():
+            self._found.setdefault(key, ForeignRows("no commit states which log their rows came from", False))
         return self._found
 
-    def _heirs(self) -> set[FileKey]:
-        return set().union(*self.waiting.values())
+    def _pending_requested(self) -> set[FileKey]:
+        return set().union(*self.pending.values())
 
 
-def _is_beside(rewrite: TimePartitionRewrite, file: CommittedFile) -> bool:
+def _is_in_time_partition(rewrite: TimePartitionRewrite, file: CommittedFile) -> bool:
     return (rewrite.kind, rewrite.time_partition) == (file.kind, file.time_partition)

@@ -22,7 +22,7 @@ from headrace.loader.commit.partition_index import IndexedFile
 from headrace.loader.commit.prepare import split_commit, staged_files
 from headrace.loader.commit.state import LoaderState
 from headrace.loader.report import merged_problems
-from headrace.loader.rewrite.choose import end_of_time_partition_ms, is_expired, merges, rewrite, topic_commit
+from headrace.loader.rewrite.choose import end_of_time_partition_ms, is_expired, merge_groups, rewrite, topic_commit
 from headrace.loader.rewrite.merge import MergeResult, MergeSource, MergeUnit
 from headrace.loader.storage.protocols import Staged, Staging, WarehouseFiles
 from headrace.loader.work_unit import FileKind, StagedFile
@@ -159,7 +159,7 @@ def compact(ports: RewritePorts, topics: Sequence[str], settings: CompactSetting
     )
     commits, problems = _merged(state, groups, results)
     for committed in commits.values():
-        ports.staging.keep(run_id, [Staged(file.staged, file.length) for file in committed.files])
+        ports.staging.persist(run_id, [Staged(file.staged, file.length) for file in committed.files])
     report = add_commit(ports, state, CommitKind.COMPACT, run_id, commits)
     return _noted(notes, dataclasses.replace(report, problems=merged_problems(problems, report.problems)))
 
@@ -199,7 +199,7 @@ def _groups(
                 for time_partition, files in live_of(ports, topic, kind, day):
                     if end_of_time_partition_ms(time_partition) + settings.closed_ms <= ports.now_ms():
                         yield from (
-                            (topic, kind, time_partition, group) for group in merges(files, settings.bytes_target)
+                            (topic, kind, time_partition, group) for group in merge_groups(files, settings.bytes_target)
                         )
 
 
@@ -243,7 +243,7 @@ def _unit(
             )
             for file in files
         ),
-        warehouse=ports.files.reach,
+        warehouse=ports.files.root,
         staging=ports.staging.location(run_id),
         codec=settings.codec_of(topic),
         block_bytes=settings.block_bytes,

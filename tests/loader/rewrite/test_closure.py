@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.loader.commit.partition_index import IndexedFile
-from headrace.loader.rewrite.closure import Component, Covered, Interval, LiveFile, closed, components, pieces
+from headrace.loader.rewrite.closure import (
+    Component,
+    Interval,
+    LiveFile,
+    OffsetRangeSet,
+    components,
+    offset_closure,
+    pieces,
+)
 from headrace.loader.work_unit import FileKind, FileRange
 
 DAYS = ("dt=2026-01-01", "dt=2026-01-02", "dt=2026-01-03")
@@ -62,11 +70,11 @@ def test_closure_has_exactly_the_files_that_share_offsets(files: list[LiveFile],
     days = [(kind, day) for kind in FileKind for day in DAYS]
     reads: Counter[tuple[FileKind, str]] = Counter()
 
-    def live_on(where: tuple[FileKind, str]) -> list[LiveFile]:
+    def live_files_of(where: tuple[FileKind, str]) -> list[LiveFile]:
         reads[where] += 1
         return [one for one in files if (one.kind, one.time_partition) == where]
 
-    found = closed(chosen, days, live_on)
+    found = offset_closure(chosen, days, live_files_of)
     assert {one.key for one in found} == reached(chosen, files)
     assert len(found) == len({one.key for one in found})
     assert all(reads[day] >= 1 for day in days), "a late message may be in any day"
@@ -106,7 +114,7 @@ def test_pieces_have_every_component_once_within_the_size_limit(files: list[Live
 
 def test_spans_that_only_touch_are_apart() -> None:
     before, after = live("a.avro", (0, 0, 4, 5)), live("b.avro", (0, 5, 9, 5))
-    assert closed([before], [DAYS[0]], lambda day: [before, after]) == [before]
+    assert offset_closure([before], [DAYS[0]], lambda day: [before, after]) == [before]
     one, other = components([after, before])
     assert (one.intervals, other.intervals) == ((Interval(0, 0, 5, 5),), (Interval(0, 5, 10, 5),))
 
@@ -119,11 +127,11 @@ def test_days_without_further_files_are_read_once() -> None:
     }
     reads: Counter[str] = Counter()
 
-    def live_on(day: str) -> Sequence[LiveFile]:
+    def live_files_of(day: str) -> Sequence[LiveFile]:
         reads[day] += 1
         return by_day[day]
 
-    found = closed(by_day["dt=2026-02-14"][:1], list(by_day), live_on)
+    found = offset_closure(by_day["dt=2026-02-14"][:1], list(by_day), live_files_of)
     assert found == by_day["dt=2026-02-14"]
     assert set(reads.values()) == {1}
 
@@ -134,14 +142,14 @@ def test_a_day_is_read_again_when_a_later_day_extends_its_offsets() -> None:
     bridge = live("bridge.avro", (0, 4, 20, 10), time_partition=DAYS[2])
     requested = live("asked.avro", (0, 18, 30, 5), time_partition=DAYS[1])
     by_day = defaultdict(list, {DAYS[0]: [early], DAYS[1]: [requested], DAYS[2]: [bridge]})
-    assert {one.key for one in closed([requested], DAYS, by_day.__getitem__)} == {
+    assert {one.key for one in offset_closure([requested], DAYS, by_day.__getitem__)} == {
         one.key for one in (early, bridge, requested)
     }
 
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 30), st.integers(1, 8)), max_size=12))
 def test_covered_offsets_are_those_that_were_added(spans: list[tuple[int, int, int]]) -> None:
-    covered, offsets = Covered(), set[tuple[int, int]]()
+    covered, offsets = OffsetRangeSet(), set[tuple[int, int]]()
     for number, start, length in spans:
         grows = not {(number, at) for at in range(start, start + length)} <= offsets
         version = covered.version
@@ -152,7 +160,7 @@ def test_covered_offsets_are_those_that_were_added(spans: list[tuple[int, int, i
         for start in range(42):
             for end in range(start + 1, start + 4):
                 inside = any((number, at) in offsets for at in range(start, end))
-                assert covered.shares(number, start, end) == inside
+                assert covered.overlaps(number, start, end) == inside
 
 
 def test_components_are_ordered_by_time_partition() -> None:
@@ -168,7 +176,7 @@ def test_components_are_ordered_by_time_partition() -> None:
 
 def test_adding_covered_offsets_returns_no_news() -> None:
     """News would cause another read of the days."""
-    covered = Covered()
+    covered = OffsetRangeSet()
     covered.add(0, 5, 10)
     version = covered.version
     for span in ((0, 5, 10), (0, 6, 10), (0, 5, 9)):

@@ -10,7 +10,7 @@ import pytest
 from headrace.loader.commit.commit import CommitKind, CommittedFile, CommittedRange, TimePartitionRewrite, TopicCommit
 from headrace.loader.commit.partition_index import IndexedFile
 from headrace.loader.rewrite.closure import FileKey, LiveFile
-from headrace.loader.rewrite.origin import LOST, Foreign, foreign
+from headrace.loader.rewrite.origin import MESSAGES_LOST, ForeignRows, find_foreign_rows
 from headrace.loader.work_unit import FileKind
 from support.loader.loader_samples import committed_file, committed_range, topic_commit
 
@@ -60,68 +60,75 @@ def test_files_of_the_current_log_are_not_foreign_and_no_older_commit_is_read() 
         yield load(2, first)
         raise AssertionError("one commit too many was read")
 
-    assert foreign([live(first), live(second)], commits()) == {}
-    assert foreign([], iter(())) == {}
+    assert find_foreign_rows([live(first), live(second)], commits()) == {}
+    assert find_foreign_rows([], iter(())) == {}
 
 
 def test_equal_names_in_other_time_partitions_and_kinds_are_distinct() -> None:
     ours, other = file("a"), file("a", time_partition=OTHER)
     quarantined = dataclasses.replace(ours, kind=FileKind.QUARANTINE)
     history = [load(4, other), load(3, quarantined), load(2, topic_id_before="id-0"), load(1, ours)]
-    assert list(foreign([live(ours)], history)) == [key(ours)]
-    assert foreign([live(other), live(quarantined)], history) == {}
+    assert list(find_foreign_rows([live(ours)], history)) == [key(ours)]
+    assert find_foreign_rows([live(other), live(quarantined)], history) == {}
 
 
 def test_files_from_before_a_recreation_are_foreign() -> None:
     old, new = file("old"), file("new")
-    found = foreign([live(old), live(new)], [load(3, new, topic_id_before="id-0"), load(2, old)])
-    assert found == {key(old): Foreign(f"commit 3 found the topic re-created after they were loaded, {LOST}", True)}
+    found = find_foreign_rows([live(old), live(new)], [load(3, new, topic_id_before="id-0"), load(2, old)])
+    assert found == {
+        key(old): ForeignRows(f"commit 3 found the topic re-created after they were loaded, {MESSAGES_LOST}", True)
+    }
 
 
 def test_the_first_commit_of_a_topic_is_no_recreation() -> None:
     one = file("a")
     commit_number, kind, committed = load(1, one)
-    assert foreign([live(one)], [(commit_number, kind, dataclasses.replace(committed, topic_id_before=None))]) == {}
+    assert (
+        find_foreign_rows([live(one)], [(commit_number, kind, dataclasses.replace(committed, topic_id_before=None))])
+        == {}
+    )
 
 
 def test_an_id_that_is_first_reported_is_no_recreation() -> None:
     one = file("a")
     commit_number, kind, committed = load(2, topic_id_before="")
     continued = commit_number, kind, dataclasses.replace(committed, continues=True)
-    assert foreign([live(one)], [continued, load(1, one)]) == {}
+    assert find_foreign_rows([live(one)], [continued, load(1, one)]) == {}
 
 
 def test_a_merge_of_foreign_and_current_files_is_foreign() -> None:
     old, new, merged = file("old"), file("new"), file("merged")
     history = [rewrite(4, CommitKind.COMPACT, merged, old, new), load(3, new, topic_id_before="id-0"), load(2, old)]
-    assert foreign([live(merged)], history)[key(merged)].is_whole is False
+    assert find_foreign_rows([live(merged)], history)[key(merged)].has_only_foreign_rows is False
 
 
 @pytest.mark.parametrize("kind", [kind for kind in CommitKind if kind is not CommitKind.BACKFILL])
 def test_copies_of_foreign_files_are_foreign(kind: CommitKind) -> None:
     old, copy = file("old"), file("copy")
     history = [rewrite(4, kind, copy, old), load(3, topic_id_before="id-0"), load(2, old)]
-    why = f"commit 3 found the topic re-created after they were loaded, {LOST}"
-    assert foreign([live(copy)], history) == {key(copy): Foreign(why, False)}
+    why = f"commit 3 found the topic re-created after they were loaded, {MESSAGES_LOST}"
+    assert find_foreign_rows([live(copy)], history) == {key(copy): ForeignRows(why, False)}
 
 
 def test_origins_of_merges_are_in_one_time_partition_and_of_replays_in_all() -> None:
     old, merged, beside = file("old"), file("merged"), file("beside", time_partition=OTHER)
     after = [load(3, topic_id_before="id-0"), load(2, old, beside)]
     made = rewrite(4, CommitKind.COMPACT, merged, beside)
-    assert foreign([live(merged)], [made, *after]) == {}, "merges into other files do not matter"
+    assert find_foreign_rows([live(merged)], [made, *after]) == {}, "merges into other files do not matter"
     made = rewrite(4, CommitKind.REPLAY, merged, beside)
-    assert key(merged) in foreign([live(merged)], [made, *after])
+    assert key(merged) in find_foreign_rows([live(merged)], [made, *after])
     twice = [rewrite(6, CommitKind.COMPACT, merged, file("mid")), rewrite(5, CommitKind.COMPACT, file("mid"), old)]
-    assert key(merged) in foreign([live(merged)], [*twice, *after])
+    assert key(merged) in find_foreign_rows([live(merged)], [*twice, *after])
 
 
 def test_files_of_a_backfill_originate_in_its_commit() -> None:
     old, made = file("old"), file("made")
     history = [rewrite(4, CommitKind.BACKFILL, made, old), load(3, topic_id_before="id-0"), load(2, old)]
-    assert foreign([live(made)], history) == {}
+    assert find_foreign_rows([live(made)], history) == {}
     history = [load(5, topic_id_before="id-0"), rewrite(4, CommitKind.BACKFILL, made, old)]
-    assert foreign([live(made)], history)[key(made)].is_whole, "foreign, because the topic was re-created since"
+    assert find_foreign_rows([live(made)], history)[key(made)].has_only_foreign_rows, (
+        "foreign, because the topic was re-created since"
+    )
 
 
 @pytest.mark.parametrize(
@@ -129,17 +136,17 @@ def test_files_of_a_backfill_originate_in_its_commit() -> None:
 )
 def test_only_files_with_offsets_after_a_divergence_are_foreign(start: int, end: int, is_found: bool) -> None:
     old = file("old", start, end)
-    found = foreign([live(old)], [load(3, ranges=[diverged(80, 100)]), load(2, old)])
-    why = f"commit 3 found that offsets 80 to 99 of partition 0 changed since they were loaded, {LOST}"
-    assert found == ({key(old): Foreign(why, False)} if is_found else {})
+    found = find_foreign_rows([live(old)], [load(3, ranges=[diverged(80, 100)]), load(2, old)])
+    why = f"commit 3 found that offsets 80 to 99 of partition 0 changed since they were loaded, {MESSAGES_LOST}"
+    assert found == ({key(old): ForeignRows(why, False)} if is_found else {})
 
 
 def test_a_divergence_does_not_affect_other_partitions() -> None:
     old = file("old", 70, 90)
     elsewhere = dataclasses.replace(diverged(80, 100), partition=1)
-    assert foreign([live(old)], [load(3, ranges=[elsewhere]), load(2, old)]) == {}
+    assert find_foreign_rows([live(old)], [load(3, ranges=[elsewhere]), load(2, old)]) == {}
     taken_up = file("new", 80, 90)
-    assert foreign([live(taken_up)], [load(3, taken_up, ranges=[diverged(80, 100)])]) == {}, (
+    assert find_foreign_rows([live(taken_up)], [load(3, taken_up, ranges=[diverged(80, 100)])]) == {}, (
         "the file was read after the divergence"
     )
 
@@ -147,10 +154,10 @@ def test_a_divergence_does_not_affect_other_partitions() -> None:
 def test_the_newest_reason_is_reported() -> None:
     old = file("old", 70, 90)
     history = [load(4, ranges=[diverged(85, 100)]), load(3, ranges=[diverged(80, 99)]), load(2, old)]
-    assert "commit 4" in foreign([live(old)], history)[key(old)].why
+    assert "commit 4" in find_foreign_rows([live(old)], history)[key(old)].reason
 
 
 def test_files_in_no_commit_are_foreign() -> None:
-    assert foreign([live(file("a"))], []) == {
-        key(file("a")): Foreign("no commit states which log their rows came from", False)
+    assert find_foreign_rows([live(file("a"))], []) == {
+        key(file("a")): ForeignRows("no commit states which log their rows came from", False)
     }

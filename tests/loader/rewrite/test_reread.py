@@ -11,16 +11,16 @@ from headrace.loader.commit.partition_index import IndexedFile
 from headrace.loader.commit.state import FileTotals, PartitionState, TopicState
 from headrace.loader.plan.discover import DiscoveredTopic, PartitionOffsets
 from headrace.loader.rewrite.closure import Component, Interval, LiveFile
-from headrace.loader.rewrite.origin import Foreign
+from headrace.loader.rewrite.origin import ForeignRows
 from headrace.loader.rewrite.reread import (
-    Refused,
-    differing,
-    failures,
-    of_this_log,
+    Refusal,
+    count_differences,
+    failure_sentences,
     offset_ranges,
-    ranges_of,
+    planned_ranges,
+    recreatable_components,
     refusal_sentences,
-    unreadable,
+    unreadable_ranges,
 )
 from headrace.loader.work_unit import (
     CorruptBatchStop,
@@ -78,18 +78,18 @@ def found(start: int, end: int, *, shared_end: int | None = None, topic_id: str 
     ],
 )
 def test_unreadable_offsets_are_reported(on_brokers: DiscoveredTopic, refused: list[tuple[int, int, str]]) -> None:
-    expected = [Refused(0, *one) for one in refused]
-    assert unreadable(component((0, 10, 20, 10)), on_brokers, known()) == expected
+    expected = [Refusal(0, *one) for one in refused]
+    assert unreadable_ranges(component((0, 10, 20, 10)), on_brokers, known()) == expected
 
 
 def test_unavailable_partitions_are_reported() -> None:
-    assert unreadable(component((1, 5, 6, 1)), found(0, 100), known()) == [Refused(1, 5, 6, "no leader")]
-    absent = unreadable(component((7, 5, 6, 1)), found(0, 100), known())
+    assert unreadable_ranges(component((1, 5, 6, 1)), found(0, 100), known()) == [Refusal(1, 5, 6, "no leader")]
+    absent = unreadable_ranges(component((7, 5, 6, 1)), found(0, 100), known())
     assert [(one.partition, one.start, one.end) for one in absent] == [(7, 5, 6)]
 
 
 def test_problems_are_grouped_by_partition_and_reason() -> None:
-    refused = [Refused(0, 5, 9, "why"), Refused(1, 0, 3, "why"), Refused(0, 20, 30, "why"), Refused(0, 1, 2, "else")]
+    refused = [Refusal(0, 5, 9, "why"), Refusal(1, 0, 3, "why"), Refusal(0, 20, 30, "why"), Refusal(0, 1, 2, "else")]
     expected = (
         r"partition 0: .*\b1\b.*\b1\b.*: else; ",
         r"partition 0: .*\b5\b.*\b29\b.*: why; ",
@@ -97,14 +97,14 @@ def test_problems_are_grouped_by_partition_and_reason() -> None:
     )
     for pattern, sentence in zip(expected, refusal_sentences(refused), strict=True):
         assert re.match(pattern, sentence)
-    (sentence,) = refusal_sentences([Refused(0, 0, 10, "more", 2), Refused(0, 20, 30, "more", 1_000)])
+    (sentence,) = refusal_sentences([Refusal(0, 0, 10, "more", 2), Refusal(0, 20, 30, "more", 1_000)])
     assert re.match(r"partition 0: .*\b0\b.*\b29\b.*\b1,002 messages more; ", sentence)
 
 
 def test_every_interval_is_a_range_of_the_plan() -> None:
     piece = [component((0, 10, 20, 5)), component((0, 40, 50, 5), (1, 0, 5, 5))]
     one = DiscoveredTopic("orders", "", (PartitionOffsets(0, 4, 0, 99, 99), PartitionOffsets(1, 6, 0, 99, 99)), {})
-    ranges = ranges_of(one, known(), piece)
+    ranges = planned_ranges(one, known(), piece)
     assert (ranges.topic_id, ranges.starts_again) == ("id-1", False)
     assert [(r.partition, r.previous, r.start, r.end, r.leader_epoch) for r in ranges.ranges] == [
         (0, None, 10, 50, 4),
@@ -116,7 +116,7 @@ def test_every_interval_is_a_range_of_the_plan() -> None:
         OffsetRange(orders[0], 40, 50, "id-1", 4, 20),
         OffsetRange(orders[1], 0, 5, "id-1", 6, 10),
     ]
-    assert ranges_of(found(0, 99, topic_id="id-9"), known(), piece[:1]).topic_id == "id-9"
+    assert planned_ranges(found(0, 99, topic_id="id-9"), known(), piece[:1]).topic_id == "id-9"
 
 
 def result(partition: int, start: int, end: int, counts: RangeCounts, *passed: SkippedOffsets) -> RangeResult:
@@ -131,30 +131,34 @@ def test_each_span_must_have_as_many_messages_as_its_files() -> None:
         result(1, 10, 20, RangeCounts(records=4), SkippedOffsets(12, 14, "", True), SkippedOffsets(14, 16, "", False)),
         result(0, 30, 40, RangeCounts(quarantined=4)),
     ]
-    assert differing(piece, whole) == {}
+    assert count_differences(piece, whole) == {}
     fewer = "fewer than their files hold: the brokers lost or compacted them since"
-    assert differing(piece, whole[1:]) == {0: [Refused(0, 10, 20, fewer, 4)]}
+    assert count_differences(piece, whole[1:]) == {0: [Refusal(0, 10, 20, fewer, 4)]}
     more = "more than their files hold: some were skipped, or removed with `headrace expire` or `accept-missing`"
-    assert differing(piece, [*whole, result(0, 33, 35, RangeCounts(records=2))]) == {1: [Refused(0, 30, 40, more, 2)]}
+    assert count_differences(piece, [*whole, result(0, 33, 35, RangeCounts(records=2))]) == {
+        1: [Refusal(0, 30, 40, more, 2)]
+    }
 
 
 def test_surplus_of_one_span_does_not_balance_another() -> None:
     piece = [component((0, 0, 10, 5), (0, 20, 30, 5))]
     results = [result(0, 0, 10, RangeCounts(records=6)), result(0, 20, 30, RangeCounts(records=4))]
-    assert [(one.start, one.messages) for one in differing(piece, results)[0]] == [(0, 1), (20, 1)]
+    assert [(one.start, one.messages) for one in count_differences(piece, results)[0]] == [(0, 1), (20, 1)]
 
 
 def test_only_requested_files_of_the_current_log_are_replaced() -> None:
     requested, overlapping, other = live("requested", 0, 0, 9), live("overlapping", 0, 5, 12), live("other", 0, 20, 29)
     old, mixed = live("old", 0, 0, 29), live("mixed", 0, 25, 40)
     files = [requested, overlapping, other, old]
-    (one,), problems = of_this_log(files, {old.key: Foreign("it was before", True)}, {requested.key, old.key})
+    (one,), problems = recreatable_components(
+        files, {old.key: ForeignRows("it was before", True)}, {requested.key, old.key}
+    )
     assert {file.key for file in one.files} == {requested.key, overlapping.key}
     (problem,) = problems
     assert re.match(r"1 file .*: it was before\b", problem)
     files.append(mixed)
-    foreign_files = {mixed.key: Foreign("who knows", False), old.key: Foreign("it was before", True)}
-    replaceable, problems = of_this_log(files, foreign_files, {requested.key, other.key})
+    foreign_files = {mixed.key: ForeignRows("who knows", False), old.key: ForeignRows("it was before", True)}
+    replaceable, problems = recreatable_components(files, foreign_files, {requested.key, other.key})
     assert [{file.key for file in some.files} for some in replaceable] == [{requested.key, overlapping.key}]
     (problem,) = problems
     assert problem.startswith("1 file ")
@@ -169,12 +173,12 @@ def test_failed_ranges_are_reported_up_to_a_limit() -> None:
     corrupt = UnitResult(
         4, (failed(1, "offset 5: its CRC is wrong", CorruptBatchStop(5, 6)), failed(2, "")), (), "b", 1
     )
-    of_disk, of_batch = failures([disk, corrupt])
+    of_disk, of_batch = failure_sentences([disk, corrupt])
     assert of_disk.startswith("task 3 cannot write to /data: full; ")
     assert re.match(r"partition 1: offset 5: its CRC is wrong; .*\bloader\.corrupt_batches\b", of_batch)
     many = [UnitResult(0, tuple(failed(number, "no leader") for number in range(12)), (), "b", 1)]
-    lines = failures(many)
+    lines = failure_sentences(many)
     assert len(lines) == 11
     assert lines[0].startswith("partition 0: no leader; ")
     assert re.findall(r"\d+", lines[-1]) == ["2"]
-    assert failures([UnitResult(0, (failed(0, ""),), (), "b", 1)]) == []
+    assert failure_sentences([UnitResult(0, (failed(0, ""),), (), "b", 1)]) == []
