@@ -80,7 +80,7 @@ class FilesApplier:
             if self.files.length(source) is not None:
                 # Also if the name exists: the process that linked it may have been killed before the fsync, and the
                 # files of earlier generations are deleted a day later.
-                self.files.bring(topic, source, file.path)
+                self.files.link_or_copy(topic, source, file.path)
                 return True
         return False
 

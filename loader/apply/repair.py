@@ -239,7 +239,7 @@ class Repair:
             used_paths = {f"{directory}/{name}" for name in files.children(directory)}
             target = next(name for name in _numbered_names(wanted) if name not in used_paths)
             try:
-                is_moved = files.set_aside(source, target)
+                is_moved = files.move_uncommitted(source, target)
                 break
             except FileExistsError:
                 if attempt == MOVE_ATTEMPTS_MAX - 1:

@@ -66,7 +66,7 @@ class CommitFiles:
         archived = self._archived(commit_number)
         return content if archived is None else archived
 
-    def keep(self, commit_number: int) -> None:
+    def persist(self, commit_number: int) -> None:
         """Fsyncs a commit that was read, because the process that wrote it may have been killed before its fsync.
 
         Raises:
@@ -74,7 +74,7 @@ class CommitFiles:
         """
         for path in (commit_path(commit_number), archive_path(commit_number)):
             if self._storage.exists(path):
-                self._storage.keep(path)
+                self._storage.persist(path)
 
     def put(self, commit_number: int, content: bytes) -> bytes:
         """Writes `content` as the commit `commit_number`, if the number is free. Returns the content that has the
@@ -103,7 +103,7 @@ class CommitFiles:
                 return archived
             if found is not None:
                 if not made:
-                    self._storage.keep(path)
+                    self._storage.persist(path)
                 return found
         if failure is not None:
             raise failure
@@ -140,7 +140,7 @@ class CommitFiles:
                 return 0  # one of the commits is damaged: as a single file it can be restored from a backup
             self._storage.put_if_absent(archive_path(end), content)
         # The writer of the archive may have been killed before it fsynced the directory.
-        self._storage.keep(archive_path(end))
+        self._storage.persist(archive_path(end))
         removed = 0
         for commit_number in commits:
             if commit_number in loose and self._archived(commit_number) == self._storage.read(

@@ -245,7 +245,7 @@ class CommitLog:
         if self._state.commit_number > self._fsynced_number and not self._read_only:
             # The writer may have been killed before it fsynced the directory, so the commit can still be lost in a
             # power failure. An applier that carries it out would publish uncommitted files.
-            self.commits.keep(self._state.commit_number)
+            self.commits.persist(self._state.commit_number)
             self._fsynced_number = self._state.commit_number
         return self._state
 

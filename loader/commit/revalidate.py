@@ -104,7 +104,7 @@ def _over_quarantine(one: ReconciledTopic, share_max: float) -> str:
 
 def _not_staged(staging: Staging, run_id: str, one: ReconciledTopic) -> str:
     try:
-        staging.keep(run_id, [Staged(file.staged, file.length) for file in one.files])
+        staging.persist(run_id, [Staged(file.staged, file.length) for file in one.files])
     except StorageError as error:
         return f"{error}; nothing of this topic was loaded, and the next load reads it again"
     return ""

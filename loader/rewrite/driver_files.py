@@ -63,7 +63,7 @@ def staged_files_of(
     try:
         write(files, new_rows)
         staged = files.finish()
-        ports.staging.keep(run_id, [Staged(file.path, file.length) for file in staged])
+        ports.staging.persist(run_id, [Staged(file.path, file.length) for file in staged])
     except BaseException:
         ports.staging.drop(run_id)  # no commit will contain its files
         raise

@@ -39,7 +39,7 @@ class CommitStorage(Protocol):
         """
         ...
 
-    def keep(self, name: str) -> None:
+    def persist(self, name: str) -> None:
         """Fsyncs the existing file `name`, because its writer may have been killed before its fsync.
 
         Raises:
@@ -109,7 +109,7 @@ class Staging(Protocol):
         never reads it."""
         ...
 
-    def keep(self, run_id: str, files: Sequence[Staged]) -> None:
+    def persist(self, run_id: str, files: Sequence[Staged]) -> None:
         """Makes finished files of a run durable: checks that they exist with the given lengths, and fsyncs their
         directory entries. Their contents were fsynced when they were written.
 
@@ -120,7 +120,7 @@ class Staging(Protocol):
 
     def move(self, run_id: str, files: Sequence[Staged], to_run_id: str) -> None:
         """Moves finished files of the run `run_id` to the staging directory of the run `to_run_id`, under the same
-        names, and fsyncs the new names. `Staging.keep` must have made the files durable before. The run `to_run_id`
+        names, and fsyncs the new names. `Staging.persist` must have made the files durable before. The run `to_run_id`
         must not have tried to commit yet."""
         ...
 
@@ -169,7 +169,7 @@ class WarehouseFiles(Protocol):
         """
         ...
 
-    def bring(self, topic: str, source: str, target: str) -> None:
+    def link_or_copy(self, topic: str, source: str, target: str) -> None:
         """Gives the published file `source` the second name `target`, for a new generation of its time partition, and
         fsyncs the name. If `target` exists already, it is only fsynced; `source` may then be the same name.
 
@@ -181,7 +181,7 @@ class WarehouseFiles(Protocol):
         """
         ...
 
-    def set_aside(self, source: str, target: str) -> bool:
+    def move_uncommitted(self, source: str, target: str) -> bool:
         """Moves `source`, an uncommitted file or directory, to the unused name `target`. Returns False if `source` does
         not exist.
 
@@ -220,7 +220,7 @@ class WarehouseFiles(Protocol):
         ...
 
     @property
-    def reach(self) -> str:
+    def root(self) -> str:
         """The text from which tasks open the warehouse's files, such as the path of the warehouse."""
         ...
 

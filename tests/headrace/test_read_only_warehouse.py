@@ -39,7 +39,7 @@ def test_commands_work_without_write_access(
     def refuse(*_arguments: object, **_more: object) -> NoReturn:
         raise OSError(errno.EROFS, "Name node is in safe mode")
 
-    for name in ("prepare", "put_if_absent", "keep", "replace", "remove"):
+    for name in ("prepare", "put_if_absent", "persist", "replace", "remove"):
         monkeypatch.setattr(LocalCommitStorage, name, refuse)
     code = main([*words, "--warehouse", str(world.warehouse), "--data-dir", str(tmp_path / "data")])
     said = capsys.readouterr()

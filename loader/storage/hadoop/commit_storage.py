@@ -54,7 +54,7 @@ class HadoopCommitStorage:
     def put_if_absent(self, name: str, content: bytes) -> bool:
         return self._files.put_if_absent(self.describe(name), content, self._scratch)
 
-    def keep(self, name: str) -> None:
+    def persist(self, name: str) -> None:
         self._files.persist(self.describe(name))
 
     def replace(self, name: str, content: bytes, *, fsynced: bool = True) -> None:

@@ -84,7 +84,7 @@ class HadoopFiles:
         if checksum != file.checksum:
             raise PublishedNameTaken(file.topic, final, staged)
 
-    def bring(self, topic: str, source: str, target: str) -> None:
+    def link_or_copy(self, topic: str, source: str, target: str) -> None:
         first, final = self.describe(source), self.describe(target)
         if self._files.length(final) is None:
             try:
@@ -94,7 +94,7 @@ class HadoopFiles:
         else:
             self._files.persist(final)
 
-    def set_aside(self, source: str, target: str) -> bool:
+    def move_uncommitted(self, source: str, target: str) -> bool:
         final = self.describe(target)
         # A rename on S3A moves a file into an existing directory of that name.
         if self._files.modified_ms(final) is not None:
@@ -133,7 +133,7 @@ class HadoopFiles:
         return self._files.children(self.describe(directory))
 
     @property
-    def reach(self) -> str:
+    def root(self) -> str:
         return self._warehouse
 
     def location(self, name: str) -> str:

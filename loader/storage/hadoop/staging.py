@@ -74,7 +74,7 @@ class HadoopStaging:
     def note(self, run_id: str, name: str, content: bytes) -> None:
         self._files.replace(self.path(run_id, name), content, self._scratch)
 
-    def keep(self, run_id: str, files: Sequence[Staged]) -> None:
+    def persist(self, run_id: str, files: Sequence[Staged]) -> None:
         """Checks that finished files of a run exist with the given lengths. They are durable already, because all
         writes were acknowledged."""
         at_once(lambda file: self._check(self.path(run_id, file.path), file.length), files)
@@ -88,7 +88,7 @@ class HadoopStaging:
 
     def move(self, run_id: str, files: Sequence[Staged], to_run_id: str) -> None:
         at_once(lambda file: self._files.move(self.path(run_id, file.path), self.path(to_run_id, file.path)), files)
-        self.keep(to_run_id, files)
+        self.persist(to_run_id, files)
 
     def run_ids(self) -> frozenset[str]:
         return frozenset(self._files.children(self._directory))

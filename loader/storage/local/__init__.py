@@ -19,7 +19,7 @@ def local_storage(warehouse: Path) -> Storage:
     return Storage(LocalCommitStorage(log), staging, LocalFiles(warehouse, staging))
 
 
-def files_at(reach: str) -> WarehouseFiles:
-    """Returns the files of the warehouse, opened in a task. `reach` is the text that the driver passed to the task: its
-    value of `WarehouseFiles.reach`."""
-    return local_storage(Path(reach)).files
+def files_at(root: str) -> WarehouseFiles:
+    """Returns the files of the warehouse, opened in a task. `root` is the text that the driver passed to the task: its
+    value of `WarehouseFiles.root`."""
+    return local_storage(Path(root)).files

@@ -65,10 +65,10 @@ class LocalCommitStorage:
         """
         made = self._link(name, content, fsynced=True)
         if made:
-            self.keep(name)
+            self.persist(name)
         return made
 
-    def keep(self, name: str) -> None:
+    def persist(self, name: str) -> None:
         """Fsyncs the name of a file and the names of its directories. The content was fsynced before the file got its
         name."""
         fsync((self.root / name).parent)

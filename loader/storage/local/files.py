@@ -76,7 +76,7 @@ class LocalFiles:
         for directory in sorted(directories, key=lambda directory: len(directory.parts), reverse=True):
             fsync(self._warehouse / directory)
 
-    def bring(self, topic: str, source: str, target: str) -> None:
+    def link_or_copy(self, topic: str, source: str, target: str) -> None:
         first, final = self._warehouse / source, self._warehouse / target
         while length_of(final) is None:
             try:
@@ -90,7 +90,7 @@ class LocalFiles:
                     raise PublishedFileLost(topic, str(first), "it does not exist") from error
         self._fsync_directories([target])
 
-    def set_aside(self, source: str, target: str) -> bool:
+    def move_uncommitted(self, source: str, target: str) -> bool:
         first, final = self._warehouse / source, self._warehouse / target
         try:
             is_directory = stat.S_ISDIR(first.lstat().st_mode)
@@ -166,7 +166,7 @@ class LocalFiles:
         return children_of(self._warehouse / directory)
 
     @property
-    def reach(self) -> str:
+    def root(self) -> str:
         return str(self._warehouse)
 
     def location(self, name: str) -> str:

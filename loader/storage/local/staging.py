@@ -34,7 +34,7 @@ class LocalStaging:
         self.path(run_id).mkdir(parents=True, exist_ok=True)
         self.path(run_id, name).write_bytes(content)
 
-    def keep(self, run_id: str, files: Sequence[Staged]) -> None:
+    def persist(self, run_id: str, files: Sequence[Staged]) -> None:
         for file in files:
             path = self.path(run_id, file.path)
             found = length_of(path)
@@ -55,7 +55,7 @@ class LocalStaging:
             directory.mkdir(parents=True, exist_ok=True)
         for file in files:
             self.path(run_id, file.path).rename(self.path(to_run_id, file.path))
-        self.keep(to_run_id, files)
+        self.persist(to_run_id, files)
 
     def run_ids(self) -> frozenset[str]:
         return frozenset(children_of(self._directory))

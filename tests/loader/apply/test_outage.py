@@ -37,13 +37,13 @@ CALLS: dict[type, tuple[str, ...]] = {
         "children",
         "prepare",
         "put_if_absent",
-        "keep",
+        "persist",
         "replace",
         "remove",
         "sweep",
     ),
-    LocalStaging: ("run_ids", "is_older", "note", "keep", "move", "drop"),
-    LocalFiles: ("length", "open", "children", "publish", "bring", "put", "remove"),
+    LocalStaging: ("run_ids", "is_older", "note", "persist", "move", "drop"),
+    LocalFiles: ("length", "open", "children", "publish", "link_or_copy", "put", "remove"),
 }
 COMPACTING = CompactSettings(closed_ms=0, bytes_target=10**6, block_bytes=1_000, codec_of=lambda topic: "null")
 EVERY = 1 if IS_FULL else 3  # calls; this covers each kind of call for at least one topic

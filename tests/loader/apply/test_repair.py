@@ -213,15 +213,15 @@ def test_a_target_name_taken_meanwhile_is_not_overwritten(world: World, monkeypa
     directory = world.warehouse / "orders" / "dt=2026-01-01" / "hr=00"
     aside = world.warehouse / "orders" / FOREIGN_DIRECTORY / "dt=2026-01-01" / "hr=00"
     (directory / "x").write_text("mine")
-    set_aside = LocalFiles.set_aside
+    move_uncommitted = LocalFiles.move_uncommitted
 
     def overtaken(files: LocalFiles, source: str, target: str) -> bool:
         if target.endswith("/x"):
             (world.warehouse / target).parent.mkdir(parents=True)
             (world.warehouse / target).write_text("another")
-        return set_aside(files, source, target)
+        return move_uncommitted(files, source, target)
 
-    monkeypatch.setattr(LocalFiles, "set_aside", overtaken)
+    monkeypatch.setattr(LocalFiles, "move_uncommitted", overtaken)
     (found,) = repair(world).repair_topic("orders")
     assert found.moves[0][1].endswith("/x.1")
     assert {path.name: path.read_text() for path in aside.iterdir()} == {"x": "another", "x.1": "mine"}
@@ -254,7 +254,7 @@ def test_number_of_tried_target_names_is_limited(world: World, monkeypatch: pyte
         tried.append(target)
         raise FileExistsError(errno.EEXIST, "File exists", target)
 
-    monkeypatch.setattr(LocalFiles, "set_aside", refuse)
+    monkeypatch.setattr(LocalFiles, "move_uncommitted", refuse)
     (found,) = repair(world).repair_topic("orders")
     assert not found.is_repairable
     assert found.message.endswith(f": File exists: {tried[0]}")

@@ -90,7 +90,7 @@ def test_a_lost_reply_of_a_put_is_resolved_by_reading_the_commit(
         return answer
 
     fsynced: list[str] = []
-    monkeypatch.setattr(LocalCommitStorage, "keep", lambda storage, name: fsynced.append(name))
+    monkeypatch.setattr(LocalCommitStorage, "persist", lambda storage, name: fsynced.append(name))
     monkeypatch.setattr(LocalCommitStorage, "put_if_absent", reply_lost)
     commit_result = log.try_commit(load("w1", {"orders": topic_commit(committed_range(0, 1, 1, 5))}))
     assert commit_result.commit is not None
@@ -104,7 +104,7 @@ def test_a_lost_reply_of_a_put_is_resolved_by_reading_the_commit(
 def test_a_log_opened_with_looks_only_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = filled(tmp_path, CHECKPOINT_EVERY).read_state()
     shutil.rmtree(tmp_path / CHECKPOINT_DIRECTORY)
-    for name in ("prepare", "put_if_absent", "keep", "replace", "remove", "sweep"):
+    for name in ("prepare", "put_if_absent", "persist", "replace", "remove", "sweep"):
         monkeypatch.delattr(LocalCommitStorage, name)
     assert CommitLog(LocalCommitStorage(tmp_path), read_only=True).read_state() == expected
 

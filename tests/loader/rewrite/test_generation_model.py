@@ -269,7 +269,7 @@ RULES: Mapping[str, tuple[str, Callable[..., Any], str, str]] = {
     "live files are copied before the partition moves": (
         LOAD_AND_COMPACT,
         FilesApplier._link,
-        "self.files.bring(topic, source, file.path)",
+        "self.files.link_or_copy(topic, source, file.path)",
         "pass",
     ),
     "later files are added to the newest generation": (

@@ -258,7 +258,7 @@ def test_a_concurrent_load_does_not_change_the_result(shelf: Shelf, registry: Fa
     assert [row.offset for row in quarantined(shelf)] == [7, 11]
 
 
-@pytest.mark.parametrize("dies_at", ["write", "keep", "try_commit", "apply_pending"])
+@pytest.mark.parametrize("dies_at", ["write", "persist", "try_commit", "apply_pending"])
 def test_a_replay_killed_at_any_call_is_completed_once(shelf: Shelf, registry: FakeRegistry, dies_at: str) -> None:
     registry.register("", 8, ORDER_V1)
     doomed = ports(shelf, "doomed")
@@ -271,8 +271,8 @@ def test_a_replay_killed_at_any_call_is_completed_once(shelf: Shelf, registry: F
 
     if dies_at == "write":
         doomed = dataclasses.replace(doomed, staging=_with(doomed.staging, sink=die))
-    elif dies_at == "keep":
-        doomed = dataclasses.replace(doomed, staging=_with(doomed.staging, keep=die, drop=die))
+    elif dies_at == "persist":
+        doomed = dataclasses.replace(doomed, staging=_with(doomed.staging, persist=die, drop=die))
     elif dies_at == "try_commit":
         doomed = dataclasses.replace(doomed, log=_with(doomed.log, try_commit=die))
     else:

@@ -344,14 +344,14 @@ def test_hints_lost_after_rewrites_change_nothing(world: World, lost: str) -> No
     assert queried(world) == world.produced("orders")
 
 
-@pytest.mark.parametrize("step", ["bring", "publish", "keep"])
+@pytest.mark.parametrize("step", ["link_or_copy", "publish", "persist"])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_compaction_killed_at_any_call_is_finished_or_repeated(
     world: World, step: str, when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.cluster.topics["orders"].logs[0].append(1)
     ports = world.rewrites()
-    owner = ports.staging if step == "keep" else ports.files
+    owner = ports.staging if step == "persist" else ports.files
     plain: Callable[..., object] = getattr(type(owner), step)
 
     def killed(*arguments: object) -> object:
@@ -383,7 +383,7 @@ def test_a_disk_error_during_the_fsync_of_merged_files_commits_nothing(
     def refuse(*_: object) -> None:
         raise StorageError("no room")
 
-    monkeypatch.setattr(type(ports.staging), "keep", refuse)
+    monkeypatch.setattr(type(ports.staging), "persist", refuse)
     with pytest.raises(StorageError):
         compact(ports, ["orders"], SETTINGS, is_dry=False)
     assert world.log().head() == 4

@@ -117,9 +117,9 @@ def test_results_of_another_process_are_persisted_before_use() -> None:
     publish(storage)
     assert files.done == [("persist", f"hdfs://nn/w/{NAME}")]
     files.done.clear()
-    storage.commits.keep("log/1")
+    storage.commits.persist("log/1")
     storage.files.put(NAME, b"whole")
-    storage.files.bring("t", "t/other.avro", NAME)
+    storage.files.link_or_copy("t", "t/other.avro", NAME)
     assert files.done == [("persist", "hdfs://nn/w/_headrace/log/1"), *[("persist", f"hdfs://nn/w/{NAME}")] * 2]
     files.done.clear()
     stage(storage)

@@ -250,12 +250,12 @@ def test_bring_gives_a_file_a_second_name(warehouse: Warehouse) -> None:
     warehouse.publish()
     files = warehouse.storage.files
     for _ in range(2):
-        files.bring("t", warehouse.name, "t/_g1/dt=2026-01-01/hr=00/0-1-w-0-0.avro")
+        files.link_or_copy("t", warehouse.name, "t/_g1/dt=2026-01-01/hr=00/0-1-w-0-0.avro")
     files.remove([warehouse.name])
-    files.bring("t", warehouse.name, "t/_g1/dt=2026-01-01/hr=00/0-1-w-0-0.avro")
+    files.link_or_copy("t", warehouse.name, "t/_g1/dt=2026-01-01/hr=00/0-1-w-0-0.avro")
     assert files.length("t/_g1/dt=2026-01-01/hr=00/0-1-w-0-0.avro") == 5
     with pytest.raises(PublishedFileLost, match=re.escape(warehouse.name)):
-        files.bring("t", warehouse.name, "t/_g2/dt=2026-01-01/hr=00/0-1-w-0-0.avro")
+        files.link_or_copy("t", warehouse.name, "t/_g2/dt=2026-01-01/hr=00/0-1-w-0-0.avro")
 
 
 def test_removing_files_removes_empty_directories(warehouse: Warehouse) -> None:
@@ -281,12 +281,12 @@ def test_put_replaces_files_atomically(warehouse: Warehouse) -> None:
 def test_staged_files_are_checked(warehouse: Warehouse) -> None:
     staging = warehouse.storage.staging
     warehouse.stage()
-    staging.keep("w", [Staged("task-0/a.avro", 5)])
+    staging.persist("w", [Staged("task-0/a.avro", 5)])
     with pytest.raises(StorageError, match=r"\b5\b.*\b6\b"):
-        staging.keep("w", [Staged("task-0/a.avro", 6)])
+        staging.persist("w", [Staged("task-0/a.avro", 6)])
     with pytest.raises(StorageError, match=r"b\.avro"):
-        staging.keep("w", [Staged("task-0/b.avro", 5)])
-    staging.keep("nothing", [])
+        staging.persist("w", [Staged("task-0/b.avro", 5)])
+    staging.persist("nothing", [])
 
 
 def test_age_of_staged_runs(warehouse: Warehouse) -> None:
@@ -317,7 +317,7 @@ def test_temporary_files_of_killed_puts_are_deleted(tmp_path: Path) -> None:
     assert commits.read("log/1") == b"1"
 
 
-def test_a_failed_set_aside_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_move_of_an_uncommitted_file_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = local_storage(tmp_path).files
     (tmp_path / "t" / "hr=00" / "sub").mkdir(parents=True)
     (tmp_path / "t" / "hr=00" / "x").write_bytes(b"mine")
@@ -328,13 +328,13 @@ def test_a_failed_set_aside_changes_nothing(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(os, "rename", refuse)
     for name in ("x", "sub"):
         with pytest.raises(OSError, match="another device"):
-            files.set_aside(f"t/hr=00/{name}", f"t/_foreign/hr=00/{name}")
+            files.move_uncommitted(f"t/hr=00/{name}", f"t/_foreign/hr=00/{name}")
     assert files.children("t") == ("hr=00",)
     assert files.children("t/hr=00") == ("sub", "x")
 
 
 @pytest.mark.parametrize("is_there_again", [False, True])
-def test_set_aside_moves_only_the_present_file(
+def test_only_the_present_uncommitted_file_is_moved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_there_again: bool
 ) -> None:
     """Another process moves the file in between, and a new file with the same name may exist."""
@@ -346,13 +346,13 @@ def test_set_aside_moves_only_the_present_file(
 
     def overtaken(first: object, final: object) -> None:
         monkeypatch.undo()
-        assert files.set_aside("t/hr=00/x", "t/_foreign/hr=00/x.1")
+        assert files.move_uncommitted("t/hr=00/x", "t/_foreign/hr=00/x.1")
         if is_there_again:
             source.write_bytes(b"second")
         rename(first, final)  # type: ignore[arg-type]  # passed through
 
     monkeypatch.setattr(os, "rename", overtaken)
-    assert files.set_aside("t/hr=00/x", "t/_foreign/hr=00/x") == is_there_again
+    assert files.move_uncommitted("t/hr=00/x", "t/_foreign/hr=00/x") == is_there_again
     found = {path.name: path.read_bytes() for path in (tmp_path / "t" / "_foreign" / "hr=00").iterdir()}
     assert found == {"x.1": b"first"} | ({"x": b"second"} if is_there_again else {})
     assert not source.exists()

@@ -92,7 +92,7 @@ def a_commit_in_a_directory_of_a_killed_writer(warehouse: Warehouse) -> None:
 def a_commit_of_a_killed_writer(warehouse: Warehouse) -> None:
     with killed_before_fsync(commit_storage):
         warehouse.storage.commits.put_if_absent("log/1", WHOLE)
-    warehouse.storage.commits.keep("log/1")
+    warehouse.storage.commits.persist("log/1")
     warehouse.promise(lambda: warehouse.is_whole("_headrace/log/1"))
 
 
@@ -104,19 +104,19 @@ def a_hint_that_is_replaced(warehouse: Warehouse) -> None:
 
 
 def a_staged_file(warehouse: Warehouse) -> None:
-    warehouse.storage.staging.keep("w", warehouse.stage())
+    warehouse.storage.staging.persist("w", warehouse.stage())
     warehouse.promise(lambda: warehouse.is_whole(f"_headrace/staging/w/{warehouse.staged}"))
 
 
 def a_staged_file_of_another_run(warehouse: Warehouse) -> None:
     found = warehouse.stage()
-    warehouse.storage.staging.keep("w", found)
+    warehouse.storage.staging.persist("w", found)
     warehouse.storage.staging.move("w", found, "w2")
     warehouse.promise(lambda: warehouse.is_whole(f"_headrace/staging/w2/{warehouse.staged}"))
 
 
 def a_published_file(warehouse: Warehouse) -> None:
-    warehouse.storage.staging.keep("w", warehouse.stage())
+    warehouse.storage.staging.persist("w", warehouse.stage())
     staged = f"_headrace/staging/w/{warehouse.staged}"
     warehouse.promise(lambda: warehouse.is_whole(NAME) or warehouse.is_whole(staged))
     warehouse.publish()
@@ -124,7 +124,7 @@ def a_published_file(warehouse: Warehouse) -> None:
 
 
 def a_file_of_a_killed_publisher(warehouse: Warehouse) -> None:
-    warehouse.storage.staging.keep("w", warehouse.stage())
+    warehouse.storage.staging.persist("w", warehouse.stage())
     staged = f"_headrace/staging/w/{warehouse.staged}"
     with killed_before_fsync(files):
         warehouse.publish()
@@ -139,7 +139,7 @@ def a_second_name(warehouse: Warehouse) -> None:
     warehouse.promises.clear()
     target = f"_g1/{NAME}"
     warehouse.promise(lambda: warehouse.is_whole(NAME) or warehouse.is_whole(target))
-    warehouse.storage.files.bring("orders", NAME, target)
+    warehouse.storage.files.link_or_copy("orders", NAME, target)
     warehouse.storage.files.remove([NAME])
     warehouse.promise(lambda: warehouse.is_whole(target))
 
@@ -149,8 +149,8 @@ def a_second_name_of_a_killed_process(warehouse: Warehouse) -> None:
     warehouse.promises.clear()
     target = f"_g1/{NAME}"
     with killed_before_fsync(files):
-        warehouse.storage.files.bring("orders", NAME, target)
-    warehouse.storage.files.bring("orders", NAME, target)
+        warehouse.storage.files.link_or_copy("orders", NAME, target)
+    warehouse.storage.files.link_or_copy("orders", NAME, target)
     warehouse.storage.files.remove([NAME])
     warehouse.promise(lambda: warehouse.is_whole(target))
 
@@ -159,18 +159,18 @@ def a_removed_file(warehouse: Warehouse) -> None:
     a_published_file(warehouse)
     warehouse.promises.clear()
     name = NAME.replace("hr=00", "hr=01")
-    warehouse.storage.files.bring("orders", NAME, name)
+    warehouse.storage.files.link_or_copy("orders", NAME, name)
     warehouse.storage.files.remove([NAME])
     warehouse.promise(lambda: not (warehouse.directory / NAME).exists())
     warehouse.storage.files.remove([name])
     warehouse.promise(lambda: not (warehouse.directory / "orders").exists())
 
 
-def a_file_set_aside(warehouse: Warehouse) -> None:
+def an_uncommitted_file_moved(warehouse: Warehouse) -> None:
     a_published_file(warehouse)
     warehouse.promises.clear()
     target = "orders/_foreign/0-1-a.avro"
-    assert warehouse.storage.files.set_aside(NAME, target)
+    assert warehouse.storage.files.move_uncommitted(NAME, target)
     warehouse.promise(lambda: warehouse.is_whole(target))
     warehouse.promise(lambda: not (warehouse.directory / NAME).exists())
 
@@ -203,7 +203,7 @@ USES = (
     a_second_name,
     a_second_name_of_a_killed_process,
     a_removed_file,
-    a_file_set_aside,
+    an_uncommitted_file_moved,
     a_table_schema,
     a_table_schema_of_a_killed_writer,
 )

@@ -37,7 +37,7 @@ def content_of(storage: Storage, name: str) -> bytes | None:
 
 def is_staged(storage: Storage, length: int = 5, run_id: str = "w") -> bool:
     try:
-        storage.staging.keep(run_id, [Staged("a.avro", length)])
+        storage.staging.persist(run_id, [Staged("a.avro", length)])
     except StorageError:
         return False
     return True
@@ -86,7 +86,7 @@ class StorageContract:
     def test_put_if_absent_does_not_change_an_existing_file(self, storage: Storage) -> None:
         assert storage.commits.put_if_absent("log/1", b"first")
         assert not storage.commits.put_if_absent("log/1", b"second")
-        storage.commits.keep("log/1")
+        storage.commits.persist("log/1")
         assert storage.commits.read("log/1") == b"first"
         assert storage.commits.exists("log/1")
 
@@ -186,12 +186,12 @@ class StorageContract:
         stage(storage)
         publish(storage)
         for _ in range(2):
-            files.bring("t", NAME, SECOND_NAME)
+            files.link_or_copy("t", NAME, SECOND_NAME)
         files.remove([NAME])
-        files.bring("t", NAME, SECOND_NAME)
+        files.link_or_copy("t", NAME, SECOND_NAME)
         assert content_of(storage, SECOND_NAME) == b"whole"
         with pytest.raises(PublishedFileLost, match=NAME):
-            files.bring("t", NAME, f"t/_g2/{NAME[2:]}")
+            files.link_or_copy("t", NAME, f"t/_g2/{NAME[2:]}")
         assert storage.commits.children("tmp") == ()
 
     def test_removing_files_removes_empty_directories(self, storage: Storage) -> None:
@@ -202,27 +202,27 @@ class StorageContract:
         assert storage.files.children("t") == ("_schema",)
         assert storage.files.children(NAME) == ()
 
-    def test_a_foreign_file_is_set_aside_and_replaces_nothing(self, storage: Storage) -> None:
+    def test_a_foreign_file_is_moved_and_replaces_nothing(self, storage: Storage) -> None:
         files = storage.files
         aside = "t/_foreign/dt=2026-01-01/hr=00/x"
-        assert not files.set_aside(f"{DIRECTORY}/x", aside)
+        assert not files.move_uncommitted(f"{DIRECTORY}/x", aside)
         assert files.children("t/_foreign") == ()
         files.put(NAME, b"whole")
         files.put(f"{DIRECTORY}/x", b"first")
-        assert files.set_aside(f"{DIRECTORY}/x", aside)
+        assert files.move_uncommitted(f"{DIRECTORY}/x", aside)
         files.put(f"{DIRECTORY}/x", b"second")
         with pytest.raises(FileExistsError):
-            files.set_aside(f"{DIRECTORY}/x", aside)
+            files.move_uncommitted(f"{DIRECTORY}/x", aside)
         assert (content_of(storage, aside), content_of(storage, f"{DIRECTORY}/x")) == (b"first", b"second")
-        assert files.set_aside(f"{DIRECTORY}/x", f"{aside}.1")
+        assert files.move_uncommitted(f"{DIRECTORY}/x", f"{aside}.1")
         assert (content_of(storage, aside), content_of(storage, f"{aside}.1")) == (b"first", b"second")
         assert files.children(DIRECTORY) == (NAME.rpartition("/")[2],)
 
-    def test_a_foreign_directory_is_set_aside_with_its_content(self, storage: Storage) -> None:
+    def test_a_foreign_directory_is_moved_with_its_content(self, storage: Storage) -> None:
         files = storage.files
         for name, content in (("a", b"1"), ("deep/b", b"2")):
             files.put(f"{DIRECTORY}/sub/{name}", content)
-        assert files.set_aside(f"{DIRECTORY}/sub", "t/_foreign/sub")
+        assert files.move_uncommitted(f"{DIRECTORY}/sub", "t/_foreign/sub")
         assert files.children("t/_foreign/sub") == ("a", "deep")
         assert content_of(storage, "t/_foreign/sub/deep/b") == b"2"
         assert "sub" not in files.children(DIRECTORY)
@@ -230,18 +230,18 @@ class StorageContract:
         files.put(f"{DIRECTORY}/file", b"4")
         for source in ("sub", "file"):
             with pytest.raises(FileExistsError):
-                files.set_aside(f"{DIRECTORY}/{source}", "t/_foreign/sub")
+                files.move_uncommitted(f"{DIRECTORY}/{source}", "t/_foreign/sub")
         assert files.children("t/_foreign/sub") == ("a", "deep")
         assert files.children(DIRECTORY) == ("file", "sub")
 
-    def test_concurrent_set_aside_of_one_file_loses_nothing(self, storage: Storage) -> None:
+    def test_concurrent_moves_of_one_uncommitted_file_lose_nothing(self, storage: Storage) -> None:
         for number in range(self.ROUNDS // 5):
             storage.files.put(f"{DIRECTORY}/{number}", b"mine")
             aside = [f"t/_foreign/{number}.{me}" for me in range(THREADS)]
             moved: list[bool] = []
 
             def move(me: int, number: int = number, aside: list[str] = aside, moved: list[bool] = moved) -> None:
-                moved.append(storage.files.set_aside(f"{DIRECTORY}/{number}", aside[me]))
+                moved.append(storage.files.move_uncommitted(f"{DIRECTORY}/{number}", aside[me]))
 
             assert in_threads(move) == []
             assert any(moved)
@@ -260,12 +260,12 @@ class StorageContract:
     def test_staged_files_are_checked(self, storage: Storage) -> None:
         staging = storage.staging
         stage(storage)
-        staging.keep("w", [Staged("a.avro", 5)])
+        staging.persist("w", [Staged("a.avro", 5)])
         with pytest.raises(StorageError, match=r"\b5\b.*\b6\b"):
-            staging.keep("w", [Staged("a.avro", 6)])
+            staging.persist("w", [Staged("a.avro", 6)])
         with pytest.raises(StorageError, match=r"b\.avro"):
-            staging.keep("w", [Staged("b.avro", 5)])
-        staging.keep("nothing", [])
+            staging.persist("w", [Staged("b.avro", 5)])
+        staging.persist("nothing", [])
 
     def test_staged_files_move_to_another_run(self, storage: Storage) -> None:
         stage(storage)
@@ -280,7 +280,7 @@ class StorageContract:
             sink.append("b.avro", data)
         sink.finish(["a.avro", "b.avro"])
         sink.abandon()
-        storage.staging.keep("w", [Staged(f"{sink.directory}/{name}.avro", 5) for name in "ab"])
+        storage.staging.persist("w", [Staged(f"{sink.directory}/{name}.avro", 5) for name in "ab"])
         checksum = checksum_of(b"whole")
         assert not storage.files.publish([Publication("t", "w", f"{sink.directory}/a.avro", NAME, 5, checksum)])
         assert content_of(storage, NAME) == b"whole"

@@ -40,7 +40,7 @@ class LogModel(NamedTuple):
     def is_settled(self, call: Call) -> bool:
         name = call.arguments[0] if call.arguments else ""
         match call.name:
-            case "keep":
+            case "persist":
                 return True
             case "read" | "exists" | "replace" if not name.startswith(("log/", "archive/")):
                 return not name.startswith(self.hints)
@@ -109,8 +109,8 @@ class ModelCommitStorage:
     def put_if_absent(self, name: str, content: bytes) -> bool:
         return bool(self._ask("put_if_absent", name, content))
 
-    def keep(self, name: str) -> None:
-        self._ask("keep", name)
+    def persist(self, name: str) -> None:
+        self._ask("persist", name)
 
     def replace(self, name: str, content: bytes, *, fsynced: bool = True) -> None:
         self._ask("replace", name, content)
@@ -147,7 +147,7 @@ class ModelStaging:
     def note(self, run_id: str, name: str, content: bytes) -> None:
         pass
 
-    def keep(self, run_id: str, files: Sequence[Staged]) -> None:
+    def persist(self, run_id: str, files: Sequence[Staged]) -> None:
         pass
 
     def move(self, run_id: str, files: Sequence[Staged], to_run_id: str) -> None:

@@ -63,7 +63,7 @@ class Warehouse(NamedTuple):
                 return self, there
             case "length", (name,):
                 return self, None if self.rows(name) is None else 1
-            case "bring", (source, target):
+            case "link_or_copy", (source, target):
                 rows = self.rows(source)
                 if rows is None:
                     return self, False
@@ -89,7 +89,7 @@ class Warehouse(NamedTuple):
 class ModelFiles:
     """The `WarehouseFiles` through which a process accesses the model."""
 
-    reach = ""
+    root = ""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -97,11 +97,11 @@ class ModelFiles:
     def publish(self, files: Sequence[Publication]) -> tuple[Publication, ...]:
         return tuple(file for file in files if not self._ask("publish", file.run_id, file.staged, file.name))
 
-    def bring(self, topic: str, source: str, target: str) -> None:
-        if not self._ask("bring", source, target):
+    def link_or_copy(self, topic: str, source: str, target: str) -> None:
+        if not self._ask("link_or_copy", source, target):
             raise PublishedFileLost(topic, source, "it is missing")
 
-    def set_aside(self, source: str, target: str) -> bool:
+    def move_uncommitted(self, source: str, target: str) -> bool:
         raise NotImplementedError
 
     def put(self, name: str, content: bytes) -> None:

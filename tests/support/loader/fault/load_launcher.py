@@ -54,7 +54,7 @@ def add_points() -> None:
     wrap(headrace.loader.run, "discover", "plan:discover")
     wrap(headrace.loader.run, "make_plan", "plan:schemas")
     wrap(headrace.pipeline.load.SparkConnection, "run_units", "read:job")
-    wrap(LocalStaging, "keep", "write:check")
+    wrap(LocalStaging, "persist", "write:check")
     wrap(headrace.loader.run, "reconcile", "commit:reconcile")
     wrap(os, "link", "commit:link", is_commit)
     wrap(headrace.loader.commit.commit_log.CommitLog, "_leave_hint", "commit:hint")
@@ -71,7 +71,7 @@ def add_points() -> None:
     wrap(os, "link", "apply:files:link", is_published)
     wrap(Path, "unlink", "apply:files:unlink", is_staged)
     wrap(LocalStaging, "drop", "apply:staging")
-    wrap(HadoopStaging, "keep", "write:check")
+    wrap(HadoopStaging, "persist", "write:check")
     wrap(HadoopStaging, "written", "write:written")
     for remote in (HdfsFileSystem, S3aFileSystem):
         wrap(remote, "put_if_absent", "commit:link", is_remote_commit)
