@@ -410,7 +410,7 @@ class PauseDetector:
 
     Args:
         now_s: a monotonic clock.
-        worked_s: returns the processor time of this thread, which shows whether the thread worked during a pause.
+        cpu_s: returns the processor time of this thread, which shows whether the thread worked during a pause.
     """
 
     def __init__(

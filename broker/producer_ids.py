@@ -47,7 +47,7 @@ class ProducerIds:
 
     def skip_past(self, known: Iterable[int], *, is_in_use: bool) -> None:
         """Moves the next producer id past the ids in `known`, if the producer id file is missing or behind them; logs
-        it unless the data directory is new. Ids from INVENTED_ID_MIN on are ignored.
+        it unless the data directory is new. Ids from UNASSIGNED_ID_MIN on are ignored.
 
         Args:
             known: producer ids found in the data directory.

@@ -49,7 +49,7 @@ def _long(value: int) -> bytes:
     negative or at least 2**27.
 
     Raises:
-        _NotPlain: the number has more than 64 bits.
+        _UnsupportedValue: the number has more than 64 bits.
     """
     if 0 <= value < 1 << 41:  # milliseconds until 2039, with few operations on more than 30 bits, which are slow
         low = value & 0x7FFFFFF
@@ -69,7 +69,7 @@ def _int(value: int) -> bytes:
     negative or at least 2**27.
 
     Raises:
-        _NotPlain: the number has more than 32 bits.
+        _UnsupportedValue: the number has more than 32 bits.
     """
     if not -0x80000000 <= value <= 0x7FFFFFFF:
         raise _UnsupportedValue

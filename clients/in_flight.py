@@ -215,7 +215,7 @@ class InFlight:
         """Ends a flush: raises FlushFailed if messages failed since the last flush or are not acknowledged.
 
         Args:
-            waited_for: messages that this flush waited for. A failed one is reported even if a flush in another thread
+            awaited: messages that this flush waited for. A failed one is reported even if a flush in another thread
                 already reported it.
             incomplete: number of messages by topic that are still not acknowledged.
         """

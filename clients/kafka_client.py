@@ -97,7 +97,7 @@ def as_ms(name: str, seconds: float, ms_max: int) -> int:
 
     Args:
         name: name of the argument that contains the time, for the error.
-        most_ms: largest value that the Kafka client allows.
+        ms_max: largest value that the Kafka client allows.
 
     Raises:
         ValueError: the time is longer than `ms_max`, or not a number.

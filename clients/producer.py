@@ -468,7 +468,7 @@ class Producer:
         published later, if necessary by another process.
 
         Args:
-            taking: selects the rows of this producer: all, or those of ended windows. The first publication of a
+            selection: selects the rows of this producer: all, or those of ended windows. The first publication of a
                 producer, however it selects, includes the rows that ended processes left in their spools.
         """
         self._publisher.add_rows([*self._leftovers.rows(), *self._counter.take_rows(wall_clock_ms(), selection)])

@@ -136,7 +136,7 @@ class _Compiler:
         """Returns whether a dict may fit several branches of a union that have different types for the same field name.
 
         Args:
-            of_dicts: the records and maps among the branches.
+            dict_branches: the records and maps among the branches.
         """
         types: dict[str, Type] = {}
         for branch in dict_branches:

@@ -100,7 +100,7 @@ def next_assignment(
         target: the partitions that the member shall have.
         target_epoch: the epoch for which the target was computed.
         owned: partitions that the member reports as owned; None if it reports none in this heartbeat.
-        taken: partitions of the target that other members still own.
+        owned_by_others: partitions of the target that other members still own.
     """
     if member.state is MemberState.UNREVOKED_PARTITIONS and (owned is None or owned & member.revoking.keys()):
         return member.current_assignment

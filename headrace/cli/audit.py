@@ -94,7 +94,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     accept.set_defaults(run=accept_findings)
 
 
-_AGO = re.compile(r"(\d{1,12})(m|h|d)")
+_AGE = re.compile(r"(\d{1,12})(m|h|d)")
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
@@ -115,7 +115,7 @@ def _instant_ms(text: str) -> int:
     age such as 7d, which is subtracted from now."""
     from headrace.settings.values import Duration
 
-    if _AGO.fullmatch(text):
+    if _AGE.fullmatch(text):
         return time.time_ns() // 1_000_000 - Duration.parse(text).ms
     try:
         instant = datetime.datetime.fromisoformat(text)
@@ -273,17 +273,17 @@ def _ingest_counts(store: AuditStore, settings: Settings) -> tuple[IngestResult,
     return ingested, outage
 
 
-def _reconcile(store: AuditStore, settings: Settings, only: str | None, period: Period) -> tuple[TopicResult, ...]:
+def _reconcile(store: AuditStore, settings: Settings, topic: str | None, period: Period) -> tuple[TopicResult, ...]:
     from headrace.audit.reconcile import reconcile_topics
     from headrace.audit.verdict import FindingPolicy
 
     topics = [topic for topic in store.topics() if topic != settings.audit.topic]
-    if only is not None:
-        if only not in topics:
+    if topic is not None:
+        if topic not in topics:
             raise CommandError(
-                f"the audit has no counts of the topic {only!r}; topics with counts: {', '.join(topics) or 'none yet'}"
+                f"the audit has no counts of the topic {topic!r}; topics with counts: {', '.join(topics) or 'none yet'}"
             )
-        topics = [only]
+        topics = [topic]
     patterns = settings.audit.counted_topics
     policy = FindingPolicy(
         all_producers_count=lambda topic: any(re.fullmatch(pattern, topic) for pattern in patterns),

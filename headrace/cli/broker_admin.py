@@ -245,7 +245,9 @@ def run_groups(args: argparse.Namespace) -> int:
     with _cluster(args) as cluster:
         cluster.metadata(())
         by_node, errors = cluster.request_all(lambda connection: groups(connection, args.group))
-        found = sorted((one for some in by_node.values() for one in some), key=lambda one: one.group_id)
+        found = sorted(
+            (group for node_groups in by_node.values() for group in node_groups), key=lambda group: group.group_id
+        )
         notes = [f"groups of node {node}: {error}" for node, error in errors.items()]
         notes += [f"group {one.group_id}: {one.error}" for one in found if one.error]
         if not by_node and errors:

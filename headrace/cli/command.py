@@ -89,8 +89,8 @@ class CommandParser(argparse.ArgumentParser):
         """
         has_verbs = any(action.nargs == argparse.PARSER for action in self._actions)
         options = [option for option in self._option_string_actions if option.startswith("--")]
-        for before, word in zip(("", *words), words, strict=False):
-            is_verb = has_verbs and word[:1] != "-" and (before[:2] != "--" or "=" in before)
+        for previous, word in zip(("", *words), words, strict=False):
+            is_verb = has_verbs and word[:1] != "-" and (previous[:2] != "--" or "=" in previous)
             if word == "--" or is_verb:
                 return
             name = word.partition("=")[0]

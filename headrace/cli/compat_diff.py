@@ -44,13 +44,13 @@ def run_diff(args: argparse.Namespace) -> int:
     choice = LevelChoice(parse_level_choice(args, settings.compat).level)
     try:
         sources = load_sources(args, settings.compat)
-        wanted, failures = list_candidates(sources, parse_naming(args, settings.compat))
+        candidates, failures = list_candidates(sources, parse_naming(args, settings.compat))
         failures = [*sources.failures, *failures]
-        histories = baseline.histories(wanted, choice) if wanted else []
+        histories = baseline.histories(candidates, choice) if candidates else []
     except BaselineFailed as error:
         return _end(args, [], list(error.failures))
     rows = []
-    for item, history in zip(wanted, histories, strict=True):
+    for item, history in zip(candidates, histories, strict=True):
         try:
             rows.append(_row(item, history, sources.types.schema(item.file.path)))
         except SchemaParseError as error:
@@ -60,8 +60,8 @@ def run_diff(args: argparse.Namespace) -> int:
     return _end(args, rows, failures)
 
 
-def _row(wanted: CandidateSchema, history: VersionHistory, candidate: Schema) -> dict[str, Any]:
-    row: dict[str, Any] = {"file": wanted.file.path, "subject": wanted.subject}
+def _row(item: CandidateSchema, history: VersionHistory, schema: Schema) -> dict[str, Any]:
+    row: dict[str, Any] = {"file": item.file.path, "subject": item.subject}
     if not history.versions:
         return {**row, "earlier": None, "changes": [], "backward": True, "forward": True}
     latest = history.versions[-1]
@@ -69,9 +69,9 @@ def _row(wanted: CandidateSchema, history: VersionHistory, candidate: Schema) ->
     return {
         **row,
         "earlier": latest.label,
-        "changes": [_change(change) for change in diff_schemas(earlier.schema, candidate)],
-        "backward": not compare(candidate, earlier, Direction.BACKWARD),
-        "forward": not compare(candidate, earlier, Direction.FORWARD),
+        "changes": [_change(change) for change in diff_schemas(earlier.schema, schema)],
+        "backward": not compare(schema, earlier, Direction.BACKWARD),
+        "forward": not compare(schema, earlier, Direction.FORWARD),
     }
 
 
@@ -113,6 +113,6 @@ def _print_row(row: dict[str, Any]) -> None:
     print(f"{file} against {earlier}")
     for change in row["changes"]:
         print(f"  {mask_unprintable(change['words'])}")
-    fits = {"BACKWARD": row["backward"], "FORWARD": row["forward"], "FULL": row["backward"] and row["forward"]}
+    compatibility = {"BACKWARD": row["backward"], "FORWARD": row["forward"], "FULL": row["backward"] and row["forward"]}
     words = {True: styled("yes", "good"), False: styled("no", "warn")}
-    print("  " + ", ".join(f"{level}: {words[fit]}" for level, fit in fits.items()))
+    print("  " + ", ".join(f"{level}: {words[is_compatible]}" for level, is_compatible in compatibility.items()))

@@ -132,21 +132,23 @@ def _versions() -> CheckResult:
     missing = missing_by_extra(required, versions)
     complete = [extra for extra, libraries in missing.items() if not libraries]
     extras = ALL_EXTRAS if ALL_EXTRAS in complete else ", ".join(complete) or "no extra"
-    absent = ", ".join(missing.get(ALL_EXTRAS, ()))
+    missing_text = ", ".join(missing.get(ALL_EXTRAS, ()))
     finding = (
-        f"Headrace {VERSION} with {extras}{f' (without {absent})' if absent else ''}, Python {python}, "
+        f"Headrace {VERSION} with {extras}{f' (without {missing_text})' if missing_text else ''}, Python {python}, "
         f"PySpark {versions.get('pyspark', 'not installed')}"
     )
     bounds_by_name = {requirement.name: requirement.bounds for requirement in required if requirement.extra in complete}
     bounds_by_name["Python"] = installed.metadata["Requires-Python"] or ""
     if "pyspark" in bounds_by_name:
         bounds_by_name["pyspark"] = SPARK_VERSIONS
-    wrong_versions = [
+    unsupported_versions = [
         f"{name} {versions[name]} is not {bounds}"
         for name, bounds in sorted(bounds_by_name.items())
         if not satisfies(versions[name], bounds)
     ]
-    return CheckResult("versions", "; ".join((finding, *wrong_versions)), REINSTALL if wrong_versions else "")
+    return CheckResult(
+        "versions", "; ".join((finding, *unsupported_versions)), REINSTALL if unsupported_versions else ""
+    )
 
 
 def _installed(names: Iterable[str]) -> dict[str, str]:
@@ -210,12 +212,12 @@ def _up(settings: Settings, live: LiveAddresses | None) -> CheckResult:
 def _ports(settings: Settings) -> Iterator[CheckResult]:
     """Checks that the addresses on which `headrace up` would listen are free, and yields a result for each. Skips a
     service if the settings name an existing server for it."""
-    for name, listen, elsewhere in (
+    for name, listen, existing_server in (
         ("registry", settings.registry.listen, settings.registry.url),
         ("broker", settings.broker.listen, settings.kafka.bootstrap_servers),
         ("hive", settings.hive.listen, settings.hive.metastore),
     ):
-        if not elsewhere:
+        if not existing_server:
             yield _port(f"{name}.listen", listen)
     if settings.sql.listen is not None:
         yield _port("sql.listen", settings.sql.listen)
@@ -223,9 +225,9 @@ def _ports(settings: Settings) -> Iterator[CheckResult]:
 
 def _port(key: str, listen: Address) -> CheckResult:
     try:
-        with socket.socket(socket.AF_INET6 if ":" in listen.host else socket.AF_INET) as trial:
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            trial.bind((listen.host, listen.port))
+        with socket.socket(socket.AF_INET6 if ":" in listen.host else socket.AF_INET) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((listen.host, listen.port))
     except OSError as error:
         return CheckResult(key, f"{listen}: {error.strerror}", f"stop the process that uses the port, or set {key}")
     return CheckResult(key, f"{listen} is free")

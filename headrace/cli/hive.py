@@ -72,7 +72,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def _configure_verb(parser: argparse.ArgumentParser, verb: Verb) -> None:
     parser.description = verb.description
     parser.epilog = examples(*verb.examples)
-    if verb.of_one_topic:
+    if verb.is_single_topic:
         parser.add_argument("topics", nargs=1, metavar="TOPIC", help="the topic")
     else:
         parser.add_argument("topics", nargs="*", metavar="TOPIC", help="only these topics (default: all)")
@@ -214,8 +214,8 @@ def history(args: argparse.Namespace) -> int:
         print_json({"topic": topic, "table": table, "changes": [dataclasses.asdict(item) for item in changes]})
         return EXIT_OK
     for item in changes:
-        when = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(item.committed_at_ms / 1000))
-        print(styled(f"{when}  commit {item.commit_number}  {item.subject} version {item.version}", "head"))
+        committed_at = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(item.committed_at_ms / 1000))
+        print(styled(f"{committed_at}  commit {item.commit_number}  {item.subject} version {item.version}", "head"))
         for change in item.changes or ("no column changed",):
             print(f"  {change}")
     print(f"{table}: {len(changes):,} change{'' if len(changes) == 1 else 's'} of topic {topic}")
@@ -230,7 +230,7 @@ class Verb:
     examples: tuple[str, ...]
     run: Callable[[argparse.Namespace], int]
     changes: bool = True
-    of_one_topic: bool = False
+    is_single_topic: bool = False
 
 
 VERBS = (
@@ -267,7 +267,7 @@ VERBS = (
         "the next load of the topic, creates the tables again.",
         ("hive drop orders --dry-run", "hive drop orders"),
         drop,
-        of_one_topic=True,
+        is_single_topic=True,
     ),
     Verb(
         "explain",
@@ -276,7 +276,7 @@ VERBS = (
         ("hive explain orders", "hive explain orders --format json"),
         explain,
         changes=False,
-        of_one_topic=True,
+        is_single_topic=True,
     ),
     Verb(
         "history",
@@ -286,7 +286,7 @@ VERBS = (
         ("hive history orders", "hive history orders --format json"),
         history,
         changes=False,
-        of_one_topic=True,
+        is_single_topic=True,
     ),
     Verb(
         "latest",
@@ -297,7 +297,7 @@ VERBS = (
         ("hive latest orders",),
         latest,
         changes=False,
-        of_one_topic=True,
+        is_single_topic=True,
     ),
 )
 
@@ -324,8 +324,8 @@ def _repairing(args: argparse.Namespace, *, deep: bool) -> Iterator[tuple[Repair
             if topic not in known:
                 loaded = ", ".join(sorted(known)) or "none yet"
                 raise CommandError(f"topic {topic} has not been loaded; loaded topics: {loaded}")
-        shown = contextlib.nullcontext() if settings.hive.executor == "print" else steps_shown()
-        with shown, open_repair(settings, log, output, deep=deep) as repair:
+        steps = contextlib.nullcontext() if settings.hive.executor == "print" else steps_shown()
+        with steps, open_repair(settings, log, output, deep=deep) as repair:
             yield repair, args.topics or sorted(known)
 
 

@@ -180,7 +180,7 @@ def run_once(args: argparse.Namespace, settings: Settings, session: LoadSession 
     started_ms = now_ms()
     path = run_log_path(settings)
     try:
-        with _few_collections():
+        with _rare_garbage_collection():
             report = _load_once(args, settings, session)
     except Exception as error:
         failed = RunLine(started_ms, max(0, now_ms() - started_ms), "failed", EXIT_FAILED, error=str(error)[:1_000])
@@ -200,13 +200,13 @@ def run_once(args: argparse.Namespace, settings: Settings, session: LoadSession 
 
 
 @contextlib.contextmanager
-def _few_collections() -> Iterator[None]:
-    before = gc.get_threshold()
+def _rare_garbage_collection() -> Iterator[None]:
+    thresholds = gc.get_threshold()
     gc.set_threshold(GC_THRESHOLD)
     try:
         yield
     finally:
-        gc.set_threshold(*before)
+        gc.set_threshold(*thresholds)
 
 
 def serve_loads(args: argparse.Namespace, settings: Settings) -> int:
@@ -241,9 +241,9 @@ def _load_once(args: argparse.Namespace, settings: Settings, session: LoadSessio
         # Statements that the executor prints are the result; with JSON they go to standard error.
         output = sys.stderr if args.format == "json" else sys.stdout
         # The executor prints statements to the same terminal, where a step line would overwrite them.
-        shown = contextlib.nullcontext() if settings.hive.executor == "print" else steps_shown()
+        steps = contextlib.nullcontext() if settings.hive.executor == "print" else steps_shown()
         with (
-            shown,
+            steps,
             open_load(settings, log, output, only=args.topic, may_begin=args.new_warehouse, session=session) as load,
         ):
             return run_load(load.ports, load.settings)
@@ -343,16 +343,16 @@ def _print_reasons(word: str, reasons: Iterable[tuple[str, str]]) -> None:
         word: the first word of each line, such as PROBLEM.
         reasons: pairs of a topic and a reason. A reason that concerns only some partitions begins with their numbers.
     """
-    held: dict[str, list[tuple[str, str]]] = {}
+    topics_by_reason: dict[str, list[tuple[str, str]]] = {}
     for topic, text in reasons:
         partitions = _PARTITIONS.match(text)
-        held.setdefault(text[partitions.end() :] if partitions else text, []).append(
+        topics_by_reason.setdefault(text[partitions.end() :] if partitions else text, []).append(
             (topic, partitions[0] if partitions else "")
         )
-    for reason, found in itertools.islice(held.items(), REASONS_SHOWN_MAX):
+    for reason, found in itertools.islice(topics_by_reason.items(), REASONS_SHOWN_MAX):
         print_report_line(f"{word}: {_subject(found)}{reason}")
-    if len(held) > REASONS_SHOWN_MAX:
-        print_report_line(f"{word}: and {len(held) - REASONS_SHOWN_MAX} more; --format json has all")
+    if len(topics_by_reason) > REASONS_SHOWN_MAX:
+        print_report_line(f"{word}: and {len(topics_by_reason) - REASONS_SHOWN_MAX} more; --format json has all")
 
 
 def _subject(found: Sequence[tuple[str, str]]) -> str:
@@ -377,21 +377,23 @@ def _summary(report: RunReport) -> str:
     if report.conflict:
         return f"another load committed first; this load's work was discarded ({report.conflict}; {seconds:.1f} s)"
     if not report.commit_number:
-        held = f"; topics with problems: {_count(len(report.problems), 'topic')}" if report.problems else ""
+        suffix = f"; topics with problems: {_count(len(report.problems), 'topic')}" if report.problems else ""
         applied = set(report.applied) - set(report.problems)
         caught_up = f"; applied earlier commits: {_count(len(applied), 'topic')}" if applied else ""
-        news = f"nothing loaded, {_count(report.held_back, 'message')} held back" if report.held_back else "nothing new"
-        return f"{news}{caught_up}{held} ({seconds:.1f} s)"
+        outcome = (
+            f"nothing loaded, {_count(report.held_back, 'message')} held back" if report.held_back else "nothing new"
+        )
+        return f"{outcome}{caught_up}{suffix} ({seconds:.1f} s)"
     rows = sum(one.rows for one in report.loaded)
     files = sum(one.files for one in report.loaded)
     size = sum(one.bytes_written for one in report.loaded)
     rate = rows * 1000 // max(1, report.read_ms)
-    held = f"; {_count(report.held_back, 'message')} held back" if report.held_back else ""
+    suffix = f"; {_count(report.held_back, 'message')} held back" if report.held_back else ""
     return (
         f"commit {report.commit_number}: {_count(rows, 'row')} in {_count(files, 'file')} ({size / 1e6:,.1f} MB) "
         f"of {_count(len(report.loaded), 'topic')} in {seconds:.1f} s; read at {rate:,} rows/s "
         f"by {_count(report.tasks, 'task')}{_slowest(report)}"
-        f"{held}"
+        f"{suffix}"
     )
 
 
@@ -434,8 +436,8 @@ def print_plan(plan: LoadPlan) -> None:
     for note in plan.notes:
         print_report_line(f"note: {note}")
     offsets = sum(one.end - one.start for unit in plan.units for one in unit.ranges)
-    most = f", the largest with {plan.imbalance:.1f} times the mean bytes" if len(plan.units) > 1 else ""
-    print(f"after commit {plan.commit_number}: {offsets:,} offsets in {_count(len(plan.units), 'task')}{most}")
+    imbalance = f", the largest with {plan.imbalance:.1f} times the mean bytes" if len(plan.units) > 1 else ""
+    print(f"after commit {plan.commit_number}: {offsets:,} offsets in {_count(len(plan.units), 'task')}{imbalance}")
 
 
 def plan_json(plan: LoadPlan) -> dict[str, Any]:

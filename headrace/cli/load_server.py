@@ -148,23 +148,23 @@ def _is_load_requested(wakeup: socket.socket, wait_s: float | None) -> bool | No
 def _wakeup_by_signals() -> Iterator[socket.socket]:
     """Gives a socket that becomes readable when a signal arrives. Without it, select(2) would not end for a signal
     that arrives just before it starts: Python runs the handler only after the call."""
-    wakeup, written = socket.socketpair()
-    with wakeup, written:
-        written.setblocking(False)
-        before = signal.set_wakeup_fd(written.fileno())
+    wakeup, writer = socket.socketpair()
+    with wakeup, writer:
+        writer.setblocking(False)
+        previous = signal.set_wakeup_fd(writer.fileno())
         try:
             yield wakeup
         finally:
-            signal.set_wakeup_fd(before)
+            signal.set_wakeup_fd(previous)
 
 
 @contextlib.contextmanager
 def _sigterm_handled_by(handler: Callable[[int, FrameType | None], object] | signal.Handlers) -> Iterator[None]:
-    before = signal.signal(signal.SIGTERM, handler)
+    previous = signal.signal(signal.SIGTERM, handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _exit_for_restart(number: int, frame: FrameType | None) -> NoReturn:

@@ -255,32 +255,32 @@ def _check_reason(reason: str, known: Sequence[str]) -> None:
 
 
 def _print_result(
-    args: argparse.Namespace, report: ReplayReport | DiscardReport, done: Mapping[str, int], participle: str
+    args: argparse.Namespace, report: ReplayReport | DiscardReport, counts: Mapping[str, int], participle: str
 ) -> int:
     """Prints the report of a replay or discard, as text or JSON. Returns the exit code.
 
     Args:
-        done: the number of replayed or discarded messages, by quarantine code.
+        counts: the number of replayed or discarded messages, by quarantine code.
         participle: past participle of the operation, such as `loaded`.
     """
     if args.format == "json":
         print_json({"topic": args.topic, "dry_run": args.dry_run, **dataclasses.asdict(report)})
     else:
-        _print_rewrite(args.topic, report, done, f"would be {participle}" if args.dry_run else participle)
+        _print_rewrite(args.topic, report, counts, f"would be {participle}" if args.dry_run else participle)
     return EXIT_FINDINGS if report.problems else EXIT_OK
 
 
-def _print_rewrite(topic: str, report: ReplayReport | DiscardReport, done: Mapping[str, int], word: str) -> None:
-    codes = sorted({*done, *report.left})
+def _print_rewrite(topic: str, report: ReplayReport | DiscardReport, counts: Mapping[str, int], word: str) -> None:
+    codes = sorted({*counts, *report.left})
     if codes:
-        rows = [(code, f"{done.get(code, 0):,}", f"{report.left.get(code, 0):,}") for code in codes]
+        rows = [(code, f"{counts.get(code, 0):,}", f"{report.left.get(code, 0):,}") for code in codes]
         print_table(("quarantined for", word, "stay"), rows, right=(1, 2))
     for problem in report.problems:
         print_report_line(f"PROBLEM: {topic}: {problem}")
     for note in report.notes:
         print_report_line(f"note: {note}")
     by = f" by commit {report.commit_number}" if report.commit_number else ""
-    print(f"{sum(done.values()):,} messages {word}{by}")
+    print(f"{sum(counts.values()):,} messages {word}{by}")
 
 
 def _print_message(row: QuarantinedRow, bytes_max: int) -> None:
@@ -302,19 +302,21 @@ def _format_bytes(data: bytes | None, bytes_max: int, *, with_length: bool = Tru
     """
     if data is None:
         return "none"
-    cut = data[:bytes_max]
+    shown = data[:bytes_max]
     more = (f" … ({len(data):,} bytes)" if with_length else " …") if len(data) > bytes_max else ""
     try:
         # Drops a character that the limit cuts through.
-        text = codecs.getincrementaldecoder("utf-8")().decode(cut, final=not more)
+        text = codecs.getincrementaldecoder("utf-8")().decode(shown, final=not more)
     except UnicodeDecodeError:
-        return f"0x{cut.hex()}{more}"
+        return f"0x{shown.hex()}{more}"
     # A message in the wire format begins with a zero byte; it is not text even if all its bytes decode.
-    return f"0x{cut.hex()}{more}" if "\0" in text else f"{_printable(text)}{more}"
+    return f"0x{shown.hex()}{more}" if "\0" in text else f"{_printable(text)}{more}"
 
 
 def _printable(text: str) -> str:
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+    )
 
 
 def _complete_json(topic: str, row: QuarantinedRow) -> dict[str, Any]:
@@ -373,8 +375,8 @@ def _print(rows: Sequence[tuple[str, QuarantinedRow]], total: int) -> None:
 def _reason_text(row: QuarantinedRow) -> str:
     from headrace.loader.inspect.producer_hint import producer_hint
 
-    guess = producer_hint(row.value, row.code)
-    return _printable(f"{row.code}: {row.reason}{f'; looks like {guess}' if guess else ''}")
+    hint = producer_hint(row.value, row.code)
+    return _printable(f"{row.code}: {row.reason}{f'; looks like {hint}' if hint else ''}")
 
 
 def _json(topic: str, row: QuarantinedRow) -> dict[str, Any]:

@@ -65,15 +65,15 @@ def replicate_registry(args: argparse.Namespace) -> int:
     from headrace.registry.replication.replica import HttpReplicationSource, Replica
 
     settings = settings_from(args)
-    ending = threading.Event()
+    stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ending.set())
+        signal.signal(number, lambda *_: stopped.set())
     database = open_database(args)
     try:
         with registry_client(settings) as client:
             holder = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
             _run_rounds(
-                Replica(HttpReplicationSource(client), database, _now_ms, holder), client.url, args.pause, ending
+                Replica(HttpReplicationSource(client), database, _now_ms, holder), client.url, args.pause, stopped
             )
     except RegistryError as error:
         raise CommandError(str(error)) from error
@@ -82,14 +82,14 @@ def replicate_registry(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _run_rounds(replica: Replica, url: str, pause_s: float, ending: threading.Event) -> None:
+def _run_rounds(replica: Replica, url: str, pause_s: float, stopped: threading.Event) -> None:
     """Runs replication rounds until the process is stopped or the database is promoted. Each round copies the changes
     since the previous one.
 
     Args:
         url: URL of the source registry, for messages.
         pause_s: time between two rounds.
-        ending: set by a signal that stops the process.
+        stopped: set by a signal that stops the process.
 
     Raises:
         RegistryError: a round failed before any round had succeeded, or later with an error that a retry cannot fix.
@@ -97,32 +97,32 @@ def _run_rounds(replica: Replica, url: str, pause_s: float, ending: threading.Ev
     from headrace.registry.errors import InvalidResponse, RegistryError, ReplicationStopped
     from headrace.registry.replication.replica import RoundResult
 
-    begun = False
-    trouble = ""
-    while not ending.is_set():
-        now = ""
+    is_ready = False
+    logged_cause = ""
+    while not stopped.is_set():
+        cause = ""
         try:
             result = replica.run_round()
             if result is RoundResult.PROMOTED:
                 logger.info("replication ended: the database was promoted")
                 return
             if result is RoundResult.WAITING:
-                now = "another process replicates into this database"
-            elif not begun:
+                cause = "another process replicates into this database"
+            elif not is_ready:
                 print(f"ready replica={url}", flush=True)
-                begun = True
+                is_ready = True
         except (ReplicationStopped, InvalidResponse):
             raise
         except RegistryError as error:
-            if not begun:
+            if not is_ready:
                 raise
-            now = str(error)
-        if now != trouble:
-            logger.warning("replication waiting: url=%s cause=%s", url, now) if now else logger.info(
+            cause = str(error)
+        if cause != logged_cause:
+            logger.warning("replication waiting: url=%s cause=%s", url, cause) if cause else logger.info(
                 "replicating: url=%s", url
             )
-        trouble = now
-        ending.wait(pause_s)
+        logged_cause = cause
+        stopped.wait(pause_s)
 
 
 def promote_registry(args: argparse.Namespace) -> int:

@@ -233,8 +233,8 @@ def _report_plan(args: argparse.Namespace, actions: Sequence[ImportAction], skip
     for problem in skipped:
         print_report_line(f"left out: {problem.sentence}")
     for action in actions:
-        of, colon, what = str(action).partition(": ")
-        print(f"{styled(of, 'head')}{colon}{what}")
+        subject, colon, detail = str(action).partition(": ")
+        print(f"{styled(subject, 'head')}{colon}{detail}")
     print(f"would do: {_as_text(facts)}; nothing was written" if actions else "nothing to do")
     return EXIT_OK
 
@@ -287,8 +287,8 @@ def _as_text(facts: dict[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in facts.items())
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def _selection(args: argparse.Namespace) -> Selection:

@@ -73,8 +73,8 @@ def open_rewrite_load(args: argparse.Namespace) -> Iterator[tuple[Settings, Load
             log.check_format(writing=False)
         else:
             log.open()
-        shown = contextlib.nullcontext() if settings.hive.executor == "print" else steps_shown()
-        with shown, open_load(settings, log, output, is_dry=args.dry_run) as load:
+        steps = contextlib.nullcontext() if settings.hive.executor == "print" else steps_shown()
+        with steps, open_load(settings, log, output, is_dry=args.dry_run) as load:
             yield settings, load
 
 
@@ -101,21 +101,21 @@ def checked_topics(ports: RewritePorts, topics_given: Sequence[str]) -> list[str
     return list(topics_given) or sorted(topics)
 
 
-def show_report(args: argparse.Namespace, report: RewriteReport, done: str, nothing: str) -> int:
+def show_report(args: argparse.Namespace, report: RewriteReport, participle: str, empty_text: str) -> int:
     """Prints the report of a rewrite, as text or JSON. Returns the exit code.
 
     Args:
-        done: past participle of the operation, such as `removed`.
-        nothing: the sentence for an empty report.
+        participle: past participle of the operation, such as `removed`.
+        empty_text: the sentence for an empty report.
     """
     if args.format == "json":
         print_json({**dataclasses.asdict(report), "dry_run": args.dry_run})
     else:
-        _print(report, f"would be {done}" if args.dry_run else done, nothing)
+        _print(report, f"would be {participle}" if args.dry_run else participle, empty_text)
     return EXIT_FINDINGS if report.problems else EXIT_OK
 
 
-def _print(report: RewriteReport, done: str, nothing: str) -> None:
+def _print(report: RewriteReport, participle: str, empty_text: str) -> None:
     rows = [
         (one.topic, one.kind.value, one.time_partition, f"{one.files:,}", f"{one.rows:,}", f"{one.bytes / 1e6:,.1f}")
         for one in report.time_partitions
@@ -133,6 +133,6 @@ def _print(report: RewriteReport, done: str, nothing: str) -> None:
     if rows:
         files, time_partitions = sum(one.files for one in report.time_partitions), len(report.time_partitions)
         commit_number = f" (commit {report.commit_number})" if report.commit_number else ""
-        print(f"{files:,} files of {time_partitions:,} time partitions {done}{commit_number}")
+        print(f"{files:,} files of {time_partitions:,} time partitions {participle}{commit_number}")
     elif not report.problems:
-        print(nothing)
+        print(empty_text)

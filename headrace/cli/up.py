@@ -65,11 +65,11 @@ def run(args: argparse.Namespace) -> int:
         settings = settings_from(args)
         ensure_java(settings.data_dir)
 
-        def announce(addresses: LiveAddresses) -> None:
+        def print_ready(addresses: LiveAddresses) -> None:
             lines = ready_lines(addresses, settings.hive.database, on_terminal=sys.stdout.isatty())
             print(*lines, sep="\n", flush=True)
 
-        run_up(settings, child_environment(os.environ, flag_values(args), args.config), announce, args.only)
+        run_up(settings, child_environment(os.environ, flag_values(args), args.config), print_ready, args.only)
     except KeyboardInterrupt:
         return EXIT_OK
     except (UpError, JavaNotFoundError) as error:
