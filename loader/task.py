@@ -45,7 +45,7 @@ from headrace.loader.project.messages import (
 from headrace.loader.project.quarantine import SCHEMA
 from headrace.loader.project.topic_projection import TopicProjection
 from headrace.loader.read.batch_neighbors import CorruptSpan
-from headrace.loader.read.range_reader import ReadOptions, Tally, read_range
+from headrace.loader.read.range_reader import ReadOptions, ReadProgress, read_range
 from headrace.loader.storage.local.sink import LocalSink
 from headrace.loader.storage.protocols import BlockSink
 from headrace.loader.work_unit import (
@@ -201,7 +201,7 @@ class _Task:
             block_bytes=self._settings.block_bytes,
             scratch=self._sink.scratch,
         )
-        tally = Tally(offsets.start)
+        tally = ReadProgress(offsets.start)
         policy = self._unit.topics[topic_partition.topic].policy
         time_partitions = self._time_partitions[topic_partition.topic]
         clamp = None if policy.future_ms_max is None else Clamp(policy.future_ms_max, self._settings.now_ms)
@@ -276,7 +276,7 @@ class _Task:
         projection: TopicProjection,
         messages: RangeMessages,
         take: Callable[[Sequence[Record]], None],
-        tally: Tally,
+        tally: ReadProgress,
         following: OffsetRange | None,
     ) -> _Stop:
         """Reads the range `offsets` to its end, or to a message with an unknown schema, a corrupt batch or a broker
@@ -311,7 +311,7 @@ class _Task:
         self,
         offsets: OffsetRange,
         take: Callable[[Sequence[Record]], None],
-        tally: Tally,
+        tally: ReadProgress,
         skip_corrupt: Callable[[CorruptSpan], SkippedOffsets] | None = None,
         following: OffsetRange | None = None,
     ) -> None:
@@ -326,7 +326,7 @@ class _Task:
 
         options = ReadOptions(
             batch_bytes_max=self._unit.topics[offsets.topic_partition.topic].policy.record_bytes_max,
-            patience_s=self._settings.fetch_timeout_ms / 1000,
+            timeout_s=self._settings.fetch_timeout_ms / 1000,
             skip_corrupt=skip_corrupt,
             record_parser=None if self._core is None else RecordColumns(self._core),
             prefetch=partial(self._fetch_ahead, offsets),
@@ -354,7 +354,7 @@ class _Task:
             projection: has the schemas that the plan knows.
             first: the unknown id at this position, which stopped the range.
         """
-        ahead = Tally(position)
+        ahead = ReadProgress(position)
         ids = UnknownIds(first, projection, ahead, ids_max=UNKNOWN_IDS_MAX, bytes_max=LOOK_AHEAD_BYTES_MAX)
         # If the Kafka error persists, the next read raises it again.
         with contextlib.suppress(LookAheadLimitReached, KafkaError):
@@ -378,7 +378,7 @@ class _Task:
         return found
 
 
-def _range_result(offsets: OffsetRange, tally: Tally, messages: RangeMessages, stop: _Stop) -> RangeResult:
+def _range_result(offsets: OffsetRange, tally: ReadProgress, messages: RangeMessages, stop: _Stop) -> RangeResult:
     counts = RangeCounts(
         records=messages.written,
         tombstones=messages.tombstones,
@@ -399,7 +399,7 @@ def _range_result(offsets: OffsetRange, tally: Tally, messages: RangeMessages, s
         bytes_read=tally.bytes_read,
         error=stop.error,
         unknown_ids=stop.unknown_ids,
-        odd_times=messages.odd_times(),
+        implausible_times=messages.implausible_times(),
         epochs=tally.epochs.below(done.end),
         skipped=tuple(tally.skipped),
         corrupt_stop=stop.corrupt,

@@ -21,8 +21,8 @@ from headrace.kafka_wire.record_batch import NO_HEADERS, Record
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.policy import QUARANTINE
 from headrace.loader.project.batches import Columns, CoreResult, RowRun, RowsOfBatches
+from headrace.loader.project.implausible_times import NO_TIMESTAMP, ImplausibleTimes
 from headrace.loader.project.kafka_column import Suffix
-from headrace.loader.project.odd_times import NO_TIMESTAMP, ImplausibleTimes
 from headrace.loader.project.quarantine import BadMessage, QuarantineCode, encode_row
 from headrace.loader.project.topic_projection import (
     FUTURE_TIME,
@@ -35,8 +35,8 @@ from headrace.loader.project.topic_projection import (
     unframe_message,
 )
 from headrace.loader.read.batch_neighbors import CorruptSpan
-from headrace.loader.read.range_reader import StopBefore, Tally
-from headrace.loader.work_unit import AuditCount, FileKind, OddTimes, SkippedOffsets
+from headrace.loader.read.range_reader import ReadProgress, StopBefore
+from headrace.loader.work_unit import AuditCount, FileKind, ImplausibleTimeCount, SkippedOffsets
 
 ID_HEADER = VALUE_HEADER.encode()
 
@@ -334,7 +334,7 @@ class RangeMessages:
             if n[at]
         )
 
-    def odd_times(self) -> tuple[OddTimes, ...]:
+    def implausible_times(self) -> tuple[ImplausibleTimeCount, ...]:
         """Returns the implausible times of the range, for the report."""
         return self._implausible_times.found(self._windows)
 
@@ -354,7 +354,9 @@ class UnknownIds:
         bytes_max: limits the bytes read ahead; all of them are read again later.
     """
 
-    def __init__(self, first: int, projection: TopicProjection, tally: Tally, *, ids_max: int, bytes_max: int) -> None:
+    def __init__(
+        self, first: int, projection: TopicProjection, tally: ReadProgress, *, ids_max: int, bytes_max: int
+    ) -> None:
         self._found = {first: None}
         self._projection = projection
         self._tally = tally

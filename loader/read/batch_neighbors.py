@@ -14,7 +14,7 @@ from headrace.kafka_wire.cluster import FetchSlice
 from headrace.kafka_wire.errors import CorruptBatch, KafkaError, MisplacedBatch
 from headrace.kafka_wire.record_batch import HEADER_BYTES, BatchFrame, offset_after, read_batch_header
 
-LOOK_BEHIND_BYTES = (1 << 20, 1 << 24)  # fetched after a batch to find the next one: first attempt, second attempt
+LOOKAHEAD_BYTES = (1 << 20, 1 << 24)  # fetched after a batch to find the next one: first attempt, second attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,9 @@ class Fetch(Protocol):
 
 
 class BatchNeighbors:
-    """Checks the batches of the fetch response `piece` by the batches before and after them. `asked` is the offset from
-    which the response was requested. `ahead` is the response that begins after the last batch of `piece`, None if that
-    was not fetched.
+    """Checks the batches of a fetch response by the batches before and after them. `requested_offset` is the offset
+    from which the response was requested. `next_response` is the response that begins after the last batch of the
+    response, None if that was not fetched.
 
     Args:
         where: broker and partition, for error messages.
@@ -56,16 +56,18 @@ class BatchNeighbors:
         end: the end offset of the range.
     """
 
-    def __init__(self, piece: FetchSlice, asked: int, where: str, fetch: Fetch, *, start: int, end: int) -> None:
-        self.ahead: FetchSlice | None = None
-        self._piece = piece
-        self._asked = asked
+    def __init__(
+        self, response: FetchSlice, requested_offset: int, where: str, fetch: Fetch, *, start: int, end: int
+    ) -> None:
+        self.next_response: FetchSlice | None = None
+        self._response = response
+        self._requested_offset = requested_offset
         self._where = where
         self._fetch = fetch
         self._start = start
         self._end = end
 
-    def is_known(self, frame: BatchFrame, next_offset: int, position: int) -> bool:
+    def is_confirmed(self, frame: BatchFrame, next_offset: int, position: int) -> bool:
         """Returns whether the offsets of a batch, `[base offset, next_offset)`, are certain. If not, the caller must
         fetch the batch again: the new response includes the following batch, which shows whether the gap before the
         batch is real.
@@ -84,11 +86,11 @@ class BatchNeighbors:
             KafkaError: raised by the fetch that checks the gap before the batch.
         """
         first = frame.base_offset
-        if first > position > self._asked and not frame.is_followed:
+        if first > position > self._requested_offset and not frame.is_followed:
             return False
         if next_offset < self._end and not frame.is_followed:
             with contextlib.suppress(KafkaError):  # raised by the next fetch, after this batch was counted
-                self.ahead = self._fetch(next_offset)
+                self.next_response = self._fetch(next_offset)
         fault = self._fault(frame, next_offset, position)
         if fault:
             raise MisplacedBatch(
@@ -98,16 +100,16 @@ class BatchNeighbors:
 
     def _fault(self, frame: BatchFrame, next_offset: int, position: int) -> str:
         first = frame.base_offset
-        following = _first_offset(self.ahead) if self.ahead else -1
+        following = _first_offset(self.next_response) if self.next_response else -1
         if next_offset <= position:
             return "" if self._leads_to(position, frame, next_offset) else f"offset {position} was expected"
         if first < position != self._start:
             return f"the batch before it ended at {position}"
-        if next_offset > self._piece.high_watermark:
-            return f"the log is readable to {self._piece.high_watermark}"
+        if next_offset > self._response.high_watermark:
+            return f"the log is readable to {self._response.high_watermark}"
         if 0 <= following < next_offset:
             return f"the next batch begins at {following}"
-        if first > position and not frame.is_followed and not _is_next_after(self._fetch(first - 1), first):
+        if first > position and not frame.is_followed and not _shows_gap_before(self._fetch(first - 1), first):
             return f"the log holds another batch between {position}, which was expected, and {first}"
         return ""
 
@@ -123,7 +125,7 @@ class BatchNeighbors:
             frame: the batch.
             next_offset: the offset after the batch.
         """
-        data, at, reached = self._piece.records, frame.end, next_offset
+        data, at, reached = self._response.records, frame.end, next_offset
         while len(data) - at >= HEADER_BYTES:
             header = read_batch_header(data, at)
             if header.size < HEADER_BYTES or header.base_offset < reached:
@@ -133,7 +135,7 @@ class BatchNeighbors:
             at, reached = at + header.size, header.last_offset + 1
         return False
 
-    def span_of(self, error: CorruptBatch, frame: BatchFrame, position: int, end: int) -> CorruptSpan:
+    def corrupt_span(self, error: CorruptBatch, frame: BatchFrame, position: int, end: int) -> CorruptSpan:
         """Returns the offsets that a corrupt batch occupies, from `position` and at most up to `end`.
 
         Args:
@@ -157,39 +159,43 @@ class BatchNeighbors:
         """Returns the offset after the corrupt batch `frame`: the base offset of the following batch. If the corrupt
         batch is the last one of the log, returns the log end offset, provided that the batch's header states the same.
         Returns None if the offset remains unknown."""
-        piece: FetchSlice | None = self._piece
-        found = offset_after(self._piece.records, frame)
-        for more in LOOK_BEHIND_BYTES:
+        response: FetchSlice | None = self._response
+        found = offset_after(self._response.records, frame)
+        for extra_bytes in LOOKAHEAD_BYTES:
             if found is not None:
                 return found
-            piece = self._more(frame, more)
-            if piece is None:
+            response = self._fetch_longer(frame, extra_bytes)
+            if response is None:
                 return None
-            found = offset_after(piece.records, frame)
-        assert piece is not None
-        if found is None and len(piece.records) == frame.end:
-            said = read_batch_header(frame.view).last_offset + 1
-            return said if said in (piece.last_stable_offset, piece.high_watermark) else None
+            found = offset_after(response.records, frame)
+        assert response is not None
+        if found is None and len(response.records) == frame.end:
+            stated_next_offset = read_batch_header(frame.view).last_offset + 1
+            return (
+                stated_next_offset
+                if stated_next_offset in (response.last_stable_offset, response.high_watermark)
+                else None
+            )
         return found
 
-    def _more(self, frame: BatchFrame, more: int) -> FetchSlice | None:
-        """Fetches the corrupt batch `frame` again, with `more` bytes of the log after it. Returns None if the response
+    def _fetch_longer(self, frame: BatchFrame, extra_bytes: int) -> FetchSlice | None:
+        """Fetches the corrupt batch `frame` again, with `extra_bytes` of the log after it. Returns None if the response
         has another batch in its place, as it may from another replica."""
-        piece = self._fetch(self._asked, frame.end + more)
-        return piece if piece.records[frame.position : frame.end] == frame.view else None
+        response = self._fetch(self._requested_offset, frame.end + extra_bytes)
+        return response if response.records[frame.position : frame.end] == frame.view else None
 
 
-def _first_offset(piece: FetchSlice) -> int:
-    """Returns the base offset of the first batch in `piece`, a fetch response; -1 if it is empty."""
-    return read_batch_header(piece.records).base_offset if len(piece.records) >= HEADER_BYTES else -1
+def _first_offset(response: FetchSlice) -> int:
+    """Returns the base offset of the first batch in a fetch response; -1 if it is empty."""
+    return read_batch_header(response.records).base_offset if len(response.records) >= HEADER_BYTES else -1
 
 
-def _is_next_after(piece: FetchSlice, first: int) -> bool:
+def _shows_gap_before(response: FetchSlice, first: int) -> bool:
     """Whether the log has a batch that begins at `first` and none that contains `first - 1`.
 
     Args:
-        piece: the response to a fetch from the offset `first - 1`. If the broker throttled it and sent no batch,
+        response: the response to a fetch from the offset `first - 1`. If the broker throttled it and sent no batch,
             the result is true, because nothing contradicts it.
         first: the base offset of a batch.
     """
-    return _first_offset(piece) == first or bool(piece.throttle_ms and not piece.records)
+    return _first_offset(response) == first or bool(response.throttle_ms and not response.records)

@@ -3,7 +3,7 @@
 Offsets outside of `[start, end)` are dropped, because fetches return whole batches. Every offset of the range is one
 of: a data record, a transaction marker (control), a record of an aborted transaction, a gap (usually left by
 compaction), or part of a skipped corrupt batch. Offsets are processed in order, so after an error in the middle
-everything before `tally.position` is complete.
+everything before `progress.position` is complete.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from headrace.kafka_wire.record_batch import (
     split_batches,
 )
 from headrace.loader.epochs import NOTHING_READ, ReadEpochs
-from headrace.loader.read.batch_neighbors import LOOK_BEHIND_BYTES, BatchNeighbors, CorruptSpan, Fetch
+from headrace.loader.read.batch_neighbors import LOOKAHEAD_BYTES, BatchNeighbors, CorruptSpan, Fetch
 from headrace.loader.work_unit import OffsetRange, SkippedOffsets
 
 ABORT_MARKER = 0
@@ -45,7 +45,7 @@ class BatchKind(StrEnum):
 
 
 @dataclass(slots=True)
-class Tally:
+class ReadProgress:
     """The offsets read so far, counted by kind. `position` is the next offset to read.
 
     `gap_offsets` counts all offsets that the log no longer holds. `gaps` lists only the first `GAPS_LISTED_MAX` ranges
@@ -88,11 +88,11 @@ class Tally:
     def corrupt(self) -> int:
         return sum(one.end - one.start for one in self.skipped)
 
-    def skip_corrupt(self, one: SkippedOffsets) -> None:
-        """Counts the offsets `one` of a skipped corrupt batch, and moves the position to their end."""
-        assert one.start == self.position, (one, self.position)
-        self.skipped.append(one)
-        self.position = one.end
+    def skip_corrupt(self, skipped: SkippedOffsets) -> None:
+        """Counts the offsets of a skipped corrupt batch, and moves the position to their end."""
+        assert skipped.start == self.position, (skipped, self.position)
+        self.skipped.append(skipped)
+        self.position = skipped.end
 
     def count(self, records: Sequence[Record]) -> None:
         """Counts the gaps before and between these records, and moves the position after the last of them."""
@@ -101,11 +101,11 @@ class Tally:
             self.position = record[0] + 1
 
     def mark(self, records: Sequence[Record]) -> None:
-        """Saves the state of this tally before `records` are counted, so that `cut_to` can return to it."""
+        """Saves the present state before `records` are counted, so that `rewind_to` can return to it."""
         self._mark = (self.position, self.gap_offsets, self.gaps[-1:])
         self._marked = records
 
-    def cut_to(self, offset: int) -> None:
+    def rewind_to(self, offset: int) -> None:
         """Undoes the counting of offsets from `offset` on. `offset` must be that of a record in the newest batch."""
         start, self.gap_offsets, last = self._mark
         self.gaps = [gap for gap in self.gaps if gap[0] < start]
@@ -155,7 +155,7 @@ class ReadOptions:
 
     Attributes:
         batch_bytes_max: limit of a decompressed batch.
-        patience_s: maximum time without progress, not counting throttled responses.
+        timeout_s: maximum time without progress, not counting throttled responses.
         skip_corrupt: called with each corrupt batch before its offsets are skipped; None to raise `CorruptBatch`.
         record_parser: parses the records of a batch; None for the parser of `kafka_wire`.
         prefetch: called with the likely offset of the next fetch before a response is processed, unless the broker
@@ -166,7 +166,7 @@ class ReadOptions:
     """
 
     batch_bytes_max: int
-    patience_s: float
+    timeout_s: float
     skip_corrupt: Callable[[CorruptSpan], SkippedOffsets] | None = None
     record_parser: RecordParser | None = None
     prefetch: Callable[[int], None] | None = None
@@ -174,18 +174,22 @@ class ReadOptions:
 
 
 def read_range(
-    fetch: Fetch, offsets: OffsetRange, take: Callable[[Sequence[Record]], None], tally: Tally, options: ReadOptions
+    fetch: Fetch,
+    offsets: OffsetRange,
+    on_records: Callable[[Sequence[Record]], None],
+    progress: ReadProgress,
+    options: ReadOptions,
 ) -> None:
-    """Reads a range. Passes its data records to `take`, in order and batch by batch, and updates `tally`.
+    """Reads a range. Passes its data records to `on_records`, in order and batch by batch, and updates `progress`.
 
-    When a batch is passed on, all its offsets are counted in the tally. After an error, `tally.position` is the first
+    When a batch is passed on, all its offsets are counted. After an error, `progress.position` is the first
     offset that was not read. If compaction deleted the last records of the range, their offsets count as a gap.
 
     Args:
         fetch: sends fetch requests for the partition.
-        offsets: the range; reading begins at `tally.position`.
-        take: receives the data records of each batch that has any in the range; may raise `StopBefore`, which is raised
-            again.
+        offsets: the range; reading begins at `progress.position`.
+        on_records: receives the data records of each batch that has any in the range; may raise `StopBefore`, which is
+            raised again.
         options: limits, and functions to call while reading.
 
     Raises:
@@ -193,11 +197,11 @@ def read_range(
         CorruptBatch: a corrupt batch cannot be skipped: `options.skip_corrupt` is None, the next offset is unknown, or
             `CORRUPT_BATCHES_MAX` batches of the range were skipped already. Also if a response has no complete batch.
             No offset of the batch counts as read.
-        KafkaUnavailable: the broker returned no records for `options.patience_s`, for example because the last stable
+        KafkaUnavailable: the broker returned no records for `options.timeout_s`, for example because the last stable
             offset is below the end of the range; or the broker throttles indefinitely.
         KafkaError: raised by `fetch`, for example `OffsetOutOfRange` if retention deleted offsets that are to be read.
     """
-    _RangeReader(fetch, offsets, take, tally, options).read()
+    _RangeReader(fetch, offsets, on_records, progress, options).read()
 
 
 class _RangeReader:
@@ -207,63 +211,65 @@ class _RangeReader:
         self,
         fetch: Fetch,
         offsets: OffsetRange,
-        take: Callable[[Sequence[Record]], None],
-        tally: Tally,
+        on_records: Callable[[Sequence[Record]], None],
+        progress: ReadProgress,
         options: ReadOptions,
     ) -> None:
         self._fetch = fetch
         self._end = offsets.end
         self._newest_epoch = offsets.leader_epoch if offsets.leader_epoch >= 0 else EPOCH_MAX
         self._topic_partition = offsets.topic_partition
-        self._take = take
-        self._tally = tally
+        self._on_records = on_records
+        self._progress = progress
         self._options = options
-        self._silent_since = time.monotonic()
+        self._idle_since = time.monotonic()
         self._throttled_s = 0.0
         self._bytes_max: int | None = None
         self._skipped_bases: set[int] = set()
 
     def read(self) -> None:
-        tally, start = self._tally, self._tally.position
-        ahead: FetchSlice | None = None
-        while tally.position < self._end:
-            before = tally.position
-            piece = ahead or self._fetch(before, self._bytes_max)
+        progress, start = self._progress, self._progress.position
+        next_response: FetchSlice | None = None
+        while progress.position < self._end:
+            requested_offset = progress.position
+            response = next_response or self._fetch(requested_offset, self._bytes_max)
             self._bytes_max = None
-            tally.bytes_read += len(piece.records)
-            neighbors = BatchNeighbors(piece, before, self._where(piece), self._fetch, start=start, end=self._end)
-            self._prefetch_after(piece, before)
-            self._take_batches(piece, neighbors)
-            ahead = neighbors.ahead
-            self._check_progress(piece, before)
+            progress.bytes_read += len(response.records)
+            neighbors = BatchNeighbors(
+                response, requested_offset, self._where(response), self._fetch, start=start, end=self._end
+            )
+            self._prefetch_after(response, requested_offset)
+            self._process_batches(response, neighbors)
+            next_response = neighbors.next_response
+            self._check_progress(response, requested_offset)
 
-    def _where(self, piece: FetchSlice) -> str:
-        """Returns the broker, topic and partition of the fetch response `piece` as text, for error messages."""
+    def _where(self, response: FetchSlice) -> str:
+        """Returns the broker, topic and partition of the fetch response as text, for error messages."""
         topic_partition = self._topic_partition
-        return f"broker {piece.broker}, topic {topic_partition.topic} partition {topic_partition.partition}"
+        return f"broker {response.broker}, topic {topic_partition.topic} partition {topic_partition.partition}"
 
-    def _prefetch_after(self, piece: FetchSlice, before: int) -> None:
-        """Calls `ReadOptions.prefetch`, so that the next fetch is sent before the response `piece` is processed; after
+    def _prefetch_after(self, response: FetchSlice, requested_offset: int) -> None:
+        """Calls `ReadOptions.prefetch`, so that the next fetch is sent before the response is processed; after
         the last response of the range, calls `ReadOptions.fetch_following` instead. Does nothing if `prefetch` is None
-        or the broker throttled the response. `before` is the offset from which `piece` was requested."""
-        if self._options.prefetch is None or piece.throttle_ms:
+        or the broker throttled the response. `requested_offset` is the offset from which the response was requested."""
+        if self._options.prefetch is None or response.throttle_ms:
             return
         # The offset comes from unchecked headers. If it is wrong, one response is useless.
-        following = end_of_batches(piece.records)
+        following = end_of_batches(response.records)
         if following is None:
             return
         if following >= self._end:
             if self._options.fetch_following is not None:
                 self._options.fetch_following()
-        elif following > before:
+        elif following > requested_offset:
             self._options.prefetch(following)
 
-    def _take_batches(self, piece: FetchSlice, neighbors: BatchNeighbors) -> None:
-        """Passes on the records of the fetch response `piece`, up to the end of the range, to a corrupt batch, or to a
+    def _process_batches(self, response: FetchSlice, neighbors: BatchNeighbors) -> None:
+        """Passes on the records of the fetch response, up to the end of the range, to a corrupt batch, or to a
         batch that must be fetched again. `neighbors` checks the offsets of the batches."""
-        tally, options, where = self._tally, self._options, self._where(piece)
-        transactions = TransactionFilter(piece.aborted)
-        for frame in split_batches(piece.records, where):
+        progress, options, where = self._progress, self._options, self._where(response)
+        transactions = TransactionFilter(response.aborted)
+        for frame in split_batches(response.records, where):
             try:
                 batch = read_batch(frame, where, options.batch_bytes_max, options.record_parser)
             except MisplacedBatch:
@@ -272,29 +278,29 @@ class _RangeReader:
             except CorruptBatch as error:
                 if frame.base_offset in self._skipped_bases:
                     continue  # already skipped; the broker returned it again, because it contains the requested offset
-                if error.next_offset is None or neighbors.is_known(frame, error.next_offset, tally.position):
-                    self._skip_corrupt(error, neighbors.span_of(error, frame, tally.position, self._end))
+                if error.next_offset is None or neighbors.is_confirmed(frame, error.next_offset, progress.position):
+                    self._skip_corrupt(error, neighbors.corrupt_span(error, frame, progress.position, self._end))
                     self._skipped_bases.add(frame.base_offset)
                     # The next response may begin with the same batch, and must include the batch after it.
-                    self._bytes_max = len(frame.view) + LOOK_BEHIND_BYTES[-1]
+                    self._bytes_max = len(frame.view) + LOOKAHEAD_BYTES[-1]
                 # The corrupt batch may have an abort marker that ends an aborted transaction. A new fetch returns a
                 # list of aborted transactions from the next offset on.
                 return
-            if not neighbors.is_known(frame, batch.next_offset, tally.position):
+            if not neighbors.is_confirmed(frame, batch.next_offset, progress.position):
                 return
             kind = transactions.kind(batch)
-            if batch.next_offset <= tally.position:
+            if batch.next_offset <= progress.position:
                 continue
             if batch.leader_epoch <= self._newest_epoch:
-                tally.note_epoch(batch, self._end)
-            records = _book(batch, kind, self._end, tally)
+                progress.note_epoch(batch, self._end)
+            records = _count_batch(batch, kind, self._end, progress)
             if records:
                 try:
-                    self._take(records)
+                    self._on_records(records)
                 except StopBefore as stop:
-                    tally.cut_to(stop.offset)
+                    progress.rewind_to(stop.offset)
                     raise
-            if tally.position >= self._end:
+            if progress.position >= self._end:
                 return
 
     def _skip_corrupt(self, error: CorruptBatch, span: CorruptSpan) -> None:
@@ -307,59 +313,64 @@ class _RangeReader:
         Raises:
             CorruptBatch: `skip_corrupt` is not set, or too many batches were skipped.
         """
-        tally, skip = self._tally, self._options.skip_corrupt
+        progress, skip = self._progress, self._options.skip_corrupt
         if skip is None:
             raise CorruptBatch(str(error), span.next_offset) from error
-        if len(tally.skipped) >= CORRUPT_BATCHES_MAX:
-            more = f"{error}; one of more than {CORRUPT_BATCHES_MAX} such batches in this partition"
-            raise CorruptBatch(more, span.next_offset) from error
-        tally.skip_to(span.start)
+        if len(progress.skipped) >= CORRUPT_BATCHES_MAX:
+            message = f"{error}; one of more than {CORRUPT_BATCHES_MAX} such batches in this partition"
+            raise CorruptBatch(message, span.next_offset) from error
+        progress.skip_to(span.start)
         if span.start < span.end:
-            tally.skip_corrupt(skip(span))
+            progress.skip_corrupt(skip(span))
 
-    def _check_progress(self, piece: FetchSlice, before: int) -> None:
-        """Decides how to continue after the fetch response `piece`, which was requested from the offset `before`. If no
-        offset was read from it, then either the rest of the range is counted as a gap, or the fetch is repeated, or an
-        error is raised."""
-        tally, end = self._tally, self._end
-        if tally.position > before:
-            self._silent_since, self._throttled_s = time.monotonic(), 0.0
+    def _check_progress(self, response: FetchSlice, requested_offset: int) -> None:
+        """Decides how to continue after the fetch response, which was requested from the offset `requested_offset`. If
+        no offset was read from it, then either the rest of the range is counted as a gap, or the fetch is repeated, or
+        an error is raised."""
+        progress, end = self._progress, self._end
+        if progress.position > requested_offset:
+            self._idle_since, self._throttled_s = time.monotonic(), 0.0
             return
-        if piece.records:
+        if response.records:
             # Brokers send the first batch completely, regardless of its size.
             raise CorruptBatch(
-                f"{self._where(piece)} offset {before}: no complete batch in a response of {len(piece.records)} bytes"
+                f"{self._where(response)} offset {requested_offset}: no complete batch in a response of "
+                f"{len(response.records)} bytes"
             )
-        if _says_nothing_is_left(piece, end) and all(
+        if _shows_empty_tail(response, end) and all(
             # A single response must not lose records, so the last offset is fetched as well: a broker with tiered
             # storage returns empty responses while its remote store is slow.
-            _says_nothing_is_left(self._fetch(offset), end)
-            for offset in (before, end - 1)
+            _shows_empty_tail(self._fetch(offset), end)
+            for offset in (requested_offset, end - 1)
         ):
-            tally.skip_to(end)
-        elif piece.throttle_ms and self._throttled_s < THROTTLED_S_MAX:
-            self._throttled_s += piece.throttle_ms / 1000
-            self._silent_since = time.monotonic() + piece.throttle_ms / 1000
-        elif piece.throttle_ms or time.monotonic() - self._silent_since >= self._options.patience_s:
-            why = (
+            progress.skip_to(end)
+        elif response.throttle_ms and self._throttled_s < THROTTLED_S_MAX:
+            self._throttled_s += response.throttle_ms / 1000
+            self._idle_since = time.monotonic() + response.throttle_ms / 1000
+        elif response.throttle_ms or time.monotonic() - self._idle_since >= self._options.timeout_s:
+            cause = (
                 f"throttled for {self._throttled_s:.0f} s"
-                if piece.throttle_ms
-                else f"for {self._options.patience_s:.0f} s"
+                if response.throttle_ms
+                else f"for {self._options.timeout_s:.0f} s"
             )
             raise KafkaUnavailable(
-                f"{self._where(piece)} offset {before}: the range ends at {end} but the broker returned no records, "
-                f"{why}; the last stable offset is {piece.last_stable_offset}"
+                f"{self._where(response)} offset {requested_offset}: the range ends at {end} but the broker returned "
+                f"no records, {cause}; the last stable offset is {response.last_stable_offset}"
             )
 
 
-def _says_nothing_is_left(piece: FetchSlice, end: int) -> bool:
-    """Whether the fetch response `piece` shows that the log has no more batches before `end`, because compaction
+def _shows_empty_tail(response: FetchSlice, end: int) -> bool:
+    """Whether the fetch response shows that the log has no more batches before `end`, because compaction
     removed them: the response is empty, although the log is readable up to `end`.
 
     Two kinds of empty responses do not show this: a throttled one, and one from a log that ends before `end` and may
     have lost records.
     """
-    return not piece.records and not piece.throttle_ms and min(piece.last_stable_offset, piece.high_watermark) >= end
+    return (
+        not response.records
+        and not response.throttle_ms
+        and min(response.last_stable_offset, response.high_watermark) >= end
+    )
 
 
 def _marker_type(batch: Batch) -> int:
@@ -369,25 +380,25 @@ def _marker_type(batch: Batch) -> int:
     return struct.unpack_from(">hh", key)[1] if key is not None and len(key) >= 4 else -1
 
 
-def _book(batch: Batch, kind: BatchKind, end: int, tally: Tally) -> Sequence[Record]:
-    """Counts the part of one batch inside `[tally.position, end)`, and returns its data records.
+def _count_batch(batch: Batch, kind: BatchKind, end: int, progress: ReadProgress) -> Sequence[Record]:
+    """Counts the part of one batch inside `[progress.position, end)`, and returns its data records.
 
     Args:
         kind: the kind of the batch; only a batch of data has data records.
         end: the end offset of the range.
     """
-    start = tally.position
+    start = progress.position
     records = batch.records
     if records and (records[0][0] < start or records[-1][0] >= end):
         records = [record for record in records if start <= record[0] < end]
-    tally.mark(records)
+    progress.mark(records)
     if records and records[0][0] == start and records[-1][0] - start == len(records) - 1:
-        tally.position = start + len(records)
+        progress.position = start + len(records)
     else:
-        tally.count(records)
-    tally.skip_to(min(batch.next_offset, end))
+        progress.count(records)
+    progress.skip_to(min(batch.next_offset, end))
     if kind is BatchKind.CONTROL:
-        tally.control += len(records)
+        progress.control += len(records)
     elif kind is BatchKind.ABORTED:
-        tally.aborted += len(records)
+        progress.aborted += len(records)
     return records if kind is BatchKind.DATA else []

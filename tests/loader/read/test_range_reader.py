@@ -17,7 +17,7 @@ from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.epochs import NOTHING_READ, ReadEpochs
 from headrace.loader.read import range_reader
 from headrace.loader.read.batch_neighbors import CorruptSpan, Fetch
-from headrace.loader.read.range_reader import ReadOptions, StopBefore, Tally, read_range
+from headrace.loader.read.range_reader import ReadOptions, ReadProgress, StopBefore, read_range
 from headrace.loader.work_unit import OffsetRange, SkippedOffsets
 from support.broker.record_batches import make_batch, reseal
 
@@ -47,18 +47,18 @@ def serve(
     return fetch
 
 
-def read(fetch: Fetch, start: int, end: int, patience_s: float = 0.0) -> tuple[list[Record], Tally]:
-    tally = Tally(start)
+def read(fetch: Fetch, start: int, end: int, timeout_s: float = 0.0) -> tuple[list[Record], ReadProgress]:
+    progress = ReadProgress(start)
     records: list[Record] = []
     read_range(
         fetch,
         OffsetRange(TP, start, end),
         records.extend,
-        tally,
-        ReadOptions(batch_bytes_max=CAP, patience_s=patience_s),
+        progress,
+        ReadOptions(batch_bytes_max=CAP, timeout_s=timeout_s),
     )
-    assert len(records) + tally.control + tally.aborted + tally.gap_offsets == end - start
-    return records, tally
+    assert len(records) + progress.control + progress.aborted + progress.gap_offsets == end - start
+    return records, progress
 
 
 def ignored(records: list[Record]) -> None:
@@ -84,9 +84,9 @@ def test_records_without_headers_share_one_object() -> None:
 
 def test_edges_of_batches_are_clipped() -> None:
     log = [make_batch(range(10)), make_batch(range(10, 20))]
-    records, tally = read(serve(log), 4, 15)
+    records, progress = read(serve(log), 4, 15)
     assert offsets_of(records) == list(range(4, 15))
-    assert tally.position == 15
+    assert progress.position == 15
 
 
 def test_a_truncated_batch_at_the_end_is_fetched_again() -> None:
@@ -110,10 +110,10 @@ def prefetches(fetch: Fetch, start: int, end: int) -> tuple[list[int], list[int]
         recording,
         OffsetRange(TP, start, end),
         ignored,
-        Tally(start),
+        ReadProgress(start),
         ReadOptions(
             batch_bytes_max=CAP,
-            patience_s=0.0,
+            timeout_s=0.0,
             prefetch=prefetched.append,
             fetch_following=lambda: behind.append(len(fetched)),
         ),
@@ -142,16 +142,16 @@ def test_nothing_is_prefetched_under_a_quota() -> None:
 
 def test_compaction_leaves_gaps_inside_between_and_after_batches() -> None:
     log = [make_batch([1, 4], base=0, next_offset=6), make_batch([9], base=9, next_offset=12), make_batch([12])]
-    records, tally = read(serve(log), 0, 13)
+    records, progress = read(serve(log), 0, 13)
     assert offsets_of(records) == [1, 4, 9, 12]
-    assert tally.gaps == [(0, 1), (2, 4), (5, 9), (10, 12)]
+    assert progress.gaps == [(0, 1), (2, 4), (5, 9), (10, 12)]
 
 
 def test_an_emptied_batch_is_a_gap() -> None:
     empty = reseal(bytearray(make_batch([0], next_offset=5)[:57] + b"\x00\x00\x00\x00"))
     empty = reseal(bytearray(empty[:8] + struct.pack(">i", len(empty) - 12) + empty[12:]))
-    _, tally = read(serve([empty, make_batch([5])]), 0, 6)
-    assert tally.gaps == [(0, 5)]
+    _, progress = read(serve([empty, make_batch([5])]), 0, 6)
+    assert progress.gaps == [(0, 5)]
 
 
 def test_aborted_transactions_are_counted_and_left_out() -> None:
@@ -163,15 +163,15 @@ def test_aborted_transactions_are_counted_and_left_out() -> None:
         make_batch([5], producer_id=8, transactional=True, control=1),
         make_batch([6], producer_id=7, transactional=True, control=1),
     ]
-    records, tally = read(serve(log, (AbortedTransaction(7, 0),)), 0, 7)
+    records, progress = read(serve(log, (AbortedTransaction(7, 0),)), 0, 7)
     assert offsets_of(records) == [2, 4]
-    assert (tally.aborted, tally.control) == (2, 3)
+    assert (progress.aborted, progress.control) == (2, 3)
 
 
 def test_a_range_that_begins_inside_an_aborted_transaction() -> None:
     log = [make_batch([0, 1, 2], producer_id=7, transactional=True), make_batch([3], producer_id=7, control=0)]
-    records, tally = read(serve(log, (AbortedTransaction(7, 0),)), 2, 4)
-    assert (records, tally.aborted, tally.control) == ([], 1, 1)
+    records, progress = read(serve(log, (AbortedTransaction(7, 0),)), 2, 4)
+    assert (records, progress.aborted, progress.control) == ([], 1, 1)
 
 
 @given(
@@ -188,9 +188,9 @@ def test_every_offset_is_classified_once(widths: list[int], data: st.DataObject,
         base += width
     start = data.draw(st.integers(0, base))
     end = data.draw(st.integers(start, base))
-    records, tally = read(serve(log, slice_bytes=slice_bytes), start, end)
+    records, progress = read(serve(log, slice_bytes=slice_bytes), start, end)
     assert offsets_of(records) == [offset for offset in range(start, end) if offset in present]
-    assert all(offset not in present for lo, hi in tally.gaps for offset in range(lo, hi))
+    assert all(offset not in present for lo, hi in progress.gaps for offset in range(lo, hi))
 
 
 def test_a_flipped_bit_is_detected() -> None:
@@ -208,12 +208,12 @@ def test_old_message_formats_are_refused() -> None:
 
 
 def test_error_of_a_log_that_ends_before_the_range_has_the_offset() -> None:
-    tally = Tally(0)
+    progress = ReadProgress(0)
     pieces: list[list[Record]] = []
     with pytest.raises(KafkaUnavailable, match=r"\bb:1\b.*\borders\b.*\b3\b.*\b5\b.*\b9\b"):
         log = serve([make_batch(range(5))])
-        read_range(log, OffsetRange(TP, 0, 9), pieces.append, tally, ReadOptions(batch_bytes_max=CAP, patience_s=0))
-    assert tally.position == 5 and len(pieces) == 1
+        read_range(log, OffsetRange(TP, 0, 9), pieces.append, progress, ReadOptions(batch_bytes_max=CAP, timeout_s=0))
+    assert progress.position == 5 and len(pieces) == 1
 
 
 class Script:
@@ -235,21 +235,21 @@ def response(
 
 
 def test_a_tail_that_compaction_emptied_is_a_gap() -> None:
-    records, tally = read(serve([make_batch(range(5))], readable_end=9), 0, 9)
-    assert (offsets_of(records), tally.gaps, tally.position) == (list(range(5)), [(5, 9)], 9)
+    records, progress = read(serve([make_batch(range(5))], readable_end=9), 0, 9)
+    assert (offsets_of(records), progress.gaps, progress.position) == (list(range(5)), [(5, 9)], 9)
 
 
 def test_an_empty_log_is_confirmed_by_a_second_fetch_and_one_at_its_end() -> None:
     script = Script(response())
-    _, tally = read(script, 2, 9)
-    assert (script.requested, tally.gaps) == ([2, 2, 8], [(2, 9)])
+    _, progress = read(script, 2, 9)
+    assert (script.requested, progress.gaps) == ([2, 2, 8], [(2, 9)])
 
 
 @pytest.mark.parametrize("empty_responses", [1, 2])
 def test_a_temporary_empty_response_loses_nothing(empty_responses: int) -> None:
     script = Script(*[response()] * empty_responses, response(make_batch(range(9))))
-    records, tally = read(script, 0, 9, patience_s=60)
-    assert offsets_of(records) == list(range(9)) and tally.gap_offsets == 0
+    records, progress = read(script, 0, 9, timeout_s=60)
+    assert offsets_of(records) == list(range(9)) and progress.gap_offsets == 0
 
 
 @pytest.mark.parametrize(("high_watermark", "last_stable_offset"), [(8, 8), (9, 8), (8, 9)])
@@ -263,13 +263,13 @@ def test_a_log_that_is_not_readable_to_the_end_of_the_range_is_not_empty(
 def test_throttled_empty_responses_are_no_evidence_of_an_empty_log() -> None:
     throttled = response(throttle_ms=20_000)
     script = Script(*[throttled] * 20, response(make_batch([0])), *[throttled] * 20, response(make_batch(range(1, 9))))
-    records, tally = read(script, 0, 9)
-    assert offsets_of(records) == list(range(9)) and tally.gap_offsets == 0
+    records, progress = read(script, 0, 9)
+    assert offsets_of(records) == list(range(9)) and progress.gap_offsets == 0
 
 
 def test_a_throttled_response_does_not_confirm_an_empty_one() -> None:
     script = Script(response(), response(throttle_ms=1), response(make_batch(range(9))))
-    records, _ = read(script, 0, 9, patience_s=60)
+    records, _ = read(script, 0, 9, timeout_s=60)
     assert offsets_of(records) == list(range(9))
 
 
@@ -288,7 +288,7 @@ def test_throttling_resets_the_timeout() -> None:
 
 def test_an_error_of_the_second_fetch_keeps_the_first_as_prefix() -> None:
     log = [make_batch(range(5)), make_batch(range(5, 10))]
-    tally = Tally(0)
+    progress = ReadProgress(0)
 
     def fetch(offset: int, bytes_max: int | None = None, /) -> FetchSlice:
         if offset:
@@ -296,24 +296,24 @@ def test_an_error_of_the_second_fetch_keeps_the_first_as_prefix() -> None:
         return serve(log[:1])(offset)
 
     with pytest.raises(OffsetOutOfRange):
-        read_range(fetch, OffsetRange(TP, 0, 10), ignored, tally, ReadOptions(batch_bytes_max=CAP, patience_s=0))
-    assert tally.position == 5
+        read_range(fetch, OffsetRange(TP, 0, 10), ignored, progress, ReadOptions(batch_bytes_max=CAP, timeout_s=0))
+    assert progress.position == 5
 
 
 def test_cut_to_removes_later_gaps() -> None:
     log = [make_batch([1], base=0, next_offset=3), make_batch([4, 6, 9], base=3, next_offset=12)]
-    tally = Tally(0)
-    read_range(serve(log), OffsetRange(TP, 0, 12), ignored, tally, ReadOptions(batch_bytes_max=CAP, patience_s=0))
-    assert (tally.position, tally.gap_offsets) == (12, 8)
-    tally.cut_to(9)
-    assert (tally.position, tally.gaps, tally.gap_offsets) == (9, [(0, 1), (2, 4), (5, 6), (7, 9)], 6)
-    tally.cut_to(4)
-    assert (tally.position, tally.gaps, tally.gap_offsets) == (4, [(0, 1), (2, 4)], 3)
+    progress = ReadProgress(0)
+    read_range(serve(log), OffsetRange(TP, 0, 12), ignored, progress, ReadOptions(batch_bytes_max=CAP, timeout_s=0))
+    assert (progress.position, progress.gap_offsets) == (12, 8)
+    progress.rewind_to(9)
+    assert (progress.position, progress.gaps, progress.gap_offsets) == (9, [(0, 1), (2, 4), (5, 6), (7, 9)], 6)
+    progress.rewind_to(4)
+    assert (progress.position, progress.gaps, progress.gap_offsets) == (4, [(0, 1), (2, 4)], 3)
 
 
 def test_nothing_is_counted_from_the_offset_at_which_the_consumer_stops() -> None:
     log = [make_batch([0, 1, 2]), make_batch([4, 6, 9], base=3, next_offset=12)]
-    tally = Tally(0)
+    progress = ReadProgress(0)
     taken: list[int] = []
 
     def take(records: list[Record]) -> None:
@@ -323,15 +323,15 @@ def test_nothing_is_counted_from_the_offset_at_which_the_consumer_stops() -> Non
             taken.append(record[0])
 
     with pytest.raises(StopBefore):
-        read_range(serve(log), OffsetRange(TP, 0, 12), take, tally, ReadOptions(batch_bytes_max=CAP, patience_s=0))
+        read_range(serve(log), OffsetRange(TP, 0, 12), take, progress, ReadOptions(batch_bytes_max=CAP, timeout_s=0))
     assert taken == [0, 1, 2, 4, 6]
-    assert (tally.position, tally.gaps, tally.gap_offsets) == (9, [(3, 4), (5, 6), (7, 9)], 4)
+    assert (progress.position, progress.gaps, progress.gap_offsets) == (9, [(3, 4), (5, 6), (7, 9)], 4)
 
 
 def test_gaps_are_all_counted_and_the_first_thousand_listed() -> None:
     offsets = range(0, 5000, 2)
-    _, tally = read(serve([make_batch(offsets, next_offset=5000)]), 0, 5000)
-    assert tally.gap_offsets == 2500 and len(tally.gaps) == 1000
+    _, progress = read(serve([make_batch(offsets, next_offset=5000)]), 0, 5000)
+    assert progress.gap_offsets == 2500 and len(progress.gaps) == 1000
 
 
 def moved(batch: bytes, base: int) -> bytes:
@@ -361,12 +361,12 @@ def damaged(at: int, batch: bytes) -> list[bytes]:
 )
 def test_a_batch_with_a_wrong_base_offset_is_corrupt_and_no_gap(at: int, base: int, fault: str) -> None:
     fetch = in_segments(damaged(at, moved(LOG[at], base)), 10)
-    tally = Tally(0)
+    progress = ReadProgress(0)
     taken: list[Record] = []
     with pytest.raises(CorruptBatch, match=fault):
-        read_range(fetch, OffsetRange(TP, 0, 50), taken.extend, tally, ReadOptions(batch_bytes_max=CAP, patience_s=0))
-    assert tally.position == len(taken) <= 5 * at
-    assert offsets_of(taken) == list(range(len(taken))) and tally.gap_offsets == 0
+        read_range(fetch, OffsetRange(TP, 0, 50), taken.extend, progress, ReadOptions(batch_bytes_max=CAP, timeout_s=0))
+    assert progress.position == len(taken) <= 5 * at
+    assert offsets_of(taken) == list(range(len(taken))) and progress.gap_offsets == 0
 
 
 def in_segments(log: Sequence[bytes], batches_each: int) -> Fetch:
@@ -397,13 +397,13 @@ def with_flipped_bit(at: int, bit: int) -> list[bytes]:
 
 
 def check_reads_no_wrong_record(fetch: Fetch) -> None:
-    tally = Tally(0)
+    progress = ReadProgress(0)
     taken: list[Record] = []
     with pytest.raises((CorruptBatch, KafkaUnavailable)):
-        read_range(fetch, OffsetRange(TP, 0, 50), taken.extend, tally, ReadOptions(batch_bytes_max=CAP, patience_s=0))
-    assert tally.gap_offsets == 0
+        read_range(fetch, OffsetRange(TP, 0, 50), taken.extend, progress, ReadOptions(batch_bytes_max=CAP, timeout_s=0))
+    assert progress.gap_offsets == 0
     assert [(record[0], record[3]) for record in taken] == [
-        (offset, b"value %d" % offset) for offset in range(tally.position)
+        (offset, b"value %d" % offset) for offset in range(progress.position)
     ]
 
 
@@ -432,16 +432,16 @@ def test_gaps_between_segments_of_a_compacted_log_are_gaps(left: set[int], each:
                 return FetchSlice(b"".join(rest), 50, 50, 0, (), "b:1")
         return FetchSlice(b"", 50, 50, 0, (), "b:1")
 
-    records, tally = read(fetch, 0, 50)
+    records, progress = read(fetch, 0, 50)
     assert offsets_of(records) == [5 * n + m for n in sorted(left) for m in range(5)]
-    assert tally.position == 50
+    assert progress.position == 50
 
 
 def test_a_gap_is_confirmed_by_fetching_its_last_offset() -> None:
     batch = make_batch(range(5, 9))
     script = Script(response(batch))
-    _, tally = read(script, 0, 9)
-    assert (script.requested, tally.gaps) == ([0, 4], [(0, 5)])
+    _, progress = read(script, 0, 9)
+    assert (script.requested, progress.gaps) == ([0, 4], [(0, 5)])
     with pytest.raises(CorruptBatch, match=r"\b0\b"):
         read(Script(response(batch), response(make_batch(range(5)))), 0, 9)
     with pytest.raises(CorruptBatch):
@@ -497,10 +497,10 @@ def of_epoch(epoch: int, batch: bytes) -> bytes:
 
 def epochs_read(*epochs: int, start: int = 0, end: int = 50, leader_epoch: int = 9) -> ReadEpochs:
     log = [of_epoch(epoch, batch) for epoch, batch in zip(epochs, LOG, strict=False)]
-    tally = Tally(start)
+    progress = ReadProgress(start)
     offsets = OffsetRange(TP, start, end, leader_epoch=leader_epoch)
-    read_range(serve(log), offsets, ignored, tally, ReadOptions(batch_bytes_max=CAP, patience_s=0))
-    return tally.epochs
+    read_range(serve(log), offsets, ignored, progress, ReadOptions(batch_bytes_max=CAP, timeout_s=0))
+    return progress.epochs
 
 
 def test_epochs_of_batches_are_returned_with_their_start_offsets() -> None:
@@ -567,26 +567,26 @@ def test_any_flipped_bit_loses_at_most_its_batch(
     start, end = ([0, *ends][where], ends[where])
     records: list[Record] = []
     spans: list[CorruptSpan] = []
-    tally = Tally(0)
+    progress = ReadProgress(0)
     reader = OffsetRange(TP, 0, base)
     try:
         skip = skipping(spans)
         read_range(
-            fetch, reader, records.extend, tally, ReadOptions(batch_bytes_max=CAP, patience_s=0, skip_corrupt=skip)
+            fetch, reader, records.extend, progress, ReadOptions(batch_bytes_max=CAP, timeout_s=0, skip_corrupt=skip)
         )
     except (CorruptBatch, KafkaUnavailable):
         # If two batches overlap, the first may be the damaged one, so it is not read either.
         is_base = bit < 64
-        assert ([0, 0, *ends][where] if is_base else start) <= tally.position < base
+        assert ([0, 0, *ends][where] if is_base else start) <= progress.position < base
     assert [(span.start, span.end) for span in spans] in ([], [(start, end)])
     lost = spans != []
     assert records == [
-        record for record in whole if record[0] < tally.position and not (lost and start <= record[0] < end)
+        record for record in whole if record[0] < progress.position and not (lost and start <= record[0] < end)
     ]
-    assert len(records) + tally.gap_offsets + tally.corrupt == tally.position
-    assert tally.gap_offsets == sum(
+    assert len(records) + progress.gap_offsets + progress.corrupt == progress.position
+    assert progress.gap_offsets == sum(
         offset not in {record[0] for record in whole}
-        for offset in range(tally.position)
+        for offset in range(progress.position)
         if not (lost and start <= offset < end)
     )
 
@@ -597,62 +597,66 @@ def test_consecutive_corrupt_batches_are_skipped_separately() -> None:
         log[number] = flipped(log[number], 600)
     spans: list[CorruptSpan] = []
     records: list[Record] = []
-    tally = Tally(0)
+    progress = ReadProgress(0)
     read_range(
         serve(log, slice_bytes=70),
         OffsetRange(TP, 0, 50),
         records.extend,
-        tally,
-        ReadOptions(batch_bytes_max=CAP, patience_s=0, skip_corrupt=skipping(spans)),
+        progress,
+        ReadOptions(batch_bytes_max=CAP, timeout_s=0, skip_corrupt=skipping(spans)),
     )
     assert [(span.start, span.end) for span in spans] == [(15, 20), (20, 25), (45, 50)]
     assert [span.batch for span in spans] == [log[3], log[4], log[9]]
-    assert offsets_of(records) == [*range(15), *range(25, 45)] and tally.corrupt == 15
+    assert offsets_of(records) == [*range(15), *range(25, 45)] and progress.corrupt == 15
 
 
 def test_only_offsets_of_the_range_are_skipped_for_a_corrupt_batch() -> None:
     log = [make_batch(range(5)), flipped(make_batch(range(5, 15)), 600), make_batch(range(15, 20))]
     for start, end, span in ((7, 20, (7, 15)), (0, 9, (5, 9)), (8, 10, (8, 10))):
         spans: list[CorruptSpan] = []
-        tally = Tally(start)
+        progress = ReadProgress(start)
         reader = OffsetRange(TP, start, end)
         read_range(
             serve(log),
             reader,
             ignored,
-            tally,
-            ReadOptions(batch_bytes_max=CAP, patience_s=0, skip_corrupt=skipping(spans)),
+            progress,
+            ReadOptions(batch_bytes_max=CAP, timeout_s=0, skip_corrupt=skipping(spans)),
         )
-        assert [(one.start, one.end) for one in spans] == [span] and tally.position == end
+        assert [(one.start, one.end) for one in spans] == [span] and progress.position == end
 
 
 def test_a_corrupt_batch_after_the_range_is_ignored() -> None:
     log = [make_batch(range(5)), flipped(make_batch(range(8, 12)), 600), make_batch([12])]
     spans: list[CorruptSpan] = []
-    tally = Tally(0)
+    progress = ReadProgress(0)
     reader = OffsetRange(TP, 0, 8)
     read_range(
-        serve(log), reader, ignored, tally, ReadOptions(batch_bytes_max=CAP, patience_s=0, skip_corrupt=skipping(spans))
+        serve(log),
+        reader,
+        ignored,
+        progress,
+        ReadOptions(batch_bytes_max=CAP, timeout_s=0, skip_corrupt=skipping(spans)),
     )
-    assert (tally.gaps, tally.position, spans) == ([(5, 8)], 8, [])
+    assert (progress.gaps, progress.position, spans) == ([(5, 8)], 8, [])
 
 
 def test_a_gap_before_a_corrupt_batch_is_a_gap() -> None:
     log = [make_batch(range(5)), flipped(make_batch(range(8, 12)), 600), make_batch([12])]
-    tally = Tally(0)
+    progress = ReadProgress(0)
     reader = OffsetRange(TP, 0, 13)
     read_range(
-        serve(log), reader, ignored, tally, ReadOptions(batch_bytes_max=CAP, patience_s=0, skip_corrupt=skipping([]))
+        serve(log), reader, ignored, progress, ReadOptions(batch_bytes_max=CAP, timeout_s=0, skip_corrupt=skipping([]))
     )
-    assert (tally.gaps, tally.gap_offsets, tally.corrupt) == ([(5, 8)], 3, 4)
+    assert (progress.gaps, progress.gap_offsets, progress.corrupt) == ([(5, 8)], 3, 4)
 
 
 def test_a_corrupt_batch_stops_the_range_with_the_next_offset() -> None:
     log = [make_batch(range(5)), flipped(make_batch(range(5, 15)), 600), make_batch(range(15, 20))]
-    tally = Tally(0)
+    progress = ReadProgress(0)
     with pytest.raises(CorruptBatch) as stop:
-        read_range(serve(log), OffsetRange(TP, 0, 20), ignored, tally, ReadOptions(batch_bytes_max=CAP, patience_s=0))
-    assert (tally.position, stop.value.next_offset) == (5, 15)
+        read_range(serve(log), OffsetRange(TP, 0, 20), ignored, progress, ReadOptions(batch_bytes_max=CAP, timeout_s=0))
+    assert (progress.position, stop.value.next_offset) == (5, 15)
 
 
 @pytest.mark.parametrize(
@@ -672,16 +676,16 @@ def test_a_corrupt_batch_without_an_intact_next_batch_stops_the_range(behind: by
     def fetch(offset: int, bytes_max: int | None = None, /) -> FetchSlice:
         return FetchSlice(batch + behind, high_watermark, high_watermark, 0, (), "b:1")
 
-    tally, spans = Tally(5), []
+    progress, spans = ReadProgress(5), []
     with pytest.raises(CorruptBatch, match="checksum") as stop:
         read_range(
             fetch,
             OffsetRange(TP, 5, 99),
             ignored,
-            tally,
-            ReadOptions(batch_bytes_max=CAP, patience_s=0, skip_corrupt=skipping(spans)),
+            progress,
+            ReadOptions(batch_bytes_max=CAP, timeout_s=0, skip_corrupt=skipping(spans)),
         )
-    assert (stop.value.next_offset, tally.position, spans) == (None, 5, [])
+    assert (stop.value.next_offset, progress.position, spans) == (None, 5, [])
 
 
 def test_a_corrupt_abort_marker_does_not_abort_later_records() -> None:
@@ -700,32 +704,32 @@ def test_a_corrupt_abort_marker_does_not_abort_later_records() -> None:
         aborted = (AbortedTransaction(7, 0),) if offset < 3 else ()
         return serve(log, aborted)(offset, bytes_max)
 
-    tally = Tally(0)
+    progress = ReadProgress(0)
     reader = OffsetRange(TP, 0, 6)
     read_range(
         fetch,
         reader,
         records.extend,
-        tally,
-        ReadOptions(batch_bytes_max=CAP, patience_s=0, skip_corrupt=skipping(spans)),
+        progress,
+        ReadOptions(batch_bytes_max=CAP, timeout_s=0, skip_corrupt=skipping(spans)),
     )
-    assert (offsets_of(records), tally.aborted, tally.control, tally.corrupt) == ([3, 4], 2, 1, 1)
+    assert (offsets_of(records), progress.aborted, progress.control, progress.corrupt) == ([3, 4], 2, 1, 1)
 
 
 def test_too_many_corrupt_batches_stop_the_range(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(range_reader, "CORRUPT_BATCHES_MAX", 3)
     log = [flipped(make_batch([n]), 600) if n % 2 else make_batch([n]) for n in range(12)]
-    tally = Tally(0)
+    progress = ReadProgress(0)
     reader = OffsetRange(TP, 0, 12)
     with pytest.raises(CorruptBatch, match=r"\b3\b") as stop:
         read_range(
             serve(log),
             reader,
             ignored,
-            tally,
-            ReadOptions(batch_bytes_max=CAP, patience_s=0, skip_corrupt=skipping([])),
+            progress,
+            ReadOptions(batch_bytes_max=CAP, timeout_s=0, skip_corrupt=skipping([])),
         )
-    assert (tally.position, stop.value.next_offset, tally.corrupt) == (7, 8, 3)
+    assert (progress.position, stop.value.next_offset, progress.corrupt) == (7, 8, 3)
 
 
 @pytest.mark.parametrize(
@@ -752,13 +756,17 @@ def test_a_batch_at_an_impossible_offset_is_no_gap(
         rest = log[offset // 5 :]
         return FetchSlice(b"".join(rest)[: max(bytes_max or slice_bytes, len(rest[0]))], 20, 20, 0, (), "b:1")
 
-    tally, spans = Tally(0), []
+    progress, spans = ReadProgress(0), []
     reader = OffsetRange(TP, 0, 20)
     with pytest.raises(MisplacedBatch, match=why) as stop:
         read_range(
-            fetch, reader, ignored, tally, ReadOptions(batch_bytes_max=CAP, patience_s=0, skip_corrupt=skipping(spans))
+            fetch,
+            reader,
+            ignored,
+            progress,
+            ReadOptions(batch_bytes_max=CAP, timeout_s=0, skip_corrupt=skipping(spans)),
         )
-    assert (tally.position, tally.gap_offsets, spans, stop.value.next_offset) == (stops_at, 0, [], None)
+    assert (progress.position, progress.gap_offsets, spans, stop.value.next_offset) == (stops_at, 0, [], None)
 
 
 @pytest.mark.parametrize(("at", "base"), [(3, 17), (3, 13), (9, 2**40), (0, -(2**63))])
@@ -767,7 +775,7 @@ def test_an_undecodable_batch_is_skipped_only_with_a_correct_base_offset(at: int
     """Its checksum and number of offsets are correct, but its base offset is not."""
     large = make_batch(range(5 * at, 5 * at + 5), value=lambda offset: bytes(1000))
     for stated, is_passed in ((5 * at, True), (base, False)):
-        tally, spans = Tally(0), []
+        progress, spans = ReadProgress(0), []
         fetch = in_segments(damaged(at, moved(large, stated)), each)
         reader = OffsetRange(TP, 0, 50)
         try:
@@ -775,30 +783,30 @@ def test_an_undecodable_batch_is_skipped_only_with_a_correct_base_offset(at: int
                 fetch,
                 reader,
                 ignored,
-                tally,
-                ReadOptions(batch_bytes_max=4000, patience_s=0, skip_corrupt=skipping(spans)),
+                progress,
+                ReadOptions(batch_bytes_max=4000, timeout_s=0, skip_corrupt=skipping(spans)),
             )
         except MisplacedBatch:
-            assert not is_passed and spans == [] and tally.position <= 5 * at
+            assert not is_passed and spans == [] and progress.position <= 5 * at
         else:
             assert is_passed and [(one.start, one.end) for one in spans] == [(5 * at, 5 * at + 5)]
-        assert tally.gap_offsets == 0
+        assert progress.gap_offsets == 0
 
 
 def test_a_corrupt_batch_is_skipped_only_if_the_next_batch_is_contiguous() -> None:
     log = damaged(3, flipped(LOG[3], 600))
     for stated in (22, 24):
         log[4] = moved(LOG[4], stated)
-        tally, spans = Tally(0), []
+        progress, spans = ReadProgress(0), []
         with pytest.raises(CorruptBatch, match="checksum"):
             read_range(
                 serve(log),
                 OffsetRange(TP, 0, 50),
                 ignored,
-                tally,
-                ReadOptions(batch_bytes_max=CAP, patience_s=0, skip_corrupt=skipping(spans)),
+                progress,
+                ReadOptions(batch_bytes_max=CAP, timeout_s=0, skip_corrupt=skipping(spans)),
             )
-        assert (tally.position, spans) == (15, [])
+        assert (progress.position, spans) == (15, [])
 
 
 def test_a_corrupt_batch_with_a_too_high_last_offset_is_skipped() -> None:
@@ -806,15 +814,15 @@ def test_a_corrupt_batch_with_a_too_high_last_offset_is_skipped() -> None:
     large = bytearray(make_batch(range(5, 10), value=lambda offset: bytes(1000)))
     large[26] ^= 8  # its last offset, by which brokers find batches
     log = damaged(1, bytes(large))
-    tally, spans, records = Tally(0), [], []
+    progress, spans, records = ReadProgress(0), [], []
     reader = OffsetRange(TP, 0, 50)
     fetch = serve(log, slice_bytes=1000)
     read_range(
         fetch,
         reader,
         records.extend,
-        tally,
-        ReadOptions(batch_bytes_max=CAP, patience_s=0, skip_corrupt=skipping(spans)),
+        progress,
+        ReadOptions(batch_bytes_max=CAP, timeout_s=0, skip_corrupt=skipping(spans)),
     )
     assert [(one.start, one.end) for one in spans] == [(5, 10)]
     assert offsets_of(records) == [*range(5), *range(10, 50)]
@@ -822,19 +830,19 @@ def test_a_corrupt_batch_with_a_too_high_last_offset_is_skipped() -> None:
 
 def test_epochs_of_batches_around_a_corrupt_one_are_recorded() -> None:
     log = [of_epoch(2 if at < 4 else 3, batch) for at, batch in enumerate(damaged(3, flipped(LOG[3], 600)))]
-    tally = Tally(0)
+    progress = ReadProgress(0)
     reader = OffsetRange(TP, 0, 50, leader_epoch=9)
     read_range(
-        serve(log), reader, ignored, tally, ReadOptions(batch_bytes_max=CAP, patience_s=0, skip_corrupt=skipping([]))
+        serve(log), reader, ignored, progress, ReadOptions(batch_bytes_max=CAP, timeout_s=0, skip_corrupt=skipping([]))
     )
-    assert tally.epochs == ReadEpochs(((2, 0), (3, 15)), 50), "the epoch of the corrupt batch is not recorded"
+    assert progress.epochs == ReadEpochs(((2, 0), (3, 15)), 50), "the epoch of the corrupt batch is not recorded"
 
 
 def test_a_log_full_of_gaps_is_read_with_any_response_size() -> None:
     log = [make_batch([n + 2], base=n + 2, next_offset=n + 3) for n in range(0, 40, 4)]
     for slice_bytes in (60, 100, 200, 5000):
-        records, tally = read(serve(log, slice_bytes=slice_bytes, readable_end=45), 0, 45)
-        assert offsets_of(records) == [n + 2 for n in range(0, 40, 4)] and tally.gap_offsets == 35
+        records, progress = read(serve(log, slice_bytes=slice_bytes, readable_end=45), 0, 45)
+        assert offsets_of(records) == [n + 2 for n in range(0, 40, 4)] and progress.gap_offsets == 35
 
 
 def test_unrequested_batches_are_skipped() -> None:
