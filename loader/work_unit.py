@@ -185,7 +185,7 @@ class AuditCount:
     outcome: str = ""
 
 
-class TimeOddity(StrEnum):
+class ImplausibleTimeKind(StrEnum):
     """Kinds of implausible times."""
 
     OUT_OF_RANGE = "out of range"  # before 1970 or after 9999
@@ -194,15 +194,15 @@ class TimeOddity(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class OddTimes:
+class ImplausibleTimeCount:
     """Messages of one topic with implausible times of one kind.
 
     `source` is the field with the time, or `record` for the record's timestamp. `unit` is the unit in which the time
-    was read, "" for `TimeOddity.SCATTERED`. `value` is an example in this unit, or in milliseconds if `unit` is "": the
-    time of one of the messages, or the start of its window.
+    was read, "" for `ImplausibleTimeKind.SCATTERED`. `value` is an example in this unit, or in milliseconds if `unit`
+    is "": the time of one of the messages, or the start of its window.
     """
 
-    oddity: TimeOddity
+    kind: ImplausibleTimeKind
     source: str
     unit: str
     messages: int
@@ -218,12 +218,11 @@ class RangeResult:
     unknown schema id stopped the range. If the range stopped before a message with a schema id that the plan does not
     know, `unknown_ids` are this id and further unknown ids at later offsets; otherwise it is empty.
 
-    `time_sources` counts the rows by the source of their time (`header.time`, `timestamp`, `record`, …), and
-    `odd_times` are the implausible times. `skipped` are corrupt batches that did not stop the range, `corrupt_stop` is
-    the one that did. `bytes_read` is the size of the fetched record batches, without those read ahead for unknown ids.
-    `gaps` are ranges of missing offsets, at most a thousand; `counts.gaps` counts all missing offsets. `epochs` are the
-    leader epochs of the batches in `done`. `by_reference` counts messages that the C core left to Python, which makes
-    the same rows.
+    `time_sources` counts the rows by the source of their time (`header.time`, `timestamp`, `record`, …). `skipped` are
+    corrupt batches that did not stop the range, `corrupt_stop` is the one that did. `bytes_read` is the size of the
+    fetched record batches, without those read ahead for unknown ids. `gaps` are ranges of missing offsets, at most a
+    thousand; `counts.gaps` counts all missing offsets. `epochs` are the leader epochs of the batches in `done`.
+    `by_reference` counts messages that the C core left to Python, which makes the same rows.
     """
 
     done: OffsetRange
@@ -234,7 +233,7 @@ class RangeResult:
     bytes_read: int = 0
     error: str = ""
     unknown_ids: tuple[int, ...] = ()
-    odd_times: tuple[OddTimes, ...] = ()
+    implausible_times: tuple[ImplausibleTimeCount, ...] = ()
     epochs: ReadEpochs = NOTHING_READ
     skipped: tuple[SkippedOffsets, ...] = ()
     corrupt_stop: CorruptBatchStop | None = None

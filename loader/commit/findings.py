@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from headrace.audit.window import OUT_OF_RANGE_MS, SCATTERED_MS, SPECIAL_WINDOWS, WINDOWS_MAX, count_text, time_text
 from headrace.loader.commit.reconcile import ReconciledTopic
 from headrace.loader.policy import TopicPolicy
-from headrace.loader.project.odd_times import UNITS_PER_SECOND, likely_unit
+from headrace.loader.project.implausible_times import UNITS_PER_SECOND, likely_unit
 from headrace.loader.project.topic_projection import FUTURE_TIME, RECORD_TIME
-from headrace.loader.work_unit import OddTimes, SkippedOffsets, TimeOddity
+from headrace.loader.work_unit import ImplausibleTimeCount, ImplausibleTimeKind, SkippedOffsets
 
 SLOW_MIN = 10_000
 """Messages that the C core leaves to Python ("slow") are reported from this number on, if their share is above
@@ -50,7 +50,7 @@ def _with_findings(topic: str, one: ReconciledTopic, share_max: float) -> Reconc
             f"loaded: remove the causes that `headrace quarantine list {topic}` shows, or raise the limit"
         )
     problems += [_skipped_problem(offsets.partition, passed) for offsets in one.ranges for passed in offsets.skipped]
-    for odd in one.odd_times:
+    for odd in one.implausible_times:
         sentence = f"{odd.messages:,} of {count_text(messages, 'message')} {_what_is_odd(odd)}"
         if odd.messages > share_max * messages:
             problems.append(sentence)
@@ -80,9 +80,9 @@ def _skipped_problem(partition: int, passed: SkippedOffsets) -> str:
     )
 
 
-def _what_is_odd(odd: OddTimes) -> str:
+def _what_is_odd(odd: ImplausibleTimeCount) -> str:
     where = "the record's timestamp" if odd.source == RECORD_TIME else f"the field {odd.source}"
-    if odd.oddity is TimeOddity.SCATTERED:
+    if odd.kind is ImplausibleTimeKind.SCATTERED:
         return (
             f"have times in {where} beyond the limit of {WINDOWS_MAX:,} audit windows (such as "
             f"{time_text(odd.value)}), and are audited as '{SPECIAL_WINDOWS[SCATTERED_MS]}'; if these are no event "
@@ -93,7 +93,7 @@ def _what_is_odd(odd: OddTimes) -> str:
     if unit:
         time_ms = odd.value * 1000 // UNITS_PER_SECOND[unit]
         example += f", which in {UNIT_NAMES[unit]} is {time_text(time_ms)}"
-    if odd.oddity is TimeOddity.WRONG_UNIT:
+    if odd.kind is ImplausibleTimeKind.WRONG_UNIT:
         return f"have a time in {where} that seems to be in another unit ({example}); {_mend(odd, unit)}"
     filed = "under 1970-01-01" if odd.source == RECORD_TIME else "by the record's timestamp"
     return (
@@ -102,7 +102,7 @@ def _what_is_odd(odd: OddTimes) -> str:
     )
 
 
-def _mend(odd: OddTimes, unit: str) -> str:
+def _mend(odd: ImplausibleTimeCount, unit: str) -> str:
     """Returns the remedy for the implausible times `odd`, as text that ends a message. The remedy is usually the
     logical type of the unit that the times seem to have; Avro has none for seconds.
 
@@ -118,7 +118,7 @@ def _mend(odd: OddTimes, unit: str) -> str:
     return f"give it the logical type timestamp-{unit} in the next version of the schema, or {_another_field(odd)}"
 
 
-def _another_field(odd: OddTimes) -> str:
+def _another_field(odd: ImplausibleTimeCount) -> str:
     if odd.source == RECORD_TIME:
         return "change the producer to set no timestamp"
     return "name another field in the subject's metadata property headrace.time"

@@ -22,12 +22,12 @@ from headrace.loader.plan.ranges import BROKER_REMEDY, PlannedRange, TopicRanges
 from headrace.loader.project.topic_projection import FUTURE_TIME, NULL_TIME, OUT_OF_RANGE_TIME, RECORD_TIME
 from headrace.loader.work_unit import (
     FileKind,
-    OddTimes,
+    ImplausibleTimeCount,
+    ImplausibleTimeKind,
     OffsetRange,
     RangeCounts,
     RangeResult,
     StagedFile,
-    TimeOddity,
     UnitResult,
     WorkUnit,
 )
@@ -53,7 +53,7 @@ class ReconciledTopic:
     files: tuple[CommittedFile, ...] = ()
     audit: tuple[CountSeries, ...] = ()
     time_sources: Mapping[str, int] = field(default_factory=dict)
-    odd_times: tuple[OddTimes, ...] = ()
+    implausible_times: tuple[ImplausibleTimeCount, ...] = ()
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     by_reference: int = 0
@@ -195,7 +195,7 @@ def _reconcile_topic(
         files=_committed_files(kept_files),
         audit=audit,
         time_sources=time_sources,
-        odd_times=_odd_times(kept, scattered, time_sources),
+        implausible_times=_implausible_times(kept, scattered, time_sources),
         problems=tuple(problems),
         by_reference=sum(piece.result.by_reference for piece in kept),
     )
@@ -358,9 +358,9 @@ def _series(pieces: Sequence[_Piece]) -> tuple[tuple[CountSeries, ...], Mapping[
     return series, {start_ms: read[start_ms] for start_ms in sorted(scattered)}
 
 
-def _odd_times(
+def _implausible_times(
     pieces: Sequence[_Piece], scattered: Mapping[int, int], time_sources: Mapping[str, int]
-) -> tuple[OddTimes, ...]:
+) -> tuple[ImplausibleTimeCount, ...]:
     """Adds up the implausible event times that the tasks reported, by kind, time source and unit. Adds the messages
     that `_series` moved to the window "scattered", under the time field that most rows have, or the record's timestamp
     if none has a time field.
@@ -370,15 +370,19 @@ def _odd_times(
         scattered: by window, the number of messages that were moved.
         time_sources: by time source, the number of rows.
     """
-    notes = [one for piece in pieces for one in piece.result.odd_times]
+    notes = [one for piece in pieces for one in piece.result.implausible_times]
     if scattered:
         fields = [name for name in time_sources if name not in TIMES_OF_RECORDS]
         source = max(fields, key=lambda name: time_sources[name], default=RECORD_TIME)
-        notes.append(OddTimes(TimeOddity.SCATTERED, source, "", sum(scattered.values()), next(iter(scattered))))
-    sums: dict[tuple[TimeOddity, str, str], list[int]] = {}
+        notes.append(
+            ImplausibleTimeCount(
+                ImplausibleTimeKind.SCATTERED, source, "", sum(scattered.values()), next(iter(scattered))
+            )
+        )
+    sums: dict[tuple[ImplausibleTimeKind, str, str], list[int]] = {}
     for one in notes:
-        sums.setdefault((one.oddity, one.source, one.unit), [0, one.value])[0] += one.messages
-    return tuple(OddTimes(*key, messages, value) for key, (messages, value) in sorted(sums.items()))
+        sums.setdefault((one.kind, one.source, one.unit), [0, one.value])[0] += one.messages
+    return tuple(ImplausibleTimeCount(*key, messages, value) for key, (messages, value) in sorted(sums.items()))
 
 
 def _time_sources(pieces: Sequence[_Piece]) -> dict[str, int]:

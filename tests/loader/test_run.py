@@ -39,7 +39,7 @@ from headrace.loader.project.topic_projection import TopicProjection
 from headrace.loader.read import units as reading
 from headrace.loader.report import RunReport
 from headrace.loader.run import plan_load, run_load
-from headrace.loader.work_unit import OddTimes, TimeOddity, UnitResult, WorkUnit
+from headrace.loader.work_unit import ImplausibleTimeCount, ImplausibleTimeKind, UnitResult, WorkUnit
 from headrace.registry.errors import AccessDenied, CredentialsRefused, ServiceError, StoreError
 from support.loader.loader_fakes import ORDER_V1, ORDER_V2, World
 from support.loader.loader_samples import POLICY, clean, step_of
@@ -423,16 +423,16 @@ def test_few_bad_messages_over_the_ratio_are_loaded_and_reported_by_every_run(wo
 
 
 def test_messages_with_implausible_times_are_loaded_and_reported(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    few = OddTimes(TimeOddity.SCATTERED, "at", "", 1, 0)
-    many = OddTimes(TimeOddity.OUT_OF_RANGE, "at", "millis", 10, 1_356_998_400_000_000_000)
+    few = ImplausibleTimeCount(ImplausibleTimeKind.SCATTERED, "at", "", 1, 0)
+    many = ImplausibleTimeCount(ImplausibleTimeKind.OUT_OF_RANGE, "at", "millis", 10, 1_356_998_400_000_000_000)
     read = world.pool
 
-    def with_odd_times(units: Sequence[WorkUnit]) -> list[UnitResult]:
+    def with_implausible_times(units: Sequence[WorkUnit]) -> list[UnitResult]:
         first, *rest = read(units)
-        ranges = (dataclasses.replace(first.ranges[0], odd_times=(few, many)), *first.ranges[1:])
+        ranges = (dataclasses.replace(first.ranges[0], implausible_times=(few, many)), *first.ranges[1:])
         return [dataclasses.replace(first, ranges=ranges), *rest]
 
-    monkeypatch.setattr(world, "pool", with_odd_times)
+    monkeypatch.setattr(world, "pool", with_implausible_times)
     report = load(world)
     assert world.rows("orders") == world.produced("orders")
     (problem,) = report.problems["orders"]

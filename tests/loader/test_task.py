@@ -36,12 +36,12 @@ from headrace.loader.task import run_work_unit
 from headrace.loader.work_unit import (
     CorruptBatchStop,
     FileKind,
-    OddTimes,
+    ImplausibleTimeCount,
+    ImplausibleTimeKind,
     OffsetRange,
     RangeCounts,
     StagedFile,
     TaskSettings,
-    TimeOddity,
     TopicPlan,
     UnitResult,
     WorkUnit,
@@ -234,7 +234,9 @@ def test_an_absurd_time_is_replaced_by_the_record_time_and_audited_as_absurd(
     assert result.files[0].time_partition == "dt=1970-01-01/hr=00"
     assert result.ranges[0].time_sources == {"record (absurd field)": 1}
     assert {row.window_start_ms for row in result.ranges[0].audit} == {OUT_OF_RANGE_MS}
-    assert result.ranges[0].odd_times == (OddTimes(TimeOddity.OUT_OF_RANGE, "timestamp", "millis", 1, absurd),)
+    assert result.ranges[0].implausible_times == (
+        ImplausibleTimeCount(ImplausibleTimeKind.OUT_OF_RANGE, "timestamp", "millis", 1, absurd),
+    )
 
 
 def test_a_value_on_which_queries_fail_is_quarantined_and_audited_at_its_time(

@@ -11,23 +11,23 @@ from headrace.loader.commit.commit import CommittedRange
 from headrace.loader.commit.findings import with_findings
 from headrace.loader.commit.reconcile import ReconciledTopic
 from headrace.loader.project.topic_projection import FUTURE_TIME
-from headrace.loader.work_unit import OddTimes, RangeCounts, SkippedOffsets, TimeOddity
+from headrace.loader.work_unit import ImplausibleTimeCount, ImplausibleTimeKind, RangeCounts, SkippedOffsets
 from support.golden import case_lines, golden
 from support.loader.loader_samples import POLICY
 
 T0 = 1_357_002_000_000  # 2013-01-01T01:00Z
 
 
-def reconciled(records: int, quarantined: int, *odd: OddTimes) -> ReconciledTopic:
+def reconciled(records: int, quarantined: int, *odd: ImplausibleTimeCount) -> ReconciledTopic:
     counts = RangeCounts(records=records, quarantined=quarantined)
     ranges = (CommittedRange(0, 0, 0, records + quarantined, 0, counts, (), 10),)
-    return ReconciledTopic(ranges=ranges, odd_times=odd, problems=("before",))
+    return ReconciledTopic(ranges=ranges, implausible_times=odd, problems=("before",))
 
 
 def findings_of(one: ReconciledTopic) -> tuple[tuple[str, ...], tuple[str, ...]]:
     found = with_findings({"t": one}, {"t": POLICY})["t"]
     assert found.problems[0] == "before"
-    assert (found.ranges, found.odd_times) == (one.ranges, one.odd_times)
+    assert (found.ranges, found.implausible_times) == (one.ranges, one.implausible_times)
     return found.problems[1:], found.notes
 
 
@@ -61,8 +61,8 @@ def test_many_messages_decoded_in_python_are_a_note() -> None:
     assert note.startswith("t: 10,000 of 21,000 ")
 
 
-def test_odd_times_of_few_are_a_note_and_of_many_a_problem() -> None:
-    odd = OddTimes(TimeOddity.OUT_OF_RANGE, "header.time", "millis", 1, T0 * 1_000_000)
+def test_implausible_times_of_few_are_a_note_and_of_many_a_problem() -> None:
+    odd = ImplausibleTimeCount(ImplausibleTimeKind.OUT_OF_RANGE, "header.time", "millis", 1, T0 * 1_000_000)
     problems, (note,) = findings_of(reconciled(10, 0, odd))
     assert problems == ()
     assert re.match(rf"t: 1 of 10 .*\bheader\.time \(.*\b{T0 * 1_000_000}\b.*\b2013-01-01 01:00Z\b", note)
@@ -72,26 +72,26 @@ def test_odd_times_of_few_are_a_note_and_of_many_a_problem() -> None:
     assert problem == note.replace("t: 1 of 10 ", "1 of 9 ")
 
 
-ODD_TIMES = (
-    OddTimes(TimeOddity.WRONG_UNIT, "at", "millis", 5, T0 // 1000),
-    OddTimes(TimeOddity.WRONG_UNIT, "at", "micros", 5, T0),
-    OddTimes(TimeOddity.OUT_OF_RANGE, "at", "millis", 5, T0 * 1000),
-    OddTimes(TimeOddity.OUT_OF_RANGE, "at", "millis", 5, -5),
-    OddTimes(TimeOddity.OUT_OF_RANGE, "record", "millis", 5, T0 * 1000),
-    OddTimes(TimeOddity.SCATTERED, "at", "", 5, T0),
-    OddTimes(TimeOddity.SCATTERED, "record", "", 5, T0),
+IMPLAUSIBLE_TIMES = (
+    ImplausibleTimeCount(ImplausibleTimeKind.WRONG_UNIT, "at", "millis", 5, T0 // 1000),
+    ImplausibleTimeCount(ImplausibleTimeKind.WRONG_UNIT, "at", "micros", 5, T0),
+    ImplausibleTimeCount(ImplausibleTimeKind.OUT_OF_RANGE, "at", "millis", 5, T0 * 1000),
+    ImplausibleTimeCount(ImplausibleTimeKind.OUT_OF_RANGE, "at", "millis", 5, -5),
+    ImplausibleTimeCount(ImplausibleTimeKind.OUT_OF_RANGE, "record", "millis", 5, T0 * 1000),
+    ImplausibleTimeCount(ImplausibleTimeKind.SCATTERED, "at", "", 5, T0),
+    ImplausibleTimeCount(ImplausibleTimeKind.SCATTERED, "record", "", 5, T0),
 )
 
 
-def test_problem_of_odd_times_has_the_field_an_example_and_a_remedy() -> None:
+def test_problem_of_implausible_times_has_the_field_an_example_and_a_remedy() -> None:
     problems = []
-    for odd in ODD_TIMES:
+    for odd in IMPLAUSIBLE_TIMES:
         ((problem,), notes) = findings_of(reconciled(5, 0, odd))
         assert notes == ()
         assert problem.startswith("5 of 5 messages ")
         problems.append((odd, problem))
     lines = case_lines(problems)
-    assert lines == golden("loader/odd_times.txt", lines)
+    assert lines == golden("loader/implausible_times.txt", lines)
 
 
 @pytest.mark.parametrize("is_kept", [True, False])

@@ -21,14 +21,14 @@ from headrace.loader.work_unit import (
     CorruptBatchStop,
     FileKind,
     FileRange,
-    OddTimes,
+    ImplausibleTimeCount,
+    ImplausibleTimeKind,
     OffsetRange,
     RangeCounts,
     RangeResult,
     SkippedOffsets,
     StagedFile,
     TaskSettings,
-    TimeOddity,
     UnitResult,
     WorkUnit,
 )
@@ -104,14 +104,14 @@ def test_complete_results_are_committed_completely() -> None:
     assert reconciled.ranges[0].leader_epoch == 4
 
 
-def counted_in(partition: int, end: int, starts: Mapping[int, int], *odd: OddTimes) -> RangeResult:
+def counted_in(partition: int, end: int, starts: Mapping[int, int], *odd: ImplausibleTimeCount) -> RangeResult:
     rows = tuple(
         AuditCount(tier, "t", partition, start_ms, count, count, count, outcome)
         for tier, outcome in (("broker", ""), ("loader", "written"))
         for start_ms, count in starts.items()
     )
     return dataclasses.replace(
-        done(partition, 0, end), audit=rows, odd_times=odd, time_sources={"at": end, "record": 99}
+        done(partition, 0, end), audit=rows, implausible_times=odd, time_sources={"at": end, "record": 99}
     )
 
 
@@ -133,7 +133,7 @@ def test_the_fullest_windows_remain_when_all_ranges_have_too_many(
         1: [(SCATTERED_MS, 2), (WINDOW_MS, 3)],
     }
     assert found == {(tier, n): windows for tier in ("broker", "loader") for n, windows in expected.items()}
-    assert reconciled.odd_times == (OddTimes(TimeOddity.SCATTERED, "at", "", 3, 0),)
+    assert reconciled.implausible_times == (ImplausibleTimeCount(ImplausibleTimeKind.SCATTERED, "at", "", 3, 0),)
 
 
 @given(
@@ -156,14 +156,14 @@ def test_a_commit_has_a_limited_number_of_windows_and_all_messages(
         assert len({one.window_start_ms for one in windows if one.window_start_ms >= 0}) <= windows_max
 
 
-def test_odd_times_of_ranges_are_added() -> None:
-    far = OddTimes(TimeOddity.OUT_OF_RANGE, "at", "millis", 2, 2**60)
+def test_implausible_times_of_ranges_are_added() -> None:
+    far = ImplausibleTimeCount(ImplausibleTimeKind.OUT_OF_RANGE, "at", "millis", 2, 2**60)
     late = dataclasses.replace(far, messages=3, value=2**61)
-    early = OddTimes(TimeOddity.WRONG_UNIT, "at", "millis", 1, 10**9)
+    early = ImplausibleTimeCount(ImplausibleTimeKind.WRONG_UNIT, "at", "millis", 1, 10**9)
     units = [unit(0, offsets(0, 0, 10), offsets(1, 0, 5))]
     results = [result(0, [counted_in(0, 10, {0: 10}, far), counted_in(1, 5, {0: 5}, early, late)], [])]
     results = [dataclasses.replace(results[0], files=(staged("a", (0, 0, 10), (1, 0, 5)),))]
-    assert reconcile(planned({0: 10, 1: 5}), units, results)["t"].odd_times == (
+    assert reconcile(planned({0: 10, 1: 5}), units, results)["t"].implausible_times == (
         dataclasses.replace(far, messages=5),
         early,
     )

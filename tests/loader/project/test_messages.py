@@ -23,10 +23,10 @@ from headrace.avro_schema import frame, parse_schema
 from headrace.kafka_wire.record_batch import NO_HEADERS, Record
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.load_schema import EMPTY, fold
+from headrace.loader.project.implausible_times import PLAUSIBLE_S, likely_unit
 from headrace.loader.project.messages import Clamp, RangeMessages
-from headrace.loader.project.odd_times import PLAUSIBLE_S, likely_unit
 from headrace.loader.project.topic_projection import TopicProjection
-from headrace.loader.work_unit import OddTimes, TimeOddity, TopicPlan
+from headrace.loader.work_unit import ImplausibleTimeCount, ImplausibleTimeKind, TopicPlan
 from headrace.loader.write.time_partitions import TimePartitions
 from support.loader.loader_samples import POLICY
 from support.loader.projection_oracle import encode
@@ -221,38 +221,45 @@ def test_a_crashed_producer_is_no_finding(sample: list[int], windows_max: int) -
 
 
 @pytest.mark.parametrize(
-    ("kind", "value", "oddity", "unit"),
+    ("kind", "value", "time_kind", "unit"),
     [
-        ("long", T0 * 1_000_000, TimeOddity.OUT_OF_RANGE, "millis"),
-        ("long", T0 * 1_000, TimeOddity.OUT_OF_RANGE, "millis"),
-        ("long", T0 // 1_000, TimeOddity.WRONG_UNIT, "millis"),
-        ({"type": "long", "logicalType": "timestamp-micros"}, T0, TimeOddity.WRONG_UNIT, "micros"),
-        ({"type": "long", "logicalType": "timestamp-micros"}, T0 * 1_000_000, TimeOddity.OUT_OF_RANGE, "micros"),
+        ("long", T0 * 1_000_000, ImplausibleTimeKind.OUT_OF_RANGE, "millis"),
+        ("long", T0 * 1_000, ImplausibleTimeKind.OUT_OF_RANGE, "millis"),
+        ("long", T0 // 1_000, ImplausibleTimeKind.WRONG_UNIT, "millis"),
+        ({"type": "long", "logicalType": "timestamp-micros"}, T0, ImplausibleTimeKind.WRONG_UNIT, "micros"),
+        (
+            {"type": "long", "logicalType": "timestamp-micros"},
+            T0 * 1_000_000,
+            ImplausibleTimeKind.OUT_OF_RANGE,
+            "micros",
+        ),
     ],
 )
-def test_times_in_another_unit_are_noted(kind: Any, value: int, oddity: TimeOddity, unit: str) -> None:
+def test_times_in_another_unit_are_noted(kind: Any, value: int, time_kind: ImplausibleTimeKind, unit: str) -> None:
     text = schema_of(kind)
     messages = messages_of(text)
     messages.convert([record(offset, value_at(value)) for offset in range(3)])
-    assert messages.odd_times() == (OddTimes(oddity, "timestamp", unit, 3, value),)
+    assert messages.implausible_times() == (ImplausibleTimeCount(time_kind, "timestamp", unit, 3, value),)
     assert len(messages.audit()) == 2
 
 
 def test_plausible_times_are_not_noted() -> None:
-    assert converted([T0, T0 + 1, 0, 5 * WINDOW_MS, TIME_MS_MAX]).odd_times() == ()
+    assert converted([T0, T0 + 1, 0, 5 * WINDOW_MS, TIME_MS_MAX]).implausible_times() == ()
 
 
 def test_times_beyond_the_window_limit_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(window, "WINDOWS_MAX", 1)
-    assert converted([T0, T0 + WINDOW_MS, T0 + 2 * WINDOW_MS, T0]).odd_times() == (
-        OddTimes(TimeOddity.SCATTERED, "timestamp", "", 2, T0 + WINDOW_MS),
+    assert converted([T0, T0 + WINDOW_MS, T0 + 2 * WINDOW_MS, T0]).implausible_times() == (
+        ImplausibleTimeCount(ImplausibleTimeKind.SCATTERED, "timestamp", "", 2, T0 + WINDOW_MS),
     )
 
 
 def test_a_record_whose_own_timestamp_is_absurd_is_noted_and_one_without_is_not() -> None:
     messages = messages_of()
     messages.convert([record(0, b"junk", T0 * 1000), record(1, b"junk", -1)])
-    assert messages.odd_times() == (OddTimes(TimeOddity.OUT_OF_RANGE, "record", "millis", 1, T0 * 1000),)
+    assert messages.implausible_times() == (
+        ImplausibleTimeCount(ImplausibleTimeKind.OUT_OF_RANGE, "record", "millis", 1, T0 * 1000),
+    )
     assert {(row.window_start_ms, row.count) for row in messages.audit()} == {(OUT_OF_RANGE_MS, 2)}
 
 

@@ -115,7 +115,15 @@ def taken(
             stopped = stop.offset, stop.schema_id
             break
     counted = messages.written, messages.tombstones, messages.quarantined
-    return rows.found, list(rows.found), counted, messages.time_sources, messages.audit(), messages.odd_times(), stopped
+    return (
+        rows.found,
+        list(rows.found),
+        counted,
+        messages.time_sources,
+        messages.audit(),
+        messages.implausible_times(),
+        stopped,
+    )
 
 
 def check_same(

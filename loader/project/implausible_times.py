@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from headrace.audit.window import OUT_OF_RANGE_MS, SCATTERED_MS
-from headrace.loader.work_unit import OddTimes, TimeOddity
+from headrace.loader.work_unit import ImplausibleTimeCount, ImplausibleTimeKind
 
 PLAUSIBLE_S = range(946_684_800, 4_102_444_800)
 """Plausible times of an event in seconds since 1970: the years 2000 to 2099. The same times in another unit are numbers
@@ -33,8 +33,8 @@ class ImplausibleTimes:
     message in a special window, but not for messages without any time."""
 
     def __init__(self) -> None:
-        self._notes: dict[tuple[TimeOddity, str, str], list[int]] = {}
-        self._wrong_unit_windows: dict[int, tuple[tuple[TimeOddity, str, str], int]] = {}
+        self._notes: dict[tuple[ImplausibleTimeKind, str, str], list[int]] = {}
+        self._wrong_unit_windows: dict[int, tuple[tuple[ImplausibleTimeKind, str, str], int]] = {}
 
     def note(self, start_ms: int, source: str, unit: str, value: int, time_ms: int) -> None:
         """Records the time of a message if it is implausible.
@@ -47,13 +47,13 @@ class ImplausibleTimes:
             time_ms: the message time that was derived from the number.
         """
         if start_ms == OUT_OF_RANGE_MS:
-            self._add((TimeOddity.OUT_OF_RANGE, source, unit), 1, value)
+            self._add((ImplausibleTimeKind.OUT_OF_RANGE, source, unit), 1, value)
         elif start_ms == SCATTERED_MS:
-            self._add((TimeOddity.SCATTERED, source, ""), 1, time_ms)
+            self._add((ImplausibleTimeKind.SCATTERED, source, ""), 1, time_ms)
         elif likely_unit(value) not in ("", unit):
-            self._wrong_unit_windows[start_ms] = (TimeOddity.WRONG_UNIT, source, unit), value
+            self._wrong_unit_windows[start_ms] = (ImplausibleTimeKind.WRONG_UNIT, source, unit), value
 
-    def found(self, windows: Mapping[int, Sequence[int]]) -> tuple[OddTimes, ...]:
+    def found(self, windows: Mapping[int, Sequence[int]]) -> tuple[ImplausibleTimeCount, ...]:
         """Returns the implausible times of the range. Call it after the last message of the range.
 
         A number that is plausible only in another unit is checked in the first message of each window only. All
@@ -66,7 +66,9 @@ class ImplausibleTimes:
         for start_ms, (key, value) in self._wrong_unit_windows.items():
             self._add(key, windows[start_ms][0], value)
         self._wrong_unit_windows.clear()
-        return tuple(OddTimes(*key, messages, value) for key, (messages, value) in sorted(self._notes.items()))
+        return tuple(
+            ImplausibleTimeCount(*key, messages, value) for key, (messages, value) in sorted(self._notes.items())
+        )
 
-    def _add(self, key: tuple[TimeOddity, str, str], messages: int, value: int) -> None:
+    def _add(self, key: tuple[ImplausibleTimeKind, str, str], messages: int, value: int) -> None:
         self._notes.setdefault(key, [0, value])[0] += messages
