@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
             cluster=load.ports.cluster,
             schemas=load.ports.schemas,
             run_units=load.ports.run_units,
-            tell=lambda line: print_line(line, output),
+            report_progress=lambda line: print_line(line, output),
         )
         settings = BackfillSettings(load.settings.plan, load.settings.task)
         report = backfill(ports, args.topic, BackfillPeriod(args.first, args.last), settings, is_dry=args.dry_run)

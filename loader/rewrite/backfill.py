@@ -52,7 +52,7 @@ from headrace.loader.rewrite.reread import (
     refusal_sentences,
     unreadable_ranges,
 )
-from headrace.loader.rewrite.run import RewritePorts, add_commit, caught_up
+from headrace.loader.rewrite.run import RewritePorts, add_commit, catch_up
 from headrace.loader.storage.protocols import Staged
 from headrace.loader.work_unit import FileKind, RangeResult, TaskSettings, UnitResult, WorkUnit
 
@@ -63,19 +63,19 @@ PIECE_BYTES_MAX = 4 * 1024**3
 together) that is larger. A few tasks read their offsets again in some minutes, which is the work lost if the command is
 killed."""
 
-REST = "run this command again for the rest"
+CONTINUE_ADVICE = "run this command again for the rest"
 
 
 @dataclass(frozen=True, slots=True)
 class BackfillPorts:
-    """The interfaces that a backfill uses. `run_units` runs work units as parallel tasks. `tell` is called with a line
-    of progress after each commit."""
+    """The interfaces that a backfill uses. `run_units` runs work units as parallel tasks. `report_progress` is called
+    with a line of progress after each commit."""
 
     rewrites: RewritePorts
     cluster: Cluster
     schemas: WriterSchemas
     run_units: Callable[[Sequence[WorkUnit]], Sequence[UnitResult]]
-    tell: Callable[[str], None]
+    report_progress: Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,26 +142,26 @@ class _Backfill:
         self._rewrites = ports.rewrites
         self._topic = topic
         self._settings = settings
-        self._asked_ids: frozenset[int] = frozenset()
-        self._done: list[Component] = []
+        self._new_foreign_ids: frozenset[int] = frozenset()
+        self._replaced: list[Component] = []
         self._problems: list[str] = []
         self._report = BackfillReport()
 
     def run(self, period: BackfillPeriod, *, is_dry: bool) -> BackfillReport:
-        state, notes = caught_up(self._rewrites, is_dry)
+        state, notes = catch_up(self._rewrites, is_dry)
         self._report = BackfillReport(notes=notes)
-        self._known = state.topics[self._topic]
-        asked = [one for day in self._days() if period.touches(day[1]) for one in self._live_on(day)]
-        asked = [one for one in asked if period.holds(one.time_partition)]
-        if not asked:
+        self._initial_state = state.topics[self._topic]
+        requested = [one for day in self._days() if period.overlaps_day(day[1]) for one in self._live_files_of(day)]
+        requested = [one for one in requested if period.contains(one.time_partition)]
+        if not requested:
             return self._report
-        self._report = dataclasses.replace(self._report, files_asked=len(asked))
+        self._report = dataclasses.replace(self._report, files_asked=len(requested))
         try:
-            found = self._found(state, asked)
-            self._schemas = self._answer(self._known)
-            readable = self._readable(found, self._discovered(state), self._known)
+            components = self._find_components(state, requested)
+            self._schemas = self._fetch_schemas(self._initial_state)
+            readable = self._readable(components, self._discovered(state), self._initial_state)
             if is_dry:
-                self._done = readable
+                self._replaced = readable
             else:
                 self._execute(readable)
         except _Stopped as stopped:
@@ -169,14 +169,14 @@ class _Backfill:
         except (KafkaError, LoaderError, OSError) as error:
             if not self._report.commits:
                 raise
-            self._problems.append(f"{error}; {REST}")
-        return self._reported()
+            self._problems.append(f"{error}; {CONTINUE_ADVICE}")
+        return self._final_report()
 
     def _days(self) -> list[tuple[FileKind, str]]:
         return [(kind, day) for kind in FileKind for day in self._rewrites.index.days(self._topic, kind)]
 
-    def _live_on(self, where: tuple[FileKind, str]) -> list[LiveFile]:
-        kind, day = where
+    def _live_files_of(self, kind_and_day: tuple[FileKind, str]) -> list[LiveFile]:
+        kind, day = kind_and_day
         commit_number = self._rewrites.log.state.commit_number
         time_partitions = self._rewrites.index.day_once(self._topic, kind, day).time_partitions
         return [
@@ -185,8 +185,8 @@ class _Backfill:
             for file in live_at(time_partition, commit_number)
         ]
 
-    def _found(self, state: LoaderState, asked: Sequence[LiveFile]) -> list[Component]:
-        """Finds the files to replace: the requested files (`asked`), and the files that share offsets with them.
+    def _find_components(self, state: LoaderState, requested: Sequence[LiveFile]) -> list[Component]:
+        """Finds the files to replace: the requested files, and the files that share offsets with them.
         Returns them as components (files that are replaced together).
 
         Leaves out files with messages that the brokers may no longer have, because the topic was re-created or a
@@ -196,51 +196,55 @@ class _Backfill:
         Args:
             state: the state of the commit log; its newest commit is the first one searched.
         """
-        files = offset_closure(asked, self._days(), self._live_on)
-        back = self._rewrites.log.back(self._topic, state)
-        commits = ((one.value.commit_number, one.value.kind, one.value.topics[self._topic]) for one in back)
-        found, problems = recreatable_components(files, find_foreign_rows(files, commits), {one.key for one in asked})
+        files = offset_closure(requested, self._days(), self._live_files_of)
+        topic_commits = self._rewrites.log.history(self._topic, state)
+        commits = ((one.value.commit_number, one.value.kind, one.value.topics[self._topic]) for one in topic_commits)
+        found, problems = recreatable_components(
+            files, find_foreign_rows(files, commits), {one.key for one in requested}
+        )
         self._problems += problems
         return found
 
-    def _answer(self, known: TopicState) -> TopicSchemas:
-        known = dataclasses.replace(known, foreign_ids=known.foreign_ids | self._asked_ids)
-        answer = self._ports.schemas.of_topic(self._topic, known)
-        if not isinstance(answer, TopicSchemas):
-            raise _Stopped(answer.reason)
-        if problem := schema_problem(self._ports.schemas, self._topic, answer):
+    def _fetch_schemas(self, topic_state: TopicState) -> TopicSchemas:
+        topic_state = dataclasses.replace(topic_state, foreign_ids=topic_state.foreign_ids | self._new_foreign_ids)
+        topic_schemas = self._ports.schemas.of_topic(self._topic, topic_state)
+        if not isinstance(topic_schemas, TopicSchemas):
+            raise _Stopped(topic_schemas.reason)
+        if problem := schema_problem(self._ports.schemas, self._topic, topic_schemas):
             raise _Stopped(problem)
-        return answer
+        return topic_schemas
 
     def _discovered(self, state: LoaderState) -> DiscoveredTopic:
         discovery = discover(self._ports.cluster, (re.escape(self._topic),), (), state)
         found = discovery.topics.get(self._topic)
         if found is None:
             raise _Stopped(discovery.unusable.get(self._topic, "the brokers do not have the topic"))
-        if found.topic_id and self._known.topic_id not in ("", found.topic_id):
+        if found.topic_id and self._initial_state.topic_id not in ("", found.topic_id):
             raise _Stopped(
-                f"the topic was re-created on the brokers (topic id {found.topic_id}, was {self._known.topic_id}) "
-                "and no longer has the messages of the loaded files"
+                f"the topic was re-created on the brokers (topic id {found.topic_id}, was "
+                f"{self._initial_state.topic_id}) and no longer has the messages of the loaded files"
             )
         return found
 
-    def _readable(self, found: Sequence[Component], discovered: DiscoveredTopic, known: TopicState) -> list[Component]:
-        lost = [unreadable_ranges(one, discovered, known) for one in found]
-        self._problems += refusal_sentences(refused for some in lost for refused in some)
-        return [one for one, some in zip(found, lost, strict=True) if not some]
+    def _readable(
+        self, found: Sequence[Component], discovered: DiscoveredTopic, topic_state: TopicState
+    ) -> list[Component]:
+        component_refusals = [unreadable_ranges(one, discovered, topic_state) for one in found]
+        self._problems += refusal_sentences(refused for refusals in component_refusals for refused in refusals)
+        return [one for one, refusals in zip(found, component_refusals, strict=True) if not refusals]
 
     def _execute(self, found: Sequence[Component]) -> None:
-        waiting = deque(pieces(found, self._settings.piece_bytes_max))
-        number, of = 0, len(waiting)
-        while waiting:
-            piece = waiting.popleft()
+        pending = deque(pieces(found, self._settings.piece_bytes_max))
+        number, count = 0, len(pending)
+        while pending:
+            piece = pending.popleft()
             number += 1
-            again = self._work(piece, f"piece {number} of {of}")
-            if again:
-                waiting.appendleft(again)
-                of += 1
+            remaining = self._replace_piece(piece, f"piece {number} of {count}")
+            if remaining:
+                pending.appendleft(remaining)
+                count += 1
 
-    def _work(self, piece: Sequence[Component], name: str) -> tuple[Component, ...]:
+    def _replace_piece(self, piece: Sequence[Component], name: str) -> tuple[Component, ...]:
         """Reads again the offsets of the components `piece`, which one commit is to replace, and commits the new files.
         Returns the components to try again, none if all are done.
 
@@ -250,26 +254,28 @@ class _Backfill:
         Args:
             name: the piece's number, for the line of progress.
         """
-        state, known = self._still()
-        piece = self._readable(piece, self._discovered(state), known)
+        state, topic_state = self._checked_state()
+        piece = self._readable(piece, self._discovered(state), topic_state)
         if not piece:
             return ()
-        read = self._read(piece, state, known)
+        read = self._read(piece, state, topic_state)
         try:
-            differs = count_differences(piece, read.results())
-            if differs:
-                self._problems += refusal_sentences(refused for some in differs.values() for refused in some)
+            differences = count_differences(piece, read.results())
+            if differences:
+                self._problems += refusal_sentences(
+                    refused for refusals in differences.values() for refused in refusals
+                )
                 self._rewrites.staging.drop(read.plan.run_id)
-                return tuple(one for at, one in enumerate(piece) if at not in differs)
+                return tuple(one for at, one in enumerate(piece) if at not in differences)
             staged = [Staged(file.staged, file.length) for file in read.reconciled.files]
             self._rewrites.staging.persist(read.plan.run_id, staged)
         except BaseException:
             self._rewrites.staging.drop(read.plan.run_id)  # no commit will contain its files
             raise
-        self._commit_plan(piece, read, state, name)
+        self._commit_piece(piece, read, state, name)
         return ()
 
-    def _still(self) -> tuple[LoaderState, TopicState]:
+    def _checked_state(self) -> tuple[LoaderState, TopicState]:
         """Returns the newest state of the commit log and the topic's state in it, after checking that the plan of the
         backfill still holds.
 
@@ -278,62 +284,79 @@ class _Backfill:
                 a partition was replaced, or folded in a version of the schema.
         """
         state = self._rewrites.log.read_state()
-        known = state.topics[self._topic]
-        before = self._known
-        is_same = (known.topic_id, known.generation, known.load_schema.revision) == (
-            before.topic_id,
-            before.generation + len(self._report.commits),
-            before.load_schema.revision,
+        topic_state = state.topics[self._topic]
+        initial = self._initial_state
+        is_unchanged = (topic_state.topic_id, topic_state.generation, topic_state.load_schema.revision) == (
+            initial.topic_id,
+            initial.generation + len(self._report.commits),
+            initial.load_schema.revision,
         )
-        if not is_same or _incarnations(known, before) != _incarnations(before, before):
-            raise _Stopped(f"another command changed the files, schema or log of the topic meanwhile; {REST}")
-        return state, known
+        if not is_unchanged or _incarnations(topic_state, initial) != _incarnations(initial, initial):
+            raise _Stopped(
+                f"another command changed the files, schema or log of the topic meanwhile; {CONTINUE_ADVICE}"
+            )
+        return state, topic_state
 
-    def _read(self, piece: Sequence[Component], state: LoaderState, known: TopicState) -> _Read:
+    def _read(self, piece: Sequence[Component], state: LoaderState, topic_state: TopicState) -> _Read:
         """Reads the offsets of a piece (the components that one commit replaces) as a load does, and returns the plan
         with its results. If messages have registered schema ids that no load has seen, fetches these schemas and reads
         the piece again.
 
         Args:
             state: the newest state of the commit log.
-            known: the topic's state in it.
+            topic_state: the topic's state in it.
 
         Raises:
             _Stopped: not everything could be read, the log changed meanwhile, or the schemas cannot be used now.
         """
         while True:
             discovered = self._discovered(state)
-            plan = self._plan(piece, state, known, discovered)
+            plan = self._plan(piece, state, topic_state, discovered)
             run_id = plan.run_id
             try:
                 self._rewrites.staging.note(run_id, "plan.json", plan_summary(plan))
                 logger.info("phase_started phase=read run_id=%s tasks=%d", run_id, len(plan.units))
                 reading = read_units(plan.units, self._ports.run_units, self._ports.schemas)
-                registered = reading.registered_ids.get(self._topic, frozenset()) - known.foreign_ids - self._asked_ids
+                registered = (
+                    reading.registered_ids.get(self._topic, frozenset())
+                    - topic_state.foreign_ids
+                    - self._new_foreign_ids
+                )
                 if registered:
-                    self._asked_ids |= registered
-                    self._schemas = self._answer(known)
+                    self._new_foreign_ids |= registered
+                    self._schemas = self._fetch_schemas(topic_state)
                     self._rewrites.staging.drop(run_id)
                     continue
-                return _Read(plan, reading, self._whole(plan, reading, piece))
+                return _Read(plan, reading, self._reconciled(plan, reading, piece))
             except BaseException:
                 self._rewrites.staging.drop(run_id)  # no commit will contain its files
                 raise
 
     def _plan(
-        self, piece: Sequence[Component], state: LoaderState, known: TopicState, discovered: DiscoveredTopic
+        self, piece: Sequence[Component], state: LoaderState, topic_state: TopicState, discovered: DiscoveredTopic
     ) -> LoadPlan:
         settings, now_ms = self._settings.plan, self._rewrites.now_ms()
         run_id = self._rewrites.new_run_id()
-        ranges = planned_ranges(discovered, known, piece)
-        work = TopicWork(self._topic, known, ranges, self._schemas, known.table, known.directory, self._policy(known))
+        ranges = planned_ranges(discovered, topic_state, piece)
+        work = TopicWork(
+            self._topic,
+            topic_state,
+            ranges,
+            self._schemas,
+            topic_state.table,
+            topic_state.directory,
+            self._policy(topic_state),
+        )
         packing = pack(
-            offset_ranges(self._topic, known, ranges, piece),
+            offset_ranges(self._topic, topic_state, ranges, piece),
             tasks=settings.tasks,
             file_bytes_target=settings.file_bytes_target,
         )
         # A piece is committed as a whole or not at all, so its ranges may share files.
-        tasks = [[dataclasses.replace(one, follows_another=False) for one in some] for some in packing.tasks]
+        tasks = [
+            [dataclasses.replace(one, follows_another=False) for one in ranges_of_task]
+            for ranges_of_task in packing.tasks
+        ]
         task = dataclasses.replace(self._settings.task, staging=self._rewrites.staging.location(run_id), now_ms=now_ms)
         topic_work = {self._topic: work}
         return LoadPlan(
@@ -350,10 +373,10 @@ class _Backfill:
             discovery_start_ms=now_ms,
         )
 
-    def _policy(self, known: TopicState) -> TopicPolicy:
-        return self._settings.plan.policy_of(self._topic).with_table(known.partition_by, known.kafka_column)
+    def _policy(self, topic_state: TopicState) -> TopicPolicy:
+        return self._settings.plan.policy_of(self._topic).with_table(topic_state.partition_by, topic_state.kafka_column)
 
-    def _whole(self, plan: LoadPlan, reading: Reading, piece: Sequence[Component]) -> ReconciledTopic:
+    def _reconciled(self, plan: LoadPlan, reading: Reading, piece: Sequence[Component]) -> ReconciledTopic:
         """Returns the results of reading a piece (the components that one commit replaces), reconciled with the plan.
         Checks that every offset was read, and that the partitions had the same log and leader throughout.
 
@@ -370,69 +393,81 @@ class _Backfill:
             raise _Stopped(f"the leader of {_partitions(moved)} changed during the read; {RETRY_ADVICE}")
         planned = {self._topic: plan.topic_work[self._topic].ranges}
         reconciled = reconcile(planned, reading.units, reading.results, {})[self._topic]
-        wanted = sum(one.end - one.start for component in piece for one in component.intervals)
+        offsets_expected = sum(one.end - one.start for component in piece for one in component.intervals)
         if reconciled.problems:
             raise _Stopped(*reconciled.problems)
-        if reconciled.counts.total != wanted:
+        if reconciled.counts.total != offsets_expected:
             outage = self._ports.schemas.outage or "the registry has no response for the schemas of some messages"
             raise _Stopped(f"{outage}; {RETRY_ADVICE}")
         return reconciled
 
-    def _commit_plan(self, piece: Sequence[Component], read: _Read, state: LoaderState, name: str) -> None:
-        known = state.topics[self._topic]
+    def _commit_piece(self, piece: Sequence[Component], read: _Read, state: LoaderState, name: str) -> None:
+        topic_state = state.topics[self._topic]
         committed = dataclasses.replace(
-            _commit(known, piece, read.reconciled),
-            foreign_ids=self._asked_ids,
-            kafka_column=self._policy(known).kafka_column,
+            _commit(topic_state, piece, read.reconciled),
+            foreign_ids=self._new_foreign_ids,
+            kafka_column=self._policy(topic_state).kafka_column,
         )
         done = add_commit(self._rewrites, state, CommitKind.BACKFILL, read.plan.run_id, {self._topic: committed})
         problems = done.problems.get(self._topic, ())
         if not done.commit_number:
             raise _Stopped(*problems)
         counts = read.reconciled.counts
-        kept = sum(one.is_kept for offsets in read.reconciled.ranges for one in offsets.skipped)
+        quarantined_batches = sum(one.is_kept for offsets in read.reconciled.ranges for one in offsets.skipped)
         report = self._report
-        self._done += piece
+        self._replaced += piece
         self._report = dataclasses.replace(
             report,
             commits=(*report.commits, done.commit_number),
             files_made=report.files_made + len(committed.files),
             rows=report.rows + counts.records,
-            quarantined=report.quarantined + counts.quarantined + kept,
-            notes=(*_still_true(report.notes, committed), *read.reading.notes, *done.notes),
+            quarantined=report.quarantined + counts.quarantined + quarantined_batches,
+            notes=(*_current_notes(report.notes, committed), *read.reading.notes, *done.notes),
         )
         files = sum(len(component.files) for component in piece)
-        self._ports.tell(f"{name}: {files:,} files replaced by {len(committed.files):,} (commit {done.commit_number})")
+        self._ports.report_progress(
+            f"{name}: {files:,} files replaced by {len(committed.files):,} (commit {done.commit_number})"
+        )
         if problems:
             raise _Stopped(*problems)
 
-    def _reported(self) -> BackfillReport:
-        before = sum(one.file.records for some in self._done for one in some.files if one.kind is FileKind.QUARANTINE)
+    def _final_report(self) -> BackfillReport:
+        quarantined_before = sum(
+            one.file.records
+            for component in self._replaced
+            for one in component.files
+            if one.kind is FileKind.QUARANTINE
+        )
         report = dataclasses.replace(
             self._report,
-            time_partitions=time_partition_rows(self._topic, self._done),
-            offsets=offsets_read(self._done),
-            quarantined_before=before,
+            time_partitions=time_partition_rows(self._topic, self._replaced),
+            offsets=offsets_read(self._replaced),
+            quarantined_before=quarantined_before,
         )
-        if report.quarantined > before:
+        if report.quarantined > quarantined_before:
             self._problems.append(
-                f"the topic's quarantine has {count_text(report.quarantined - before, 'message')} more than before, "
-                f"which cannot be loaded with the present schema: see `headrace quarantine list {self._topic}`"
+                f"the topic's quarantine has {count_text(report.quarantined - quarantined_before, 'message')} more "
+                "than before, which cannot be loaded with the present schema: see "
+                f"`headrace quarantine list {self._topic}`"
             )
         return dataclasses.replace(
             report, problems=tuple(dict.fromkeys(self._problems)), notes=tuple(dict.fromkeys(report.notes))
         )
 
 
-def _incarnations(known: TopicState, of: TopicState) -> dict[int, int]:
-    return {number: known.partitions[number].incarnation for number in of.partitions if number in known.partitions}
+def _incarnations(topic_state: TopicState, initial: TopicState) -> dict[int, int]:
+    return {
+        number: topic_state.partitions[number].incarnation
+        for number in initial.partitions
+        if number in topic_state.partitions
+    }
 
 
 def _partitions(numbers: frozenset[int]) -> str:
     return f"partition{'s' if len(numbers) > 1 else ''} {', '.join(map(str, sorted(numbers)))}"
 
 
-def _still_true(notes: Sequence[str], committed: TopicCommit) -> Iterator[str]:
+def _current_notes(notes: Sequence[str], committed: TopicCommit) -> Iterator[str]:
     """Yields the notes of a backfill's earlier commits that its present commit does not make obsolete. A note that
     names a time partition is dropped if the present commit rewrites that time partition again.
 
@@ -446,7 +481,7 @@ def _still_true(notes: Sequence[str], committed: TopicCommit) -> Iterator[str]:
             yield note
 
 
-def _commit(known: TopicState, piece: Sequence[Component], reconciled: ReconciledTopic) -> TopicCommit:
+def _commit(topic_state: TopicState, piece: Sequence[Component], reconciled: ReconciledTopic) -> TopicCommit:
     replaced: dict[tuple[FileKind, str], list[LiveFile]] = defaultdict(list)
     for one in files_of(piece):
         replaced[one.kind, one.time_partition].append(one)
@@ -454,4 +489,4 @@ def _commit(known: TopicState, piece: Sequence[Component], reconciled: Reconcile
         rewrite(kind, time_partition, [one.file for one in files])
         for (kind, time_partition), files in sorted(replaced.items())
     ]
-    return topic_commit(known, rewrites, reconciled.files)
+    return topic_commit(topic_state, rewrites, reconciled.files)

@@ -19,12 +19,12 @@ class BackfillPeriod:
     first: str
     last: str
 
-    def holds(self, time_partition: str) -> bool:
+    def contains(self, time_partition: str) -> bool:
         return self.first <= time_partition and (
             time_partition <= self.last or time_partition.startswith(f"{self.last}/")
         )
 
-    def touches(self, day: str) -> bool:
+    def overlaps_day(self, day: str) -> bool:
         return self.first.partition("/")[0] <= day <= self.last.partition("/")[0]
 
 
@@ -62,14 +62,14 @@ class BackfillReport:
     notes: tuple[str, ...] = ()
 
 
-def files_of(some: Sequence[Component]) -> Iterator[LiveFile]:
-    for component in some:
+def files_of(components: Sequence[Component]) -> Iterator[LiveFile]:
+    for component in components:
         yield from component.files
 
 
-def time_partition_rows(topic: str, done: Sequence[Component]) -> tuple[TimePartitionRow, ...]:
+def time_partition_rows(topic: str, replaced: Sequence[Component]) -> tuple[TimePartitionRow, ...]:
     sums: dict[tuple[FileKind, str], list[int]] = defaultdict(lambda: [0, 0, 0])
-    for one in files_of(done):
+    for one in files_of(replaced):
         total = sums[one.kind, one.time_partition]
         total[0] += 1
         total[1] += one.file.records
@@ -79,17 +79,17 @@ def time_partition_rows(topic: str, done: Sequence[Component]) -> tuple[TimePart
     )
 
 
-def offsets_read(done: Sequence[Component]) -> tuple[OffsetsRead, ...]:
+def offsets_read(replaced: Sequence[Component]) -> tuple[OffsetsRead, ...]:
     spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for component in done:
+    for component in replaced:
         for one in component.intervals:
             spans[one.partition].append((one.start, one.end))
     return tuple(
         OffsetsRead(
             number,
-            min(start for start, _ in some),
-            max(end for _, end in some) - 1,
-            sum(end - start for start, end in some),
+            min(start for start, _ in partition_spans),
+            max(end for _, end in partition_spans) - 1,
+            sum(end - start for start, end in partition_spans),
         )
-        for number, some in sorted(spans.items())
+        for number, partition_spans in sorted(spans.items())
     )

@@ -18,12 +18,12 @@ from headrace.loader.rewrite.driver_files import FileShape, NewRows, staged_file
 from headrace.loader.rewrite.replayed_rows import (
     CODES,
     QuarantineSource,
-    SourceLost,
+    SourceUnusable,
     copy_rows,
     quarantine_sources,
     quarantined_rows,
 )
-from headrace.loader.rewrite.run import RewritePorts, add_commit, caught_up
+from headrace.loader.rewrite.run import RewritePorts, add_commit, catch_up
 from headrace.loader.work_unit import FileKind
 from headrace.loader.write.task_files import TaskFiles
 
@@ -57,14 +57,14 @@ def discard(
     Raises:
         OSError: files cannot be read or written.
     """
-    state, notes = caught_up(ports, is_dry)
-    known = state.topics[topic]
+    state, notes = catch_up(ports, is_dry)
+    topic_state = state.topics[topic]
     try:
-        held = {source: _codes(ports, source) for source in quarantine_sources(ports, state, topic)}
-        chosen = [source for source, found in held.items() if _is_concerned(found, codes)]
-        going = sum((_those_of(held[source], codes) for source in chosen), Counter[str]())
-        staying = sum(held.values(), Counter[str]()) - going
-        report = DiscardReport(dict(going), dict(staying), notes=notes)
+        counts = {source: _codes(ports, source) for source in quarantine_sources(ports, state, topic)}
+        chosen = [source for source, found in counts.items() if _is_rewritable(found, codes)]
+        discarded = sum((_matching(counts[source], codes) for source in chosen), Counter[str]())
+        remaining = sum(counts.values(), Counter[str]()) - discarded
+        report = DiscardReport(dict(discarded), dict(remaining), notes=notes)
         if is_dry or not chosen:
             return report
 
@@ -73,33 +73,37 @@ def discard(
                 copy_rows(ports.files, source, files, new_rows, lambda row: bool(codes) and row.code not in codes)
 
         run_id = ports.new_run_id()
-        made = staged_files_of(ports, topic, run_id, shape, write)
-    except SourceLost as error:
+        new_files = staged_files_of(ports, topic, run_id, shape, write)
+    except SourceUnusable as error:
         return DiscardReport(problems=(str(error),), notes=notes)
-    assert sum(file.records for file in made) == sum(held[source].total() for source in chosen) - going.total()
+    assert (
+        sum(file.records for file in new_files) == sum(counts[source].total() for source in chosen) - discarded.total()
+    )
     replaced: dict[str, list[IndexedFile]] = defaultdict(list)
     for source in chosen:
         replaced[source.time_partition].append(source.file)
     rewrites = [
         rewrite(FileKind.QUARANTINE, time_partition, files) for time_partition, files in sorted(replaced.items())
     ]
-    committed = {topic: topic_commit(known, rewrites, made)}
-    done = add_commit(ports, state, CommitKind.DISCARD, run_id, committed, reason)
-    problems = done.problems.get(topic, ())
-    if not done.commit_number:
-        return DiscardReport(left=dict(going + staying), problems=problems, notes=notes)
-    return dataclasses.replace(report, commit_number=done.commit_number, problems=problems, notes=(*notes, *done.notes))
+    committed = {topic: topic_commit(topic_state, rewrites, new_files)}
+    rewrite_report = add_commit(ports, state, CommitKind.DISCARD, run_id, committed, reason)
+    problems = rewrite_report.problems.get(topic, ())
+    if not rewrite_report.commit_number:
+        return DiscardReport(left=dict(discarded + remaining), problems=problems, notes=notes)
+    return dataclasses.replace(
+        report, commit_number=rewrite_report.commit_number, problems=problems, notes=(*notes, *rewrite_report.notes)
+    )
 
 
 def _codes(ports: RewritePorts, source: QuarantineSource) -> Counter[str]:
     return Counter(row.code for row in quarantined_rows(ports.files, source))
 
 
-def _those_of(found: Counter[str], codes: Collection[str]) -> Counter[str]:
+def _matching(found: Counter[str], codes: Collection[str]) -> Counter[str]:
     return Counter({code: count for code, count in found.items() if not codes or code in codes})
 
 
-def _is_concerned(found: Counter[str], codes: Collection[str]) -> bool:
+def _is_rewritable(found: Counter[str], codes: Collection[str]) -> bool:
     """Whether messages of a quarantine file are to be removed. False if messages with a code that this release does not
     know would remain, because this release cannot copy them to a new file.
 
@@ -107,4 +111,4 @@ def _is_concerned(found: Counter[str], codes: Collection[str]) -> bool:
         found: numbers of messages in the file, by quarantine code.
         codes: the codes of messages to remove; empty for all.
     """
-    return bool(_those_of(found, codes)) and (not codes or CODES.issuperset(found.keys() - {*codes}))
+    return bool(_matching(found, codes)) and (not codes or CODES.issuperset(found.keys() - {*codes}))

@@ -26,14 +26,14 @@ from headrace.loader.rewrite.choose import rewrite, topic_commit
 from headrace.loader.rewrite.driver_files import FileShape, NewRows, staged_files_of
 from headrace.loader.rewrite.replayed_rows import (
     QuarantineSource,
-    Replayed,
-    Replaying,
-    SourceLost,
+    ReplayCounts,
+    Replayer,
+    SourceUnusable,
     quarantine_sources,
     quarantined_rows,
     schema_id_of,
 )
-from headrace.loader.rewrite.run import RewritePorts, add_commit, caught_up
+from headrace.loader.rewrite.run import RewritePorts, add_commit, catch_up
 from headrace.loader.work_unit import FileKind, TopicPlan
 from headrace.loader.write.task_files import TaskFiles
 
@@ -94,7 +94,7 @@ def replay(
     Raises:
         OSError: files cannot be read or written.
     """
-    state, notes = caught_up(ports, is_dry)
+    state, notes = catch_up(ports, is_dry)
     report = _replay(ports, state, schemas, topic, settings, codes, is_dry=is_dry)
     return dataclasses.replace(report, notes=(*notes, *report.notes))
 
@@ -109,69 +109,75 @@ def _replay(
     *,
     is_dry: bool,
 ) -> ReplayReport:
-    known = state.topics[topic]
-    policy = settings.policy.with_table(known.partition_by, known.kafka_column)
+    topic_state = state.topics[topic]
+    policy = settings.policy.with_table(topic_state.partition_by, topic_state.kafka_column)
     try:
         sources = list(quarantine_sources(ports, state, topic))
-        new_ids = _ids(ports, sources, codes) - known.load_schema.writer_ids - known.foreign_ids
+        new_ids = _schema_ids(ports, sources, codes) - topic_state.load_schema.writer_ids - topic_state.foreign_ids
         foreign_ids = schemas.look_up(sorted(new_ids)).registered
-        answer = schemas.of_topic(topic, dataclasses.replace(known, foreign_ids=known.foreign_ids | foreign_ids))
-        if not isinstance(answer, TopicSchemas):
-            return ReplayReport(problems=(answer.reason,))
-        if problem := schema_problem(schemas, topic, answer):
+        topic_schemas = schemas.of_topic(
+            topic, dataclasses.replace(topic_state, foreign_ids=topic_state.foreign_ids | foreign_ids)
+        )
+        if not isinstance(topic_schemas, TopicSchemas):
+            return ReplayReport(problems=(topic_schemas.reason,))
+        if problem := schema_problem(schemas, topic, topic_schemas):
             return ReplayReport(problems=(problem,))
-        projection = _projection(topic, answer, policy)
-        replaying = Replaying(topic, ports.files, projection, policy, codes, ports.now_ms())
-        looked = [replaying.look(source) for source in sources]
-        report = ReplayReport(_summed(one.loaded for one in looked), _summed(one.left for one in looked))
-        chosen = [one for one in looked if one.loaded]
+        projection = _projection(topic, topic_schemas, policy)
+        replayer = Replayer(topic, ports.files, projection, policy, codes, ports.now_ms())
+        previews = [replayer.preview(source) for source in sources]
+        report = ReplayReport(_summed(one.loaded for one in previews), _summed(one.left for one in previews))
+        chosen = [one for one in previews if one.loaded]
         if is_dry or not chosen:
             return report
         run_id = ports.new_run_id()
-        made = _write(ports, replaying, known, settings, run_id, chosen)
-    except SourceLost as error:
+        new_files = _write(ports, replayer, topic_state, settings, run_id, chosen)
+    except SourceUnusable as error:
         return ReplayReport(problems=(str(error),))
     committed = dataclasses.replace(
-        _commit(known, chosen, made), foreign_ids=foreign_ids, kafka_column=policy.kafka_column
+        _commit(topic_state, chosen, new_files), foreign_ids=foreign_ids, kafka_column=policy.kafka_column
     )
-    done = add_commit(ports, state, CommitKind.REPLAY, run_id, {topic: committed})
-    problems = done.problems.get(topic, ())
-    if not done.commit_number:
+    rewrite_report = add_commit(ports, state, CommitKind.REPLAY, run_id, {topic: committed})
+    problems = rewrite_report.problems.get(topic, ())
+    if not rewrite_report.commit_number:
         return ReplayReport(left=_summed((Counter(report.loaded), Counter(report.left))), problems=problems)
-    return dataclasses.replace(report, commit_number=done.commit_number, problems=problems, notes=done.notes)
+    return dataclasses.replace(
+        report, commit_number=rewrite_report.commit_number, problems=problems, notes=rewrite_report.notes
+    )
 
 
-def _ids(ports: RewritePorts, sources: Iterable[QuarantineSource], codes: Collection[QuarantineCode]) -> set[int]:
+def _schema_ids(
+    ports: RewritePorts, sources: Iterable[QuarantineSource], codes: Collection[QuarantineCode]
+) -> set[int]:
     """Returns the schema ids of those messages in the quarantine files `sources` that have one of these quarantine
     codes."""
     rows = (row for source in sources for row in quarantined_rows(ports.files, source) if row.code in codes)
     return {schema_id for row in rows if (schema_id := schema_id_of(row)) is not None}
 
 
-def schema_problem(schemas: WriterSchemas, topic: str, answer: TopicSchemas) -> str:
+def schema_problem(schemas: WriterSchemas, topic: str, topic_schemas: TopicSchemas) -> str:
     """Returns the reason why messages of the topic cannot be converted now, "" if they can.
 
     Args:
         schemas: the schemas of all topics, from the registry and the cache.
-        answer: the schemas of this topic, which `schemas` returned.
+        topic_schemas: the schemas of this topic, which `schemas` returned.
     """
     if schemas.outage:
         return f"{schemas.outage}; run this again when the registry is back"
-    if answer.is_changed:
+    if topic_schemas.is_changed:
         return "its subject has a version that no load has folded in yet: run `headrace load`, then this command again"
-    replaced = schemas.replaced({topic: frozenset(answer.writer_schemas)}, 0)
+    replaced = schemas.replaced({topic: frozenset(topic_schemas.writer_schemas)}, 0)
     return replaced[topic].reason if topic in replaced else ""
 
 
-def _projection(topic: str, answer: TopicSchemas, policy: TopicPolicy) -> TopicProjection:
+def _projection(topic: str, topic_schemas: TopicSchemas, policy: TopicPolicy) -> TopicProjection:
     plan = TopicPlan(
         topic=topic,
-        load_schema=answer.load_schema.text,
-        writer_schemas=answer.writer_schemas,
+        load_schema=topic_schemas.load_schema.text,
+        writer_schemas=topic_schemas.writer_schemas,
         policy=policy,
-        absent_ids=answer.absent_ids,
-        time_property=answer.load_schema.time_property,
-        routes=answer.routes,
+        absent_ids=topic_schemas.absent_ids,
+        time_property=topic_schemas.load_schema.time_property,
+        routes=topic_schemas.routes,
     )
     return TopicProjection(plan, policy.time_fields)
 
@@ -182,45 +188,45 @@ def _summed(counts: Iterable[Counter[str]]) -> dict[str, int]:
 
 def _write(
     ports: RewritePorts,
-    replaying: Replaying,
-    known: TopicState,
+    replayer: Replayer,
+    topic_state: TopicState,
     settings: ReplaySettings,
     run_id: str,
-    chosen: Sequence[Replayed],
+    chosen: Sequence[ReplayCounts],
 ) -> list[CommittedFile]:
     """Writes the files of a replay to the staging directory of its run: the new rows, and the messages that stay in
     quarantine. Returns the files as they are listed in a commit.
 
     Args:
-        replaying: converts the messages.
-        known: the topic's state in the commit log.
+        replayer: converts the messages.
+        topic_state: the topic's state in the commit log.
         settings: has the sizes of the files.
         chosen: the quarantine files to rewrite, each with the numbers of messages that become rows and that remain, as
-            `Replaying.look` counted them.
+            `Replayer.preview` counted them.
 
     Raises:
-        SourceLost: a quarantine file is missing or differs from its commit.
+        SourceUnusable: a quarantine file is missing or differs from its commit.
         OSError: the files cannot be written. After any exception they are deleted.
     """
-    policy = replaying.policy
-    text = load_schema_with_kafka(known.load_schema.text, policy.kafka_column)
+    policy = replayer.policy
+    text = load_schema_with_kafka(topic_state.load_schema.text, policy.kafka_column)
     shape = FileShape(text, policy.codec, settings.block_bytes, settings.file_bytes_target)
-    written: list[Replayed] = []
+    written: list[ReplayCounts] = []
 
     def write(files: TaskFiles, new_rows: NewRows) -> None:
-        written.extend(replaying.write(one.source, files, new_rows) for one in chosen)
+        written.extend(replayer.write(one.source, files, new_rows) for one in chosen)
 
-    made = staged_files_of(ports, replaying.topic, run_id, shape, write)
+    new_files = staged_files_of(ports, replayer.topic, run_id, shape, write)
     assert written == list(chosen), "both passes choose the same messages"
-    assert sum(file.records for file in made) == sum(one.source.file.records for one in chosen)
-    return made
+    assert sum(file.records for file in new_files) == sum(one.source.file.records for one in chosen)
+    return new_files
 
 
-def _commit(known: TopicState, chosen: Iterable[Replayed], made: Sequence[CommittedFile]) -> TopicCommit:
+def _commit(topic_state: TopicState, chosen: Iterable[ReplayCounts], new_files: Sequence[CommittedFile]) -> TopicCommit:
     replaced: dict[str, list[IndexedFile]] = defaultdict(list)
     for one in chosen:
         replaced[one.source.time_partition].append(one.source.file)
     rewrites = [
         rewrite(FileKind.QUARANTINE, time_partition, files) for time_partition, files in sorted(replaced.items())
     ]
-    return topic_commit(known, rewrites, made)
+    return topic_commit(topic_state, rewrites, new_files)

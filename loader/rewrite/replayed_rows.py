@@ -23,7 +23,7 @@ from headrace.loader.project.kafka_column import compile_suffix
 from headrace.loader.project.messages import Clamp, RangeMessages, StopBeforeUnknownSchema
 from headrace.loader.project.quarantine import BadMessage, QuarantineCode, encode_row
 from headrace.loader.project.topic_projection import TopicProjection, unframe_message
-from headrace.loader.rewrite.run import RewritePorts, live_of, name_of
+from headrace.loader.rewrite.run import RewritePorts, file_path, live_files
 from headrace.loader.storage.protocols import WarehouseFiles
 from headrace.loader.work_unit import FileKind
 from headrace.loader.write.range_rows import RangeRows
@@ -31,7 +31,7 @@ from headrace.loader.write.task_files import TaskFiles
 from headrace.loader.write.time_partitions import TimePartitions
 
 CODES = frozenset(code.value for code in QuarantineCode)
-NOT_REPAIRED = "restore it from a backup, then run the command again"
+RESTORE_ADVICE = "restore it from a backup, then run the command again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class QuarantineSource:
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayCounts:
     """Numbers of messages of a quarantine file, by quarantine code: `loaded` became rows, `left` remain."""
 
     source: QuarantineSource
@@ -52,7 +52,7 @@ class Replayed:
     left: Counter[str]
 
 
-class SourceLost(Exception):
+class SourceUnusable(Exception):
     """Raised if a quarantine file is missing, or differs from its commit."""
 
 
@@ -64,9 +64,9 @@ def quarantine_sources(ports: RewritePorts, state: LoaderState, topic: str) -> I
     """
     kind = FileKind.QUARANTINE
     for day in ports.index.days(topic, kind):
-        for time_partition, files in live_of(ports, topic, kind, day):
+        for time_partition, files in live_files(ports, topic, kind, day):
             for file in files:
-                yield QuarantineSource(time_partition, name_of(ports, state, topic, kind, time_partition, file), file)
+                yield QuarantineSource(time_partition, file_path(ports, state, topic, kind, time_partition, file), file)
 
 
 def quarantined_rows(files: WarehouseFiles, source: QuarantineSource) -> Iterator[QuarantinedRow]:
@@ -76,7 +76,7 @@ def quarantined_rows(files: WarehouseFiles, source: QuarantineSource) -> Iterato
         files: the files of the warehouse.
 
     Raises:
-        SourceLost: the file is missing or differs from its commit.
+        SourceUnusable: the file is missing or differs from its commit.
     """
     where = files.describe(source.name)
     rows = 0
@@ -84,16 +84,16 @@ def quarantined_rows(files: WarehouseFiles, source: QuarantineSource) -> Iterato
         with files.open(source.name) as opened:
             checksum = checksum_as(source.file.checksum, opened)
         if checksum != source.file.checksum:
-            raise SourceLost(f"the quarantine file {where} differs from its commit: {NOT_REPAIRED}")
+            raise SourceUnusable(f"the quarantine file {where} differs from its commit: {RESTORE_ADVICE}")
         with files.open(source.name) as opened:
             for row in read_rows(opened):
                 rows += 1
                 yield row
     except FileNotFoundError as error:
-        raise SourceLost(f"the quarantine file {where} is missing: {NOT_REPAIRED}") from error
+        raise SourceUnusable(f"the quarantine file {where} is missing: {RESTORE_ADVICE}") from error
     if rows != source.file.records:
-        raise SourceLost(
-            f"the quarantine file {where} has {rows} messages instead of {source.file.records}: {NOT_REPAIRED}"
+        raise SourceUnusable(
+            f"the quarantine file {where} has {rows} messages instead of {source.file.records}: {RESTORE_ADVICE}"
         )
 
 
@@ -120,7 +120,7 @@ Add = Callable[[int, FileKind, str, int, bytes], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Replaying:
+class Replayer:
     """Retries the messages of a topic that were quarantined with one of `codes`. `projection` converts them to rows
     with the present schemas and policy. `now_ms` is the present time, by which times in the future are recognized."""
 
@@ -131,19 +131,19 @@ class Replaying:
     codes: Collection[str]
     now_ms: int
 
-    def look(self, source: QuarantineSource) -> Replayed:
+    def preview(self, source: QuarantineSource) -> ReplayCounts:
         """Retries the messages of a quarantine file without writing anything. Returns how many would become rows and
-        how many would remain; `Replaying.write` later returns the same counts. If the file has a reason code
+        how many would remain; `Replayer.write` later returns the same counts. If the file has a reason code
         that this release does not know, none of its messages is retried.
 
         Raises:
-            SourceLost: the file is missing or differs from its commit.
+            SourceUnusable: the file is missing or differs from its commit.
         """
         if all(row.code in CODES for row in quarantined_rows(self.files, source)):
-            return self._pass(source, lambda *_: None)
-        return Replayed(source, Counter(), Counter(row.code for row in quarantined_rows(self.files, source)))
+            return self._convert_rows(source, lambda *_: None)
+        return ReplayCounts(source, Counter(), Counter(row.code for row in quarantined_rows(self.files, source)))
 
-    def write(self, source: QuarantineSource, into: TaskFiles, new_rows: Callable[[int], RangeRows]) -> Replayed:
+    def write(self, source: QuarantineSource, into: TaskFiles, new_rows: Callable[[int], RangeRows]) -> ReplayCounts:
         """Retries the messages of a quarantine file. Writes each message of the file to a new file, as a row or as
         quarantined message, and returns how many became rows and how many remain.
 
@@ -152,13 +152,13 @@ class Replaying:
             new_rows: creates the buffer for the rows of a partition, given its number.
 
         Raises:
-            SourceLost: the file is missing or differs from its commit.
+            SourceUnusable: the file is missing or differs from its commit.
             OSError: the new files cannot be written.
         """
-        with _adding(into, new_rows) as add:
-            return self._pass(source, add)
+        with _adding_rows(into, new_rows) as add:
+            return self._convert_rows(source, add)
 
-    def _pass(self, source: QuarantineSource, add: Add) -> Replayed:
+    def _convert_rows(self, source: QuarantineSource, add: Add) -> ReplayCounts:
         by_partition: dict[int, RangeMessages] = {}
         loaded: Counter[str] = Counter()
         left: Counter[str] = Counter()
@@ -167,22 +167,22 @@ class Replaying:
             if messages is None:
                 messages = by_partition[row.partition] = self._messages(source, row.partition, add)
             before = messages.written
-            if row.code not in self.codes or not _taken(messages, row):
-                add(row.partition, FileKind.QUARANTINE, source.time_partition, row.offset, _as_it_was(row))
+            if row.code not in self.codes or not _retry(messages, row):
+                add(row.partition, FileKind.QUARANTINE, source.time_partition, row.offset, _unchanged_row(row))
             (loaded if messages.written > before else left)[row.code] += 1
-        return Replayed(source, loaded, left)
+        return ReplayCounts(source, loaded, left)
 
     def _messages(self, source: QuarantineSource, partition: int, add: Add) -> RangeMessages:
         future_ms_max = self.policy.future_ms_max
 
-        def take(kind: FileKind, time_partition: str, offset: int, row: bytes) -> None:
+        def add_row(kind: FileKind, time_partition: str, offset: int, row: bytes) -> None:
             # Remaining messages stay in their time partition, which is the one being rewritten.
             add(partition, kind, source.time_partition if kind is FileKind.QUARANTINE else time_partition, offset, row)
 
         return RangeMessages(
             TopicPartition(self.topic, partition),
             self.projection,
-            take,
+            add_row,
             TimePartitions(self.policy.partition_by),
             compile_suffix(self.policy.kafka_column, partition),
             set(),
@@ -191,7 +191,7 @@ class Replaying:
 
 
 @contextmanager
-def _adding(into: TaskFiles, new_rows: Callable[[int], RangeRows]) -> Iterator[Add]:
+def _adding_rows(into: TaskFiles, new_rows: Callable[[int], RangeRows]) -> Iterator[Add]:
     """Yields a function that receives the rows of any partition, one per call (see `Add`). Passes these rows to the
     files `into`, at the latest at the end.
 
@@ -199,15 +199,15 @@ def _adding(into: TaskFiles, new_rows: Callable[[int], RangeRows]) -> Iterator[A
         new_rows: creates the buffer for the rows of a partition, given its number.
     """
     open_rows: dict[int, RangeRows] = {}
-    last: dict[int, int] = {}
+    last_offsets: dict[int, int] = {}
 
     def add(partition: int, kind: FileKind, time_partition: str, offset: int, row: bytes) -> None:
         # A merged file may hold an offset twice: from before the log was truncated and from after it grew again.
-        if partition in open_rows and offset <= last[partition]:
+        if partition in open_rows and offset <= last_offsets[partition]:
             open_rows.pop(partition).finish_into(into)
         if partition not in open_rows:
             open_rows[partition] = new_rows(partition)
-        last[partition] = offset
+        last_offsets[partition] = offset
         open_rows[partition].add(kind, time_partition, offset, row)
         open_rows[partition].limit_memory()
 
@@ -221,9 +221,9 @@ def copy_rows(
     source: QuarantineSource,
     into: TaskFiles,
     new_rows: Callable[[int], RangeRows],
-    stays: Callable[[QuarantinedRow], bool],
+    is_retained: Callable[[QuarantinedRow], bool],
 ) -> None:
-    """Copies the messages of a quarantine file for which `stays` is true to new files of its time partition.
+    """Copies the messages of a quarantine file for which `is_retained` is true to new files of its time partition.
 
     Args:
         files: the files of the warehouse.
@@ -232,16 +232,16 @@ def copy_rows(
         new_rows: creates the buffer for the rows of a partition, given its number.
 
     Raises:
-        SourceLost: the file is missing or differs from its commit.
+        SourceUnusable: the file is missing or differs from its commit.
         OSError: the new files cannot be written.
     """
-    with _adding(into, new_rows) as add:
+    with _adding_rows(into, new_rows) as add:
         for row in quarantined_rows(files, source):
-            if stays(row):
-                add(row.partition, FileKind.QUARANTINE, source.time_partition, row.offset, _as_it_was(row))
+            if is_retained(row):
+                add(row.partition, FileKind.QUARANTINE, source.time_partition, row.offset, _unchanged_row(row))
 
 
-def _taken(messages: RangeMessages, row: QuarantinedRow) -> bool:
+def _retry(messages: RangeMessages, row: QuarantinedRow) -> bool:
     """Retries a quarantined message: adds it as a row or as quarantined message, and returns True. If it is unknown
     whether the registry has the message's schema, returns False without adding it.
 
@@ -256,6 +256,6 @@ def _taken(messages: RangeMessages, row: QuarantinedRow) -> bool:
     return True
 
 
-def _as_it_was(row: QuarantinedRow) -> bytes:
+def _unchanged_row(row: QuarantinedRow) -> bytes:
     bad = BadMessage(QuarantineCode(row.code), row.reason, row.schema_id)
     return encode_row(row.partition, row.offset, row.timestamp_ms, row.key, row.value, raw_headers(row), bad)

@@ -48,18 +48,18 @@ class Retirement:
             for commit_number, committed_at_ms in state.rewrites.items()
             if now_ms - committed_at_ms >= READERS_MS
         )
-        return frozenset(commit_number for commit_number in due if self._retire_slot(commit_number, state))
+        return frozenset(commit_number for commit_number in due if self._retire_commit(commit_number, state))
 
-    def _retire_slot(self, commit_number: int, state: LoaderState) -> bool:
+    def _retire_commit(self, commit_number: int, state: LoaderState) -> bool:
         topics = self._log.commit(commit_number).topics
-        if not all(self._is_passed(topic, commit_number) for topic in topics):
+        if not all(self._is_applied(topic, commit_number) for topic in topics):
             return False
-        left = {
+        unfinished = {
             topic
             for topic, committed in topics.items()
             if not self._retire_topic(topic, committed, commit_number, state)
         }
-        return not left
+        return not unfinished
 
     def _retire_topic(self, topic: str, committed: TopicCommit, commit_number: int, state: LoaderState) -> bool:
         names = [
@@ -70,7 +70,7 @@ class Retirement:
         if not names:
             return True  # already deleted by an earlier run; no need to open the metastore again
         try:
-            self._mend_partitions(topic, committed, state)
+            self._repair_partitions(topic, committed, state)
         except HiveDdlError as error:
             logger.warning(
                 "replaced_files_not_deleted, the next load tries again commit=%d topic=%s reason=%s",
@@ -83,11 +83,11 @@ class Retirement:
         logger.info("replaced_files_deleted commit=%d topic=%s files=%d", commit_number, topic, len(names))
         return True
 
-    def _is_passed(self, topic: str, commit_number: int) -> bool:
+    def _is_applied(self, topic: str, commit_number: int) -> bool:
         appliers = (FILES, self._partitions.name)
         return all(read_cursor(self._log.storage, name).position(topic) >= commit_number for name in appliers)
 
-    def _mend_partitions(self, topic: str, committed: TopicCommit, state: LoaderState) -> None:
+    def _repair_partitions(self, topic: str, committed: TopicCommit, state: LoaderState) -> None:
         for kind in sorted({rewrite.kind for rewrite in committed.rewrites}):
             time_partitions = {rewrite.time_partition for rewrite in committed.rewrites if rewrite.kind is kind}
             self._partitions.update(topic, state.topics[topic], kind, time_partitions, state.commit_number)

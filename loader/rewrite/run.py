@@ -94,7 +94,7 @@ def merged_reports(one: RewriteReport, other: RewriteReport) -> RewriteReport:
     )
 
 
-Chosen = tuple[str, FileKind, str, tuple[IndexedFile, ...]]
+FileSelection = tuple[str, FileKind, str, tuple[IndexedFile, ...]]
 """(topic, kind, time partition, files to remove)"""
 
 
@@ -106,16 +106,16 @@ def expire(ports: RewritePorts, keep_days: Mapping[str, int], *, is_dry: bool) -
         keep_days: by topic, the retention in whole days after the end of a time partition's day.
         is_dry: only report the files that would be removed.
     """
-    state, notes = caught_up(ports, is_dry)
+    state, notes = catch_up(ports, is_dry)
     chosen = [
         (topic, kind, time_partition, files)
         for topic in sorted(keep_days)
         for kind in FileKind
         for day in ports.index.days(topic, kind)
         if is_expired(day, keep_days[topic], ports.now_ms())
-        for time_partition, files in live_of(ports, topic, kind, day)
+        for time_partition, files in live_files(ports, topic, kind, day)
     ]
-    return _noted(notes, _take_away(ports, state, CommitKind.EXPIRE, chosen, is_dry))
+    return _with_notes(notes, _commit_removal(ports, state, CommitKind.EXPIRE, chosen, is_dry))
 
 
 def accept_missing(
@@ -129,15 +129,15 @@ def accept_missing(
         time_partition: limits this to one time partition; "" for all of the topic.
         is_dry: only report the missing files.
     """
-    state, notes = caught_up(ports, is_dry)
+    state, notes = catch_up(ports, is_dry)
     chosen = []
     for kind in kinds:
         for day in ports.index.days(topic, kind):
-            for found, files in live_of(ports, topic, kind, day):
+            for found, files in live_files(ports, topic, kind, day):
                 missing = tuple(file for file in files if _is_missing(ports, state, topic, kind, found, file))
                 if missing and time_partition in ("", found):
                     chosen.append((topic, kind, found, missing))
-    return _noted(notes, _take_away(ports, state, CommitKind.EXPIRE, chosen, is_dry))
+    return _with_notes(notes, _commit_removal(ports, state, CommitKind.EXPIRE, chosen, is_dry))
 
 
 def compact(ports: RewritePorts, topics: Sequence[str], settings: CompactSettings, *, is_dry: bool) -> RewriteReport:
@@ -148,23 +148,23 @@ def compact(ports: RewritePorts, topics: Sequence[str], settings: CompactSetting
         settings: the sizes of the new files, and how long after its end a time partition is merged.
         is_dry: only report the files that would be merged.
     """
-    state, notes = caught_up(ports, is_dry)
+    state, notes = catch_up(ports, is_dry)
     groups = list(_groups(ports, state, topics, settings))
     if is_dry or not groups:
-        return RewriteReport(_rows(_rewrites(groups), CommitKind.COMPACT), notes=notes)
+        return RewriteReport(_report_rows(_rewrites(groups), CommitKind.COMPACT), notes=notes)
     run_id = ports.new_run_id()
     logger.info("phase_started phase=merge run_id=%s groups=%d", run_id, len(groups))
     results = ports.run_merges(
         [_unit(ports, state, settings, run_id, task, *group) for task, group in enumerate(groups)]
     )
-    commits, problems = _merged(state, groups, results)
+    commits, problems = _merge_commits(state, groups, results)
     for committed in commits.values():
         ports.staging.persist(run_id, [Staged(file.staged, file.length) for file in committed.files])
     report = add_commit(ports, state, CommitKind.COMPACT, run_id, commits)
-    return _noted(notes, dataclasses.replace(report, problems=merged_problems(problems, report.problems)))
+    return _with_notes(notes, dataclasses.replace(report, problems=merged_problems(problems, report.problems)))
 
 
-def caught_up(ports: RewritePorts, is_dry: bool) -> tuple[LoaderState, tuple[str, ...]]:
+def catch_up(ports: RewritePorts, is_dry: bool) -> tuple[LoaderState, tuple[str, ...]]:
     """Applies all commits, so that no file is missing merely because it is not published yet. A dry run (`is_dry`)
     applies nothing.
 
@@ -179,11 +179,13 @@ def caught_up(ports: RewritePorts, is_dry: bool) -> tuple[LoaderState, tuple[str
     return ports.log.read_state(), tuple(applied.warnings)
 
 
-def _noted(notes: tuple[str, ...], report: RewriteReport) -> RewriteReport:
+def _with_notes(notes: tuple[str, ...], report: RewriteReport) -> RewriteReport:
     return dataclasses.replace(report, notes=(*notes, *report.notes))
 
 
-def live_of(ports: RewritePorts, topic: str, kind: FileKind, day: str) -> Iterator[tuple[str, tuple[IndexedFile, ...]]]:
+def live_files(
+    ports: RewritePorts, topic: str, kind: FileKind, day: str
+) -> Iterator[tuple[str, tuple[IndexedFile, ...]]]:
     for time_partition in sorted(ports.index.day(topic, kind, day).time_partitions):
         files = ports.index.live(topic, kind, time_partition)
         if files:
@@ -192,18 +194,18 @@ def live_of(ports: RewritePorts, topic: str, kind: FileKind, day: str) -> Iterat
 
 def _groups(
     ports: RewritePorts, state: LoaderState, topics: Sequence[str], settings: CompactSettings
-) -> Iterator[Chosen]:
+) -> Iterator[FileSelection]:
     for topic in topics:
         for kind in FileKind:
             for day in ports.index.days(topic, kind):
-                for time_partition, files in live_of(ports, topic, kind, day):
+                for time_partition, files in live_files(ports, topic, kind, day):
                     if end_of_time_partition_ms(time_partition) + settings.closed_ms <= ports.now_ms():
                         yield from (
                             (topic, kind, time_partition, group) for group in merge_groups(files, settings.bytes_target)
                         )
 
 
-def name_of(
+def file_path(
     ports: RewritePorts, state: LoaderState, topic: str, kind: FileKind, time_partition: str, file: IndexedFile
 ) -> str:
     generation = ports.index.generation_at(topic, kind, time_partition, state.commit_number)
@@ -213,7 +215,7 @@ def name_of(
 def _is_missing(
     ports: RewritePorts, state: LoaderState, topic: str, kind: FileKind, time_partition: str, file: IndexedFile
 ) -> bool:
-    return ports.files.length(name_of(ports, state, topic, kind, time_partition, file)) is None
+    return ports.files.length(file_path(ports, state, topic, kind, time_partition, file)) is None
 
 
 def _unit(
@@ -235,7 +237,7 @@ def _unit(
         time_partition=time_partition,
         sources=tuple(
             MergeSource(
-                name_of(ports, state, topic, kind, time_partition, file),
+                file_path(ports, state, topic, kind, time_partition, file),
                 file.length,
                 file.checksum,
                 file.records,
@@ -251,7 +253,7 @@ def _unit(
     )
 
 
-def _rewrites(chosen: Iterable[Chosen]) -> dict[str, list[TimePartitionRewrite]]:
+def _rewrites(chosen: Iterable[FileSelection]) -> dict[str, list[TimePartitionRewrite]]:
     """Returns by topic the rewrites that remove the chosen files, one for each time partition and kind of files."""
     removed: dict[str, dict[tuple[FileKind, str], list[IndexedFile]]] = defaultdict(lambda: defaultdict(list))
     for topic, kind, time_partition, files in chosen:
@@ -262,7 +264,7 @@ def _rewrites(chosen: Iterable[Chosen]) -> dict[str, list[TimePartitionRewrite]]
     }
 
 
-def _rows(
+def _report_rows(
     rewrites: Mapping[str, Iterable[TimePartitionRewrite]], commit_kind: CommitKind
 ) -> tuple[TimePartitionRow, ...]:
     """Returns the rows of a report on these rewrites, which are given by topic."""
@@ -274,18 +276,18 @@ def _rows(
     )
 
 
-def _take_away(
-    ports: RewritePorts, state: LoaderState, kind: CommitKind, chosen: Sequence[Chosen], is_dry: bool
+def _commit_removal(
+    ports: RewritePorts, state: LoaderState, kind: CommitKind, chosen: Sequence[FileSelection], is_dry: bool
 ) -> RewriteReport:
     rewrites = _rewrites(chosen)
     if is_dry or not chosen:
-        return RewriteReport(_rows(rewrites, kind))
+        return RewriteReport(_report_rows(rewrites, kind))
     commits = {topic: topic_commit(state.topics[topic], found) for topic, found in rewrites.items()}
     return add_commit(ports, state, kind, ports.new_run_id(), commits)
 
 
-def _merged(
-    state: LoaderState, groups: Sequence[Chosen], results: Sequence[MergeResult]
+def _merge_commits(
+    state: LoaderState, groups: Sequence[FileSelection], results: Sequence[MergeResult]
 ) -> tuple[dict[str, TopicCommit], dict[str, tuple[str, ...]]]:
     """Returns the commits of the successful merges by topic, and sentences about the failed ones, also by topic.
 
@@ -294,8 +296,8 @@ def _merged(
         groups: the files of each merge.
         results: the result of each merge, in the order of `groups`.
     """
-    merged: list[Chosen] = []
-    made: dict[str, list[CommittedFile]] = defaultdict(list)
+    merged: list[FileSelection] = []
+    new_files: dict[str, list[CommittedFile]] = defaultdict(list)
     problems: dict[str, list[str]] = defaultdict(list)
     for group, result in zip(groups, results, strict=True):
         topic, _, time_partition, _ = group
@@ -303,9 +305,10 @@ def _merged(
             problems[topic].append(f"{time_partition} was not compacted: {result.error}")
             continue
         merged.append(group)
-        made[topic] += [committed_file(result.task, number, file) for number, file in enumerate(result.files)]
+        new_files[topic] += [committed_file(result.task, number, file) for number, file in enumerate(result.files)]
     commits = {
-        topic: topic_commit(state.topics[topic], rewrites, made[topic]) for topic, rewrites in _rewrites(merged).items()
+        topic: topic_commit(state.topics[topic], rewrites, new_files[topic])
+        for topic, rewrites in _rewrites(merged).items()
     }
     return commits, {topic: tuple(sentences) for topic, sentences in problems.items()}
 
@@ -355,14 +358,14 @@ def add_commit(
         reason=reason,
         planned_after=state.commit_number,
     )
-    first, *later = split_commit(proposal, ports.new_run_id)
-    for chunk in later:
+    first, *others = split_commit(proposal, ports.new_run_id)
+    for chunk in others:
         ports.staging.move(run_id, staged_files(chunk), chunk.run_id)
-    for chunk in (first, *later) if commits else ():
+    for chunk in (first, *others) if commits else ():
         commit_result = ports.log.try_commit(chunk)
         if commit_result.commit is not None:
             commit_number = commit_result.commit.commit_number
-            rows += _rows({topic: one.rewrites for topic, one in commit_result.commit.topics.items()}, kind)
+            rows += _report_rows({topic: one.rewrites for topic, one in commit_result.commit.topics.items()}, kind)
         refused = dict(commit_result.refused)
         if commit_result.conflict is not None:
             # The conflict may concern the whole run and name no topic.

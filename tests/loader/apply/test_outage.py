@@ -20,7 +20,7 @@ from headrace.loader.apply import pending
 from headrace.loader.apply.engine import cursor_path, read_cursor
 from headrace.loader.errors import StorageUnavailable
 from headrace.loader.report import RunReport
-from headrace.loader.rewrite.run import CompactSettings, caught_up, compact
+from headrace.loader.rewrite.run import CompactSettings, catch_up, compact
 from headrace.loader.run import run_load
 from headrace.loader.storage.local.commit_storage import LocalCommitStorage
 from headrace.loader.storage.local.files import LocalFiles
@@ -230,7 +230,7 @@ def test_a_rewrite_with_an_outage_during_catch_up_stops(world: World) -> None:
     with outage.injected(), pytest.raises(StorageUnavailable):
         compact(rewrites, TOPICS, COMPACTING, is_dry=False)
     assert outage.waits == ["LocalFiles.publish"]
-    assert caught_up(rewrites, is_dry=True)[1] == ()
+    assert catch_up(rewrites, is_dry=True)[1] == ()
     check_complete(world)
 
 

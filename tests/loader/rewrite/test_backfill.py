@@ -140,8 +140,8 @@ def test_backfill_of_a_period_without_files_does_nothing(world: BackfillWorld) -
 )
 def test_a_period_includes_both_ends(first: str, last: str, held: list[str]) -> None:
     period = BackfillPeriod(first, last)
-    assert [time_partition for time_partition in (DAY, *HOURS) if period.holds(time_partition)] == held
-    assert period.touches(DAY) == (first[:13] <= DAY <= last[:13])
+    assert [time_partition for time_partition in (DAY, *HOURS) if period.contains(time_partition)] == held
+    assert period.overlaps_day(DAY) == (first[:13] <= DAY <= last[:13])
 
 
 def test_backfill_uses_the_current_policy(world: BackfillWorld) -> None:
@@ -348,7 +348,7 @@ def test_a_second_backfill_completes_one_killed_between_pieces(world: BackfillWo
         raise Killed
 
     with pytest.raises(Killed):
-        world.backfill(piece_bytes_max=1, tell=die)
+        world.backfill(piece_bytes_max=1, report_progress=die)
     assert world.log().commit(world.log().head()).kind is CommitKind.BACKFILL
     world.backfill(piece_bytes_max=1)
     assert world.is_whole()
@@ -411,7 +411,7 @@ def test_a_concurrent_change_between_pieces_ends_the_backfill(world: BackfillWor
             topic.cut_back(0, 10, 1, 1)
             world.load()
 
-    report = world.backfill(piece_bytes_max=1, tell=change_it)
+    report = world.backfill(piece_bytes_max=1, report_progress=change_it)
     assert len(report.commits) == 1
     assert len(report.problems) == 1
     if change != "log":
@@ -465,7 +465,7 @@ def test_a_failure_after_the_first_piece_is_reported_and_the_first_piece_stays(
     def break_it(line: str) -> None:
         monkeypatch.setattr(world.cluster, "metadata", fails)
 
-    report = world.backfill(piece_bytes_max=1, tell=break_it)
+    report = world.backfill(piece_bytes_max=1, report_progress=break_it)
     assert report.commits == (3,)
     (problem,) = report.problems
     assert problem.endswith("; run this command again for the rest")

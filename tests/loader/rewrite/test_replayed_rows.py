@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from headrace.loader.rewrite.replayed_rows import _adding
+from headrace.loader.rewrite.replayed_rows import _adding_rows
 from headrace.loader.work_unit import FileKind
 
 
@@ -35,7 +35,7 @@ def test_a_repeated_offset_begins_another_range_and_buffers_are_flushed_after_ea
         made.append(Rows())
         return made[-1]
 
-    with _adding(cast(Any, finished), new_rows) as add:
+    with _adding_rows(cast(Any, finished), new_rows) as add:
         for partition, offset in ((0, 1), (0, 2), (1, 2), (0, 2), (0, 3), (0, 1)):
             add(partition, FileKind.DATA, "b", offset, b"")
     assert sorted(finished) == [[1], [1, 2], [2], [2, 3]]
