@@ -13,12 +13,13 @@ from headrace.compat.rules import RULES
 
 @dataclass(frozen=True, slots=True)
 class CatalogueEntry:
-    """Description of a rule or, if `is_lint`, of a lint: `purpose` states its requirement, and `why` the reason."""
+    """Description of a rule or, if `is_lint`, of a lint: `purpose` states its requirement, and `rationale` the
+    reason."""
 
     id: str
     severity: Severity
     purpose: str
-    why: str
+    rationale: str
     is_lint: bool
 
 
@@ -26,7 +27,10 @@ CATALOGUE: Mapping[str, CatalogueEntry] = MappingProxyType(
     {
         row.id: row
         for row in (
-            *(CatalogueEntry(rule.id.value, rule.severity, rule.purpose, rule.why, False) for rule in RULES.values()),
+            *(
+                CatalogueEntry(rule.id.value, rule.severity, rule.purpose, rule.rationale, False)
+                for rule in RULES.values()
+            ),
             CatalogueEntry(
                 SCHEMA_DELETED,
                 Severity.ERROR,
@@ -52,7 +56,7 @@ CATALOGUE: Mapping[str, CatalogueEntry] = MappingProxyType(
                 "A reserved name has another use, often a column that the loader adds.",
                 False,
             ),
-            *(CatalogueEntry(lint.id, lint.severity, lint.purpose, lint.why, True) for lint in LINTS.values()),
+            *(CatalogueEntry(lint.id, lint.severity, lint.purpose, lint.rationale, True) for lint in LINTS.values()),
         )
     }
 )

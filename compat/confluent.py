@@ -36,9 +36,11 @@ _DESCRIPTIONS: Mapping[IncompatibilityType, str] = MappingProxyType(
 )
 
 
-def confluent_messages(report: Report, *, validate_fields: bool = False, others: Sequence[str] = ()) -> list[str]:
+def confluent_messages(
+    report: Report, *, validate_fields: bool = False, extra_messages: Sequence[str] = ()
+) -> list[str]:
     """Returns the messages of a verbose compatibility response and of a refused registration; empty if the report is
-    compatible and `others` is empty.
+    compatible and `extra_messages` is empty.
 
     The messages of the report cover the newest incompatible version only. As in the Confluent registry, the version and
     text of that schema are omitted if the level requires both directions and all problems are forward ones.
@@ -46,9 +48,10 @@ def confluent_messages(report: Report, *, validate_fields: bool = False, others:
     Args:
         report: result of the check.
         validate_fields: whether reserved field names were checked; the last message contains it.
-        others: messages about problems that are not in the report, such as reserved field names; they come first.
+        extra_messages: messages about problems that are not in the report, such as reserved field names; they come
+            first.
     """
-    messages = [*others, *_messages(report)]
+    messages = [*extra_messages, *_messages(report)]
     if messages:
         messages.append(f"{{validateFields: '{str(validate_fields).lower()}', compatibility: '{report.level.value}'}}")
     return messages

@@ -104,7 +104,9 @@ def _changed(old: _Row, new: _Row) -> Iterator[SchemaChange]:
     for attribute in dict.fromkeys((*old.attributes, *new.attributes)):
         before, after = old.attributes.get(attribute, ""), new.attributes.get(attribute, "")
         if before != after:
-            yield SchemaChange(SchemaChangeKind.CHANGED, new.name, attribute, _cut(before), _cut(after), new.position)
+            yield SchemaChange(
+                SchemaChangeKind.CHANGED, new.name, attribute, _truncated(before), _truncated(after), new.position
+            )
 
 
 def _rows(schema: Schema) -> dict[tuple[str, ...], _Row]:
@@ -171,7 +173,7 @@ def _type_attributes(node: NamedType) -> dict[str, str]:
 
 def _field_summary(field: Field) -> str:
     default = f", default {json.dumps(field.default, ensure_ascii=False)}" if field.has_default else ""
-    return _cut(f"{type_fragment(field.type)}{default}")
+    return _truncated(f"{type_fragment(field.type)}{default}")
 
 
 def _field_attributes(field: Field) -> dict[str, str]:
@@ -189,5 +191,5 @@ def _props(props: tuple[tuple[str, object], ...]) -> dict[str, str]:
     return {key: json.dumps(value, ensure_ascii=False) for key, value in props}
 
 
-def _cut(text: str) -> str:
+def _truncated(text: str) -> str:
     return text if len(text) <= TEXT_CHARS_MAX else f"{text[: TEXT_CHARS_MAX - 1]}…"

@@ -34,8 +34,8 @@ def find_logical_problems(reader: Schema, writer: Schema, *, reader_is_new: bool
         if (id(reader_type), id(writer_type)) in seen:
             continue
         seen.add((id(reader_type), id(writer_type)))
-        inner = list(_inner(reader, writer, reader_type, writer_type, path))
-        pending.extend(reversed(inner))
+        nested = list(_inner(reader, writer, reader_type, writer_type, path))
+        pending.extend(reversed(nested))
         problem = _problem(reader_type, writer_type)
         if problem is not None:
             reader_age, writer_age = ("new", "old") if reader_is_new else ("old", "new")

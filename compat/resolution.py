@@ -84,13 +84,13 @@ class ComparisonBudget:
 
     def __init__(self, is_expired: Callable[[], bool] = lambda: False) -> None:
         self.pairs_left = PAIRS_MAX
-        self._is_over = is_expired
+        self._is_expired = is_expired
 
     def spend_pair(self) -> None:
         if not self.pairs_left:
             raise ComparisonTooLarge(f"the comparison exceeds the limit of {PAIRS_MAX} pairs of types")
         self.pairs_left -= 1
-        if self.pairs_left % PAIRS_BETWEEN_TIME_CHECKS == 0 and self._is_over():
+        if self.pairs_left % PAIRS_BETWEEN_TIME_CHECKS == 0 and self._is_expired():
             spent = PAIRS_MAX - self.pairs_left
             raise ComparisonTooLarge(f"the time limit ended after {spent} pairs of types were compared")
 
@@ -540,10 +540,10 @@ def _check_union(visit: _Visit, writer_branches: tuple[Type, ...]) -> _Steps:
     for index, branch in enumerate(writer_branches):
         found = yield visit.trial(visit.reader, branch)
         if found:
-            (lacking,) = _flatten(found)
+            (missing,) = _flatten(found)
             field_visit = visit.inside(str(index), visit.reader, branch)
-            field_visit = field_visit._replace(writer=lacking.writer)
-            problems.include(field_visit.incompatible(lacking.type, lacking.message, causes=lacking.causes))
+            field_visit = field_visit._replace(writer=missing.writer)
+            problems.include(field_visit.incompatible(missing.type, missing.message, causes=missing.causes))
     return problems
 
 
@@ -576,8 +576,8 @@ def _try_branches(walk: _ComparisonWalk, visit: _Visit, reader_branches: tuple[T
         if not problems:
             return problems
         if index == intended:
-            inside = (cause for problem in _flatten(problems) for cause in problem.causes or (problem,))
-            causes = tuple(islice(inside, CAUSES_MAX))
+            nested = (cause for problem in _flatten(problems) for cause in problem.causes or (problem,))
+            causes = tuple(islice(nested, CAUSES_MAX))
     message = f"reader union lacking writer type: {_java_type(writer)}"
     return visit.incompatible(IncompatibilityType.MISSING_UNION_BRANCH, message, causes=causes)
 

@@ -84,11 +84,11 @@ class RuleCase:
 @dataclass(frozen=True, slots=True)
 class CompatibilityRule:
     """One kind of incompatibility. `id` is Avro Java's name of it, except for `AMBIGUOUS_FIELD_ALIAS`; `purpose` is the
-    requirement and `why` its reason. `explain` returns the sentence and the fix of one occurrence."""
+    requirement and `rationale` its reason. `explain` returns the sentence and the fix of one occurrence."""
 
     id: IncompatibilityType
     purpose: str
-    why: str
+    rationale: str
     severity: Severity
     explain: Callable[[RuleCase], Explanation]
 
@@ -127,15 +127,15 @@ def _rename_advice(case: RuleCase, field: Field, writer: Record) -> str:
     reader = case.problem.reader
     read = {name for writer_field in _fields(reader) for name in (writer_field.name, *writer_field.aliases)}
     unread = [writer_field for writer_field in writer.fields if writer_field.name not in read]
-    likely = [
+    similar = [
         writer_field
         for writer_field in unread
         if type_fragment(writer_field.type) == type_fragment(field.type)
         and SequenceMatcher(None, writer_field.name.lower(), field.name.lower()).ratio() >= RENAME_LIKENESS
     ]
-    if not likely:
+    if not similar:
         return ""
-    name = likely[0].name
+    name = similar[0].name
     return f'if this is the field "{name}" of {case.other} under a new name, add "aliases": ["{name}"]; else '
 
 
@@ -159,10 +159,10 @@ def _default_advice(field: Field) -> str:
 
 
 def _optional(branches: tuple[Type, ...]) -> str:
-    spelled = ", ".join(type_fragment(branch) for branch in branches)
-    if len(spelled) > TYPE_CHARS_MAX:
-        spelled = "…"
-    return f'"type": ["null", {spelled}], "default": null'
+    branch_types = ", ".join(type_fragment(branch) for branch in branches)
+    if len(branch_types) > TYPE_CHARS_MAX:
+        branch_types = "…"
+    return f'"type": ["null", {branch_types}], "default": null'
 
 
 _SAMPLES: Mapping[PrimitiveType, JsonValue] = MappingProxyType(
@@ -349,15 +349,15 @@ def _explain_ambiguous(case: RuleCase) -> Explanation:
     names = [
         name for name in (field.name, *field.aliases) if name in {writer_field.name for writer_field in writer.fields}
     ]
-    several = join_words([f'"{name}"' for name in dict.fromkeys(names)])
+    matched = join_words([f'"{name}"' for name in dict.fromkeys(names)])
     owner, reader = ("this schema", case.other) if not case.is_backward else (case.other, "this schema")
     sentence = (
-        f'the field "{field.name}" of {reader} matches {several} of {owner} by its name and aliases, '
+        f'the field "{field.name}" of {reader} matches {matched} of {owner} by its name and aliases, '
         f"so {case.consequence}"
     )
     if case.is_backward:
         return Explanation(sentence, "keep one name: remove the other aliases")
-    return Explanation(sentence, f"keep only one of the fields {several}")
+    return Explanation(sentence, f"keep only one of the fields {matched}")
 
 
 RULES: Mapping[IncompatibilityType, CompatibilityRule] = MappingProxyType(

@@ -59,7 +59,7 @@ def _logical(report: Report) -> list[Problem]:
 
 def _reserved(policy: SubjectPolicy, candidate: Schema, subject: str) -> list[Problem]:
     fields = {field.name for field in candidate.root.fields} if isinstance(candidate.root, Record) else set()
-    taken = [
+    conflicts = [
         _problem(
             RESERVED_FIELD,
             f'the field name "{name}" is reserved in {subject}',
@@ -78,7 +78,7 @@ def _reserved(policy: SubjectPolicy, candidate: Schema, subject: str) -> list[Pr
         )
         for name in policy.released
     ]
-    return [*taken, *released]
+    return [*conflicts, *released]
 
 
 def _problem(

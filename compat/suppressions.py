@@ -106,9 +106,9 @@ def apply_suppressions(
     notes = []
     for number, suppression in enumerate(suppressions):
         if not suppression.is_active(today):
-            hides = sum(suppression.covers(item, problem) for item in checked for problem in item.problems)
-            if hides:
-                words = pluralize(hides, "problem")
+            hidden = sum(suppression.covers(item, problem) for item in checked for problem in item.problems)
+            if hidden:
+                words = pluralize(hidden, "problem")
                 notes.append(
                     f"the suppression of {suppression.describe()} ended on {suppression.expires}, so it no longer "
                     f"hides {words}"

@@ -16,9 +16,9 @@ PAGE = ROOT / "docs" / "compat.md"
 
 
 def tables() -> dict[str, str]:
-    rules = [f"| `{row.id}` | {row.purpose} | {row.why} |\n" for row in CATALOGUE.values() if not row.is_lint]
+    rules = [f"| `{row.id}` | {row.purpose} | {row.rationale} |\n" for row in CATALOGUE.values() if not row.is_lint]
     lints = [
-        f"| `{row.id}` | {row.severity.value} | {row.purpose} | {row.why} |\n"
+        f"| `{row.id}` | {row.severity.value} | {row.purpose} | {row.rationale} |\n"
         for row in CATALOGUE.values()
         if row.is_lint
     ]

@@ -90,12 +90,12 @@ class _Names:
         self._directory = directory
         self._suffix = suffix
         existing = [entry.name for entry in directory.iterdir()] if directory.is_dir() else []
-        self._taken = {name.lower(): name for name in existing}
+        self._names = {name.lower(): name for name in existing}
 
     def of(self, subject: str) -> str:
-        for spelled_out in (False, True):
-            name = subject_file_name(subject, spelled_out=spelled_out) + self._suffix
-            if self._taken.setdefault(name.lower(), name) == name:
+        for encodes_letters in (False, True):
+            name = subject_file_name(subject, encodes_letters=encodes_letters) + self._suffix
+            if self._names.setdefault(name.lower(), name) == name:
                 return name
         raise FileExistsError(
             errno.EEXIST,

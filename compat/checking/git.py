@@ -127,7 +127,7 @@ class GitRepository:
         names = list(dict.fromkeys(object_names))
         if not names:
             return {}
-        output = self._output("cat-file", "--batch", feed="".join(f"{name}\n" for name in names).encode())
+        output = self._output("cat-file", "--batch", stdin="".join(f"{name}\n" for name in names).encode())
         found, at = {}, 0
         for name in names:
             end = output.index(b"\n", at)
@@ -160,8 +160,8 @@ class GitRepository:
         Args:
             patterns: git's pathspecs; only changes of matching files are returned.
         """
-        shape = ("--raw", "-z", "-M", "--no-abbrev", "--format=format:%x01%H")
-        listing = self._output("log", "--first-parent", "-m", *shape, commit, "--", *patterns)
+        options = ("--raw", "-z", "-M", "--no-abbrev", "--format=format:%x01%H")
+        listing = self._output("log", "--first-parent", "-m", *options, commit, "--", *patterns)
         for part in listing.split(b"\x01")[1:]:
             head, _, rows = part.partition(b"\n")
             yield from _changes(os.fsdecode(head), [os.fsdecode(row) for row in rows.split(b"\0")])
@@ -179,24 +179,24 @@ class GitRepository:
         Raises:
             GitFailed: there is no such revision.
         """
-        named = os.fsdecode(self._run("rev-parse", "--symbolic-full-name", "--end-of-options", revision).stdout)
-        return self.commit(revision) if "refs/tags/" in named else self.merge_base(revision)
+        ref_name = os.fsdecode(self._run("rev-parse", "--symbolic-full-name", "--end-of-options", revision).stdout)
+        return self.commit(revision) if "refs/tags/" in ref_name else self.merge_base(revision)
 
-    def _output(self, *arguments: str, feed: bytes = b"") -> bytes:
-        found = self._run(*arguments, feed=feed)
+    def _output(self, *arguments: str, stdin: bytes = b"") -> bytes:
+        found = self._run(*arguments, stdin=stdin)
         if found.returncode:
             lines = os.fsdecode(found.stderr).strip().splitlines()
             raise GitFailed(f"git {arguments[0]} failed: {lines[-1] if lines else f'exit status {found.returncode}'}")
         return found.stdout
 
-    def _run(self, *arguments: str, feed: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    def _run(self, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         import subprocess  # importing it takes a tenth of the command's time, and most baselines do not need it
 
         environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0"}
         command = ["git", "-C", str(self._directory), "-c", "core.quotePath=false", *arguments]
         try:
             return subprocess.run(
-                command, input=feed, capture_output=True, env=environment, timeout=GIT_TIMEOUT_S, check=False
+                command, input=stdin, capture_output=True, env=environment, timeout=GIT_TIMEOUT_S, check=False
             )
         except FileNotFoundError:
             raise GitFailed("the program git is not installed, or not on the PATH") from None

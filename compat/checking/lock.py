@@ -135,28 +135,28 @@ def _file_differs(row: LockEntry, sources: Sources) -> Iterator[str]:
 
 
 def _registry_differs(row: LockEntry, client: RegistryClient) -> Iterator[str]:
-    what = f"{row.subject} version {row.version}"
+    version = f"{row.subject} version {row.version}"
     try:
         if row.version not in client.versions(row.subject):
-            yield f"{row.file}: the registry no longer has {what}; register the schema and run headrace schema lock"
+            yield f"{row.file}: the registry no longer has {version}; register the schema and run headrace schema lock"
             return
         found = client.version(row.subject, row.version)
     except (SubjectNotFound, VersionNotFound):
-        yield f"{row.file}: the registry no longer has {what}; register the schema and run headrace schema lock"
+        yield f"{row.file}: the registry no longer has {version}; register the schema and run headrace schema lock"
         return
     if found.schema_id != row.id:
         yield (
-            f"{row.file}: {what} has id {found.schema_id} in the registry, but {row.id} in the lock file; check "
+            f"{row.file}: {version} has id {found.schema_id} in the registry, but {row.id} in the lock file; check "
             "registry.url, or run headrace schema lock"
         )
         return
     try:
         digest = hashlib.sha256(canonical_text(client.parsed(found)).encode()).hexdigest()
     except SchemaParseError as error:
-        yield f"{row.file}: {what} is not a schema in the registry: {error}"
+        yield f"{row.file}: {version} is not a schema in the registry: {error}"
         return
     if digest != row.sha256:
         yield (
-            f"{row.file}: the content of {what} differs between registry and lock file; check registry.url, or run "
+            f"{row.file}: the content of {version} differs between registry and lock file; check registry.url, or run "
             "headrace schema lock"
         )

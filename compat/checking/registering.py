@@ -64,9 +64,9 @@ def plan_registrations(
         _add(file.path, sources, naming, plan, failures)
     first: dict[str, PlannedRegistration] = {}
     for item in plan.values():
-        same = first.setdefault(item.subject, item)
-        if same is not item:
-            message = f"its subject {item.subject} is also that of {same.file}; set another subject with --subject"
+        other = first.setdefault(item.subject, item)
+        if other is not item:
+            message = f"its subject {item.subject} is also that of {other.file}; set another subject with --subject"
             failures[item.file] = Failure(FailureKind.UNREADABLE, item.file, message)
     return tuple(plan.values()), tuple(failures.values())
 
@@ -93,8 +93,8 @@ def _add(
         return
     for other in dependencies:
         _add(other, sources, naming, plan, failures)
-    named = tuple((root_type_name(types.texts[other]), other) for other in dependencies)
-    plan[path] = PlannedRegistration(path, subject, types.texts[path], named)
+    references = tuple((root_type_name(types.texts[other]), other) for other in dependencies)
+    plan[path] = PlannedRegistration(path, subject, types.texts[path], references)
 
 
 def register_all(

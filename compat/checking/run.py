@@ -230,9 +230,9 @@ def _check_deletions(
         return []
     deleted = deleted_candidates(missing, sources.scope, naming)
     subjects = {item.subject for item in deleted}
-    everything = replace(sources, files=tuple(SchemaFile(path, sources.scope.key(path)) for path in sources.texts))
+    all_sources = replace(sources, files=tuple(SchemaFile(path, sources.scope.key(path)) for path in sources.texts))
     # With --since, unchanged files have no history yet, but one of them may replace the deleted file.
-    replacements = [item for item in list_candidates(everything, naming)[0] if item.subject in subjects]
+    replacements = [item for item in list_candidates(all_sources, naming)[0] if item.subject in subjects]
     found = baseline.histories([*deleted, *replacements], choice) if deleted else []
     return report_deletions(deleted, found[: len(deleted)], [*histories, *found[len(deleted) :]], baseline.name, choice)
 
@@ -415,11 +415,11 @@ def report_deletions(
         baseline: name of the baseline, for messages.
         choice: the level that the user requested; at a level without checks nothing is reported.
     """
-    taken = {history.versions[-1].label for history in others if history.versions}
+    existing_labels = {history.versions[-1].label for history in others if history.versions}
     found: dict[str, CheckedSchema] = {}
     for candidate, history in zip(deleted, histories, strict=True):
         level = choice.effective(history.level)
-        if history.versions and history.versions[-1].label not in taken and LEVELS[level].directions:
+        if history.versions and history.versions[-1].label not in existing_labels and LEVELS[level].directions:
             latest = history.versions[-1]
             origin = "as requested" if choice.level else history.level_origin or "the default"
             compared = (ComparedVersion(latest.version, latest.label),)
@@ -463,14 +463,14 @@ def run_in_processes(
     count = min(processes or usable_cores(), PROCESSES_MAX, max(1, len(items) // ITEMS_PER_PROCESS_MIN))
     if count < 2 or not hasattr(os, "fork"):
         return [function(item) for item in items]
-    children = [_fork_worker(function, items[share::count]) for share in range(1, count)]
+    children = [_fork_worker(function, items[offset::count]) for offset in range(1, count)]
     found: list[list[Result]] = [[function(item) for item in items[::count]]]
-    for share, (process, stream) in enumerate(children, 1):
+    for offset, (process, stream) in enumerate(children, 1):
         with stream:
             data = stream.read()
         _, status = os.waitpid(process, 0)
         # A killed process may have written a partial result.
-        part = pickle.loads(data) if status == 0 else [function(item) for item in items[share::count]]  # noqa: S301 - our own child's
+        part = pickle.loads(data) if status == 0 else [function(item) for item in items[offset::count]]  # noqa: S301 - our own child's
         found.append(part)
     return [found[index % count][index // count] for index in range(len(items))]
 

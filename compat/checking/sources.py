@@ -107,12 +107,12 @@ def changed_since(
     repository = GitRepository(Path())
     base = repository.merge_base(revision)
     changed = repository.changed_files(base)
-    touched = {file.path for file in files if file.is_stdin or _is_among(changed, file.path, repository)}
-    deleted_files = (path for path in changed if not os.path.lexists(repository.top / path))
-    if any(is_schema_name(path) or is_json_name(path) for path in deleted_files):
+    changed_paths = {file.path for file in files if file.is_stdin or _is_among(changed, file.path, repository)}
+    deleted_paths = (path for path in changed if not os.path.lexists(repository.top / path))
+    if any(is_schema_name(path) or is_json_name(path) for path in deleted_paths):
         # A deleted file may have defined a type that an existing file uses.
-        touched.update(file.path for file in files if any(types.names(file.path).missing()))
-    selected = _with_users(touched, types)
+        changed_paths.update(file.path for file in files if any(types.names(file.path).missing()))
+    selected = _with_users(changed_paths, types)
     missing = deleted_in_git(repository, base, scope, comments=comments)
     return Changed(tuple(file for file in files if file.path in selected), missing)
 
@@ -129,10 +129,10 @@ def _is_among(changed: Set[str], path: str, repository: GitRepository) -> bool:
     return not changed.isdisjoint({*paths, *parents, *(f"{directory}/" for directory in parents)})
 
 
-def _with_users(touched: Collection[str], types: TypeSet) -> Collection[str]:
-    """Returns the `touched` files, which have changed, and all files that use their types, directly or indirectly."""
-    if not touched:
-        return touched
+def _with_users(changed_paths: Collection[str], types: TypeSet) -> Collection[str]:
+    """Returns the files in `changed_paths`, and all files that use their types, directly or indirectly."""
+    if not changed_paths:
+        return changed_paths
     users: dict[str, list[str]] = {}
     for path in list(types.texts):
         try:
@@ -141,8 +141,8 @@ def _with_users(touched: Collection[str], types: TypeSet) -> Collection[str]:
             dependencies = ()
         for other in dependencies:
             users.setdefault(other, []).append(path)
-    found = set(touched)
-    waiting = list(touched)
+    found = set(changed_paths)
+    waiting = list(changed_paths)
     while waiting:
         new = [user for user in users.get(waiting.pop(), ()) if user not in found]
         found.update(new)

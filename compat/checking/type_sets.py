@@ -205,10 +205,10 @@ class TypeSet:
         those in the same directory, else the nearest of the texts given as types, else the nearest of all texts."""
         self._load_siblings(path)
         directory = _directories(path)
-        here = [other for other in self._defining_paths(path, name) if _directories(other) == directory]
+        siblings = [other for other in self._defining_paths(path, name) if _directories(other) == directory]
         given = [other for other in self._defining_paths(path, name) if other in self._given_types]
-        if here or given:
-            return here or _nearest(path, given)
+        if siblings or given:
+            return siblings or _nearest(path, given)
         nearest = _nearest(path, self._defining_paths(path, name))
         shared = _shared(path, nearest[0]) if nearest else []
         self._load_descendants(path, str(PurePosixPath(*shared)))

@@ -36,13 +36,13 @@ def _lines(result: CompatCheckResult) -> Iterator[str]:
     for checked in result.checked:
         if checked.problems:
             yield from _schema(checked)
-    quiet = [checked for checked in result.checked if not checked.problems]
-    if quiet:
-        yield f"<details><summary>{pluralize(len(quiet), 'schema')} without findings</summary>"
+    without_problems = [checked for checked in result.checked if not checked.problems]
+    if without_problems:
+        yield f"<details><summary>{pluralize(len(without_problems), 'schema')} without findings</summary>"
         yield ""
         yield "| schema | subject | level | compared with |"
         yield "|---|---|---|---|"
-        yield from _bounded([_quiet_row(checked) for checked in quiet])
+        yield from _bounded([_summary_row(checked) for checked in without_problems])
         yield ""
         yield "</details>"
         yield ""
@@ -51,8 +51,8 @@ def _lines(result: CompatCheckResult) -> Iterator[str]:
 
 
 def _verdict(result: CompatCheckResult) -> str:
-    bad = sum(not checked.is_compatible for checked in result.checked)
-    words = [f"{bad} of {pluralize(len(result.checked), 'schema')} incompatible"] if bad else []
+    incompatible = sum(not checked.is_compatible for checked in result.checked)
+    words = [f"{incompatible} of {pluralize(len(result.checked), 'schema')} incompatible"] if incompatible else []
     words += [f"{len(result.failures)} could not be checked"] if result.failures else []
     return ", ".join(words) if words else f"{pluralize(len(result.checked), 'schema')} compatible"
 
@@ -85,7 +85,7 @@ def _problem_rows(group: Sequence[Problem]) -> list[str]:
     ]
 
 
-def _quiet_row(checked: CheckedSchema) -> str:
+def _summary_row(checked: CheckedSchema) -> str:
     compared = ", ".join(_code(version.name) for version in checked.compared) or (
         "new" if checked.is_new else "nothing"
     )

@@ -48,7 +48,7 @@ def _rule(rule: str) -> dict[str, Any]:
     return {
         "id": rule,
         "shortDescription": {"text": described.purpose},
-        "fullDescription": {"text": f"{described.purpose} {described.why}"},
+        "fullDescription": {"text": f"{described.purpose} {described.rationale}"},
     }
 
 

@@ -31,7 +31,7 @@ class Style:
     warning: str = ""
     caret: str = ""
     fix: str = ""
-    faint: str = ""
+    dim: str = ""
     good: str = ""
     end: str = ""
 
@@ -43,7 +43,7 @@ COLOURED = Style(
     warning="\x1b[1;33m",
     caret="\x1b[1;31m",
     fix="\x1b[1;36m",
-    faint="\x1b[2m",
+    dim="\x1b[2m",
     good="\x1b[1;32m",
     end="\x1b[0m",
 )
@@ -77,7 +77,7 @@ def render_checked_schema(checked: CheckedSchema, style: Style = PLAIN, *, verbo
     parts = [_problem_text(checked, group, style) for group in group_problems(shown)]
     parts.append(_verdict(checked, style))
     if verbose:
-        parts += [f"  {style.faint}{mask_unprintable(line)}{style.end}" for line in _details(checked)]
+        parts += [f"  {style.dim}{mask_unprintable(line)}{style.end}" for line in _details(checked)]
     parts += [f"note: {mask_unprintable(note)}" for note in checked.notes]
     return "\n".join(parts)
 
@@ -94,13 +94,13 @@ def _summary(result: CompatCheckResult, style: Style) -> list[str]:
         return ["no schema to check"]
     if total < 3:
         return []
-    bad = sum(not checked.is_compatible for checked in result.checked)
+    incompatible = sum(not checked.is_compatible for checked in result.checked)
     new = sum(checked.is_new for checked in result.checked)
     words = [f"{pluralize(total, 'schema')} checked"]
-    words += [f"{style.error}{bad} incompatible{style.end}"] if bad else []
+    words += [f"{style.error}{incompatible} incompatible{style.end}"] if incompatible else []
     words += [f"{style.error}{len(result.failures)} not checked{style.end}"] if result.failures else []
     words += [f"{new} new"] if new else []
-    words += [] if bad or result.failures else [f"{style.good}all compatible{style.end}"]
+    words += [] if incompatible or result.failures else [f"{style.good}all compatible{style.end}"]
     return [", ".join(words)]
 
 
@@ -126,7 +126,7 @@ def _problem_text(checked: CheckedSchema, group: Sequence[Problem], style: Style
     others = list(dict.fromkeys(other.version_name for other in group if other.version != problem.version))
     if others:
         lines.append(f"    also: the same against {mask_unprintable(', '.join(others))}")
-    lines.append(f"    {style.faint}rule: {_cut(mask_unprintable(_rule_words(problem)))}{style.end}")
+    lines.append(f"    {style.dim}rule: {_truncated(mask_unprintable(_rule_words(problem)))}{style.end}")
     if problem.suppressed is not None:
         suppression = f"{problem.suppressed.origin}: {problem.suppressed.reason}"
         lines.append(f"    suppressed by {mask_unprintable(suppression)}")
@@ -155,14 +155,14 @@ def _excerpt(problem: Problem, style: Style) -> list[str]:
     if excerpt is None:
         return []
     number = f"{problem.line:>6} | "
-    blank = " " * (len(number) - 2) + "| " + " " * (len(excerpt.before) + excerpt.caret)
+    indent = " " * (len(number) - 2) + "| " + " " * (len(excerpt.before) + excerpt.caret)
     return [
-        f"{style.faint}{number}{style.end}{excerpt.before}{excerpt.text}{excerpt.after}",
-        f"{style.faint}{blank}{style.end}{style.caret}^{style.end}",
+        f"{style.dim}{number}{style.end}{excerpt.before}{excerpt.text}{excerpt.after}",
+        f"{style.dim}{indent}{style.end}{style.caret}^{style.end}",
     ]
 
 
-def _cut(text: str) -> str:
+def _truncated(text: str) -> str:
     return text if len(text) <= DETAIL_CHARS_MAX else f"{text[:DETAIL_CHARS_MAX]}…"
 
 
@@ -171,10 +171,10 @@ def _verdict(checked: CheckedSchema, style: Style) -> str:
     level = checked.level.value
     remarks = _remarks(checked)
     if not checked.compared and checked.is_compatible:
-        why = "which compares nothing" if level == "NONE" else "there is no earlier version"
+        reason = "which compares nothing" if level == "NONE" else "there is no earlier version"
         if checked.is_new and checked.baseline:
-            why = f"{mask_unprintable(checked.baseline)} has no earlier version"
-        return f"{name}{style.good}compatible{style.end} at {level}: {why}{remarks}"
+            reason = f"{mask_unprintable(checked.baseline)} has no earlier version"
+        return f"{name}{style.good}compatible{style.end} at {level}: {reason}{remarks}"
     if checked.is_compatible:
         names = mask_unprintable(", ".join(version.name for version in checked.compared))
         return f"{name}{style.good}compatible{style.end} at {level} with {names}{remarks}"
@@ -184,8 +184,8 @@ def _verdict(checked: CheckedSchema, style: Style) -> str:
     )
     count = sum(len(leaf_problems(group[0])) for group in group_problems(counting))
     words = f" with {failed}" if failed else ""
-    bad = f"{style.error}incompatible{style.end}"
-    return f"{name}{bad} at {level}{words}: {pluralize(count, 'problem')}{remarks}"
+    verdict = f"{style.error}incompatible{style.end}"
+    return f"{name}{verdict} at {level}{words}: {pluralize(count, 'problem')}{remarks}"
 
 
 def _remarks(checked: CheckedSchema) -> str:

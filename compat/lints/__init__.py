@@ -143,29 +143,29 @@ DEFAULT_LINTS: Mapping[str, EnabledLint] = MappingProxyType(
 
 
 def parse_lints(
-    words: Sequence[str], given: Mapping[str, EnabledLint] = MappingProxyType({})
+    words: Sequence[str], enabled: Mapping[str, EnabledLint] = MappingProxyType({})
 ) -> tuple[EnabledLint, ...]:
     """Returns the enabled lints. An option is `NAME`, `NAME=error`, `NAME=warning`, `NAME=off`, or `all` in place of a
     name; later options override earlier ones.
 
     Args:
         words: the options. Case does not matter, and the words of a name may be joined by `-` or `_`.
-        given: lints that are enabled before the first option.
+        enabled: lints that are enabled before the first option.
 
     Raises:
         UnknownLint: an option is not a lint, or its severity is invalid.
     """
-    chosen = dict(given)
+    chosen = dict(enabled)
     for word in words:
         name, equals, level = word.strip().partition("=")
         key = name.strip().upper().replace("-", "_")
-        named = list(LINTS.values()) if key == ALL.upper() else [LINTS[key]] if key in LINTS else []
-        if not named:
+        lints = list(LINTS.values()) if key == ALL.upper() else [LINTS[key]] if key in LINTS else []
+        if not lints:
             raise UnknownLint(word, (ALL, *LINTS))
         severity = level.strip().lower()
         if equals and severity not in (*Severity, "off"):
             raise UnknownLint(word, [f"{name}={value}" for value in (*Severity, "off")])
-        for lint in named:
+        for lint in lints:
             chosen.pop(lint.id, None)
             if severity != "off":
                 chosen[lint.id] = EnabledLint(lint, Severity(severity) if severity else lint.severity)
@@ -179,11 +179,11 @@ def lint_problems(chosen: Sequence[EnabledLint], linted: LintInput) -> tuple[Pro
         chosen: the lints to run.
         linted: the new schema and its earlier versions.
     """
-    return tuple(_problem(row, remark, linted) for row in chosen for remark in row.lint.check(linted))
+    return tuple(_problem(row, finding, linted) for row in chosen for finding in row.lint.check(linted))
 
 
-def _problem(row: EnabledLint, remark: LintFinding, linted: LintInput) -> Problem:
-    position, earlier = remark.position, remark.earlier
+def _problem(row: EnabledLint, finding: LintFinding, linted: LintInput) -> Problem:
+    position, earlier = finding.position, finding.earlier
     return Problem(
         rule=row.lint.id,
         severity=row.severity,
@@ -193,10 +193,10 @@ def _problem(row: EnabledLint, remark: LintFinding, linted: LintInput) -> Proble
         pointer=position.pointer,
         line=position.line,
         column=position.column,
-        sentence=remark.sentence,
-        fix=remark.fix,
-        field=describe_field(remark.path),
-        reader=remark.new,
-        writer=remark.old,
+        sentence=finding.sentence,
+        fix=finding.fix,
+        field=describe_field(finding.path),
+        reader=finding.new,
+        writer=finding.old,
         excerpt=source_excerpt(linted.candidate.text, position),
     )

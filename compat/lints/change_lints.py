@@ -124,9 +124,11 @@ def _field_chain(
     field: Field, new: Record, old: Record, pair: NodePair, earlier: VersionedSchema
 ) -> Iterator[LintFinding]:
     old_field = earlier_field(field, old)
-    taken = {name for other in new.fields if other is not field for name in (other.name, *other.aliases)}
+    used_names = {name for other in new.fields if other is not field for name in (other.name, *other.aliases)}
     missing = (
-        [alias for alias in old_field.aliases if alias not in (field.name, *field.aliases, *taken)] if old_field else []
+        [alias for alias in old_field.aliases if alias not in (field.name, *field.aliases, *used_names)]
+        if old_field
+        else []
     )
     if missing:
         sentence = _chain_sentence(f'field "{field.name}"', missing, earlier)
@@ -136,10 +138,10 @@ def _field_chain(
         )
 
 
-def _chain_sentence(what: str, missing: list[str], earlier: VersionedSchema) -> str:
+def _chain_sentence(owner: str, missing: list[str], earlier: VersionedSchema) -> str:
     names = join_words([f'"{name}"' for name in missing])
     return (
-        f"{what} had {'the alias' if len(missing) == 1 else 'the aliases'} {names} in {earlier.name} but not here, so "
+        f"{owner} had {'the alias' if len(missing) == 1 else 'the aliases'} {names} in {earlier.name} but not here, so "
         "readers lose the value in data that has the old name: aliases are not followed across versions"
     )
 

@@ -38,12 +38,12 @@ class LintInput:
 
 @dataclass(frozen=True, slots=True)
 class Lint:
-    """A rule beyond compatibility: `purpose` states its requirement, `why` the reason. `severity` is its severity
+    """A rule beyond compatibility: `purpose` states its requirement, `rationale` the reason. `severity` is its severity
     unless configured otherwise; only errors fail a check."""
 
     id: str
     purpose: str
-    why: str
+    rationale: str
     severity: Severity
     check: Callable[[LintInput], Iterator[LintFinding]]
 

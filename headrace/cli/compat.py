@@ -213,7 +213,7 @@ def run_explain(args: argparse.Namespace) -> int:
     if row is None:
         raise CommandError(f"{args.rule!r} is not a rule or lint; expected one of {', '.join(CATALOGUE)}")
     severity = styled(row.severity.value, "bad" if row.severity is Severity.ERROR else "warn")
-    print(f"{styled(row.id, 'head')} ({severity}): {row.purpose}\n\n{row.why}")
+    print(f"{styled(row.id, 'head')} ({severity}): {row.purpose}\n\n{row.rationale}")
     if row.id in DEFAULT_LINTS:
         print(f"\nOn by default, as a warning; --lint {row.id}=error makes it an error, {row.id}=off disables it.")
     elif row.is_lint:

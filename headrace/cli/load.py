@@ -244,7 +244,9 @@ def _load_once(args: argparse.Namespace, settings: Settings, session: LoadSessio
         steps = contextlib.nullcontext() if settings.hive.executor == "print" else steps_shown()
         with (
             steps,
-            open_load(settings, log, output, only=args.topic, may_begin=args.new_warehouse, session=session) as load,
+            open_load(
+                settings, log, output, only=args.topic, allow_new_warehouse=args.new_warehouse, session=session
+            ) as load,
         ):
             return run_load(load.ports, load.settings)
     finally:
@@ -282,7 +284,7 @@ def show_plan(args: argparse.Namespace, settings: Settings) -> int:
 
 def show_status(args: argparse.Namespace, settings: Settings) -> int:
     from headrace.kafka_wire.errors import KafkaError
-    from headrace.loader.build import why_slow
+    from headrace.loader.build import missing_core_warnings
     from headrace.loader.inspect.status import load_status
     from headrace.loader.plan.discover import discover
     from headrace.loader.run_log import newest_lines
@@ -298,7 +300,7 @@ def show_status(args: argparse.Namespace, settings: Settings) -> int:
         note = f"no lag: {error}"
     path = run_log_path(settings)
     runs = newest_lines(path, RUNS_SHOWN) if path is not None else ()
-    status = load_status(log, discovery, audit_positions(settings), note, runs, why_slow())
+    status = load_status(log, discovery, audit_positions(settings), note, runs, missing_core_warnings())
     if args.format == "json":
         print_json(dataclasses.asdict(status))
     else:

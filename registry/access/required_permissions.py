@@ -166,8 +166,8 @@ def authorize(
     if resource is ResourceKind.PUBLIC_INFO:
         return None
     if resource in (ResourceKind.ANY_SUBJECT, ResourceKind.SCHEMA):
-        most = principal.permissions.highest_anywhere
-        allowed = most is not None and most >= permission
+        highest = principal.permissions.highest_anywhere
+        allowed = highest is not None and highest >= permission
     else:
         allowed = principal.permissions.allow(permission, target or Target())
     if allowed:

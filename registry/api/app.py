@@ -189,10 +189,10 @@ def without_context_prefix(path: str, query: str) -> tuple[str, str]:
 def _qualified_request(context: str, parts: list[str], query: str) -> tuple[str, str]:
     kind = parts[0]
     if kind in SETTINGS_PATHS:
-        named = len(parts) > 1 and bool(parts[1])
-        if not named and context == DEFAULT_CONTEXT:
+        has_subject = len(parts) > 1 and bool(parts[1])
+        if not has_subject and context == DEFAULT_CONTEXT:
             return f"/{kind}", query
-        scope = _qualified(context, parts[1]) if named else quote(qualified(context, ""), safe="")
+        scope = _qualified(context, parts[1]) if has_subject else quote(qualified(context, ""), safe="")
         return "/" + "/".join([kind, scope, *parts[2:]]), query
     if "subjects" in parts[:-1]:
         index = parts.index("subjects") + 1

@@ -309,7 +309,7 @@ class AsgiFront:
                 work = partial(compute_pool.respond, environ_of(scope, body, principal))
             else:
                 work = partial(self._run_comparisons, partial(run_in_thread, principal))
-            return await self._checks.run(_rate_limit_key(scope, principal), partial(self._unless_ending, work))
+            return await self._checks.run(_rate_limit_key(scope, principal), partial(self._run_unless_stopping, work))
         except ClientQueueFull:
             return error_response(503, "Too many compatibility checks at once; try again")
         except Exception:
@@ -377,7 +377,7 @@ class AsgiFront:
         response, _ = await run_in_thread(None)
         return response
 
-    async def _unless_ending(self, work: Callable[[], Awaitable[AppResponse]]) -> AppResponse:
+    async def _run_unless_stopping(self, work: Callable[[], Awaitable[AppResponse]]) -> AppResponse:
         """Awaits `work` and returns its response, or a response with status 503 once the shutdown has begun.
 
         The shutdown may begin while a request waits in a client queue.

@@ -212,7 +212,7 @@ def shown(values: Mapping[str, Any], keys: Mapping[str, Profile], profile: Profi
         keys: the keys, and the lowest profile that includes each.
         profile: the profile of the response.
     """
-    return _without_empty({key: values.get(key) for key, since in keys.items() if since <= profile})
+    return _without_empty({key: values.get(key) for key, lowest_profile in keys.items() if lowest_profile <= profile})
 
 
 def _content(schema: StoredSchema, as_shown: PresentedSchema) -> dict[str, Any]:

@@ -89,7 +89,7 @@ class Deadlines:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._since: dict[asyncio.Task[Any], float] = {}
+        self._wait_starts: dict[asyncio.Task[Any], float] = {}
         self._timed_out: set[asyncio.Task[Any]] = set()
         self._is_scheduled = False
 
@@ -101,7 +101,7 @@ class Deadlines:
         """
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None, "only tasks can wait"
-        self._since[task] = loop.time()
+        self._wait_starts[task] = loop.time()
         if not self._is_scheduled:
             self._schedule_check(loop)
         try:
@@ -112,7 +112,7 @@ class Deadlines:
                 raise TimeoutError from None
             raise
         finally:
-            del self._since[task]
+            del self._wait_starts[task]
             self._timed_out.discard(task)
 
     def _schedule_check(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -121,12 +121,12 @@ class Deadlines:
 
     def _check(self, loop: asyncio.AbstractEventLoop) -> None:
         self._is_scheduled = False
-        latest = loop.time() - self._seconds
-        for task, since in self._since.items():
-            if since <= latest and task not in self._timed_out:
+        start_max = loop.time() - self._seconds
+        for task, started_at in self._wait_starts.items():
+            if started_at <= start_max and task not in self._timed_out:
                 self._timed_out.add(task)
                 task.cancel()
-        if self._since:
+        if self._wait_starts:
             self._schedule_check(loop)
 
 

@@ -15,14 +15,14 @@ class Cache:
 
     Args:
         count_max: maximum number of values.
-        weight_max: maximum total weight, in the unit of `weigh`.
-        weigh: returns the weight of a key and its value.
+        weight_max: maximum total weight, in the unit of `weight_of`.
+        weight_of: returns the weight of a key and its value.
     """
 
-    def __init__(self, count_max: int, weight_max: int, weigh: Callable[[Hashable, Any], int]) -> None:
+    def __init__(self, count_max: int, weight_max: int, weight_of: Callable[[Hashable, Any], int]) -> None:
         self._count_max = count_max
         self._weight_max = weight_max
-        self._weigh = weigh
+        self._weight_of = weight_of
         self._values: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
         self._weight = 0
         self._generation = 0
@@ -39,7 +39,7 @@ class Cache:
                 return found
             generation = self._generation
         value = make()
-        weight = self._weigh(key, value)
+        weight = self._weight_of(key, value)
         with self._lock:
             # A value from before a `clear` may be outdated, so it is not cached.
             if generation == self._generation and weight <= self._weight_max:

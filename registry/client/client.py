@@ -467,7 +467,7 @@ class RegistryClient:
     def _cached(self, key: tuple[Hashable, ...], make: Callable[[], T]) -> T:
         return self._cache.get_or_make((self._path_prefix, *key), make)
 
-    def _change(self, method: str, path: str, *, shape: type = object, **about: Any) -> Any:
+    def _change(self, method: str, path: str, *, shape: type = object, **arguments: Any) -> Any:
         """Sends a request that changes the registry, and returns the JSON of the response. Clears the cache, even after
         an error: the server may have executed the request.
 
@@ -475,10 +475,10 @@ class RegistryClient:
             method: the HTTP method.
             path: the percent-encoded path.
             shape: the required type of the JSON: `dict`, `list`, …
-            about: the query, the body, and the fields for errors; see `_call`.
+            arguments: the query, the body, and the fields for errors; see `_call`.
         """
         try:
-            return self._call(method, path, shape=shape, **about)
+            return self._call(method, path, shape=shape, **arguments)
         finally:
             self._cache.clear()
 
@@ -501,9 +501,9 @@ class RegistryClient:
 def _weight(key: Hashable, value: Any) -> int:
     """The weight of a cache entry for the limit of the cache: approximately its number of characters. A value without a
     schema's text is estimated from the texts in its key."""
-    texts = sum(len(part) for part in key if isinstance(part, str)) if isinstance(key, tuple) else 0
-    held = len(value.text) if isinstance(value, RegisteredSchema) else PARSED_WEIGHT * texts
-    return ENTRY_WEIGHT + texts + held
+    key_chars = sum(len(part) for part in key if isinstance(part, str)) if isinstance(key, tuple) else 0
+    value_chars = len(value.text) if isinstance(value, RegisteredSchema) else PARSED_WEIGHT * key_chars
+    return ENTRY_WEIGHT + key_chars + value_chars
 
 
 def _segment(text: str) -> str:

@@ -138,7 +138,7 @@ class RegistryMetricsPage:
         """
         registry = CollectorRegistry(auto_describe=False)
         registry.register(
-            _Collected([*self._of_server(stored is not None), *_stored(stored or {}), *_replication_lag(lag_s)])
+            _MetricList([*self._of_server(stored is not None), *_stored(stored or {}), *_replication_lag(lag_s)])
         )
         encode, content_type = choose_encoder(accept)
         return encode(registry), content_type
@@ -162,7 +162,7 @@ class RegistryMetricsPage:
         yield _durations(totals)
 
 
-class _Collected:
+class _MetricList:
     """Passes a list of metrics to prometheus_client, which requires an object with a method `collect`."""
 
     def __init__(self, metrics: Sequence[Metric]) -> None:
@@ -213,9 +213,9 @@ def _durations(totals: Mapping[RequestKey, tuple[int, ...]]) -> Metric:
         merged[method, route] = [sum(pair) for pair in zip(merged[method, route], added, strict=True)]
     for labels, row in sorted(merged.items()):
         buckets: list[Any] = []
-        reached = 0
+        cumulative = 0
         for end, number in zip([*map(str, BUCKETS_S), "+Inf"], row, strict=False):
-            reached += number
-            buckets.append((end, reached))
+            cumulative += number
+            buckets.append((end, cumulative))
         family.add_metric(list(labels), buckets, sum_value=row[SUM_COLUMN] / 1e9)
     return family

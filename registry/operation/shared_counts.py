@@ -73,8 +73,8 @@ class SharedCounts:
             numbers = memoryview(self._memory)[slot * self._slot_bytes : (slot + 1) * self._slot_bytes].cast("Q")
             for offset, label in self._labels(slot):
                 row = numbers[offset : offset + self._columns].tolist()
-                before = found.get(label, (0,) * self._columns)
-                found[label] = tuple(map(sum, zip(before, row, strict=True)))
+                previous = found.get(label, (0,) * self._columns)
+                found[label] = tuple(map(sum, zip(previous, row, strict=True)))
         return found
 
     def process_count(self) -> int:

@@ -58,7 +58,7 @@ def apply_update(repository: Repository, update: ReplicationUpdate) -> None:
     settings = settings_of(repository)
     has_settings = (settings.configs, settings.modes) != (desired.configs, desired.modes)
     if has_settings or not all(
-        _only_adds(name, existing.get(name), subject, update) for name, subject in update.subjects.items()
+        _only_adds_versions(name, existing.get(name), subject, update) for name, subject in update.subjects.items()
     ):
         repository.bump_revision(of_settings=has_settings)
     replaced = [
@@ -89,7 +89,7 @@ def _by_number(subject: ReplicatedSubject | None) -> dict[int, ReplicatedVersion
     return {} if subject is None else {version.version: version for version in subject.versions}
 
 
-def _only_adds(
+def _only_adds_versions(
     name: str, existing: ReplicatedSubject | None, desired: ReplicatedSubject | None, update: ReplicationUpdate
 ) -> bool:
     """Whether the update only adds newer versions to a subject, no version is soft-deleted, and the schemas of the
@@ -105,17 +105,17 @@ def _only_adds(
     """
     if desired is None:
         return False
-    before = () if existing is None else existing.versions
-    added = desired.versions[len(before) :]
+    existing_versions = () if existing is None else existing.versions
+    added = desired.versions[len(existing_versions) :]
     return (
-        desired.versions[: len(before)] == before
+        desired.versions[: len(existing_versions)] == existing_versions
         and not any(
             version.deleted
             or (response := update.schemas.get((context_of(name), version.schema_id))) is None
             or response.schema.content.references
             for version in added
         )
-        and not any(version.deleted for version in before)
+        and not any(version.deleted for version in existing_versions)
     )
 
 

@@ -276,8 +276,10 @@ class Compatibility:
             report = check_level(candidate.schema, versioned, level, budget=budget)
         except ComparisonTooLarge as error:
             return CompatibilityVerdict(False, (*reserved, f"Unexpected exception during compatibility check: {error}"))
-        others = [*reserved, *(_logical_problems(report) if config.compatibility_policy == LOGICAL else ())]
-        messages = confluent_messages(report, validate_fields=bool(config.validate_fields), others=others)
+        extra_messages = [*reserved, *(_logical_problems(report) if config.compatibility_policy == LOGICAL else ())]
+        messages = confluent_messages(
+            report, validate_fields=bool(config.validate_fields), extra_messages=extra_messages
+        )
         return CompatibilityVerdict(not messages, tuple(messages))
 
 

@@ -159,12 +159,12 @@ class Configuration:
             if rules is not None:
                 check_rule_set(rules)
         level, policy = values.compatibility, values.compatibility_policy
-        spelled = replace(
+        normalized = replace(
             values,
             compatibility=None if level is None else _level(level).value,
             compatibility_policy=None if policy is None else _policy(policy),
         )
-        change = replace(change, values=spelled)
+        change = replace(change, values=normalized)
         if values.alias:
             resolve_in_context(scope or "", values.alias)
 

@@ -127,7 +127,7 @@ class Modes:
                 if scope is not None:
                     raise SubjectNotFound(subject=scope)
                 return ModeRemoved(Mode.READWRITE, was_set=False)
-            inside = [other for other in repository.mode_scopes() if _governs(scope, other)] if recursive else []
+            inside = [other for other in repository.mode_scopes() if _encloses(scope, other)] if recursive else []
             return ModeRemoved(found, repository.remove_modes([scope, *inside]))
 
         removed = self._database.write(remove)
@@ -186,10 +186,11 @@ def refuse_readonly(scope: str | None, mode: Mode) -> None:
         raise not_permitted(scope, "is in read-only mode")
 
 
-def not_permitted(scope: str | None, why: str) -> OperationNotPermitted:
+def not_permitted(scope: str | None, reason: str) -> OperationNotPermitted:
     # The Confluent registry prints Java's null for the global scope.
     return OperationNotPermitted(
-        f"Subject {'null' if scope is None else scope} in context {context_of(scope or '')} {why}", subject=scope or ""
+        f"Subject {'null' if scope is None else scope} in context {context_of(scope or '')} {reason}",
+        subject=scope or "",
     )
 
 
@@ -227,7 +228,7 @@ def _purge_soft_deleted(repository: Repository, scope: str | None) -> bool:
     return bool(stored)
 
 
-def _governs(scope: str | None, other: str | None) -> bool:
+def _encloses(scope: str | None, other: str | None) -> bool:
     """Whether `other` is another scope that `scope` encloses, so that it inherits the mode of `scope` unless it has one
     itself."""
     return scope != other and scope in scopes_of(other)

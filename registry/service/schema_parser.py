@@ -313,10 +313,10 @@ class _UnusableReference(Exception):
 
 
 def _schemas_within_bounds(targets: list[_ParsedSchema]) -> list[Schema]:
-    reached = len(frozenset[int]().union(*(target.row_keys for target in targets)))
-    if reached > REFERENCES_MAX:
+    count = len(frozenset[int]().union(*(target.row_keys for target in targets)))
+    if count > REFERENCES_MAX:
         raise _UnusableReference(
-            f"the schema has {reached} direct and indirect references; the limit is {REFERENCES_MAX}"
+            f"the schema has {count} direct and indirect references; the limit is {REFERENCES_MAX}"
         )
     return [target.schema for target in targets]
 

@@ -358,8 +358,8 @@ class Database:
                 return
             except DatabaseUnusable as error:
                 cause = error.__cause__
-                met_lock = isinstance(cause, SQLAlchemyError) and _state(cause) in TABLE_WAIT_STATES
-                if not met_lock or attempt == UPGRADE_ATTEMPTS_MAX:
+                is_locked = isinstance(cause, SQLAlchemyError) and _state(cause) in TABLE_WAIT_STATES
+                if not is_locked or attempt == UPGRADE_ATTEMPTS_MAX:
                     raise
                 logger.warning("database not upgraded yet, trying again: attempt=%d cause=%s", attempt, error)
 
@@ -374,9 +374,9 @@ class Database:
                 # migrates.
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
                 connection.execute(sa.text(f"SET LOCAL lock_timeout = '{TABLE_WAIT_S}s'"))
-            before = self._revision(connection, script)
+            current = self._revision(connection, script)
             head = script.get_current_head()
-            if before == head:
+            if current == head:
                 return
             config = Config()
             config.set_main_option("script_location", script.dir)
@@ -385,7 +385,7 @@ class Database:
                 script.run_env()
             connection.execute(sa.delete(MigrationRow))
             connection.execute(sa.insert(MigrationRow).values(serves_from=_serves_from(script)))
-        logger.info("database upgraded: database=%s from=%s to=%s", self.name, before or "empty", head)
+        logger.info("database upgraded: database=%s from=%s to=%s", self.name, current or "empty", head)
 
     def check(self) -> None:
         """Checks that the tables are at the newest migration of the running release, or at a later one that is

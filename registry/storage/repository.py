@@ -309,16 +309,16 @@ class Repository:
         increases its counter."""
         if context in self._reserved:
             return self._reserved.pop(context)
-        taken = (
+        increment = (
             sa.update(ContextRow)
             .where(ContextRow.name == context)
             .values(next_id=ContextRow.next_id + 1)
             .returning(ContextRow.next_id)
         )
-        next_id = self._connection.scalar(taken)
+        next_id = self._connection.scalar(increment)
         if next_id is None:
             self._insert_context(context)
-            next_id = self._connection.scalar(taken)
+            next_id = self._connection.scalar(increment)
         assert next_id is not None
         return SchemaId(next_id - 1)
 

@@ -183,8 +183,8 @@ def add_version_with_schema(*, new_subject: bool) -> Any:
         inserted = sa.insert(SubjectRow).from_select(["name", "context", "revision"], adding)
         claimed = inserted.returning(SubjectRow.id).cte("claimed")
     else:
-        moved = ADVANCE_SUBJECT.where(sa.exists().where(are_settings_unchanged))
-        claimed = moved.returning(SubjectRow.id).cte("claimed")
+        advanced = ADVANCE_SUBJECT.where(sa.exists().where(are_settings_unchanged))
+        claimed = advanced.returning(SubjectRow.id).cte("claimed")
     content: dict[str, Any] = {name: bindparam(f"new_{name}") for name in CONTENT_COLUMNS}
     stored = add_schema("postgresql").values(**content).cte("stored")
     row = sa.select(

@@ -102,7 +102,7 @@ def execute_actions(
         RegistryError: an error that does not concern a single version.
     """
     result = ImportResult()
-    attempt = _VersionImporter(remote)
+    importer = _VersionImporter(remote)
 
     def progress(done: int) -> None:
         steps("importing", len(result.done) + done, len(actions))
@@ -110,8 +110,8 @@ def execute_actions(
     for is_content, group in itertools.groupby(actions, lambda action: isinstance(action, VersionAction)):
         if is_content:
             tasks = [action for action in group if isinstance(action, VersionAction)]
-            run_parallel(tasks, attempt.do, progress)
-            rejected = attempt.rejected
+            run_parallel(tasks, importer.apply, progress)
+            rejected = importer.rejected
             keys = dict.fromkeys(action.version.key for action in tasks if action.version.key in rejected)
             result.rejected += [rejected[key] for key in keys]
             result.done += [action for action in tasks if action.version.key not in rejected]
@@ -139,7 +139,7 @@ def find_missing_versions(
         skipped: versions that are not checked.
     """
     existing = read_versions(remote, sorted({version.context for version in snapshot.versions}), steps)
-    wrong = []
+    differences = []
     for version in snapshot.versions:
         found = existing.get(version.key)
         if version.key in skipped or (
@@ -149,8 +149,8 @@ def find_missing_versions(
         state = "is missing in the target"
         if found is not None:
             state = f"has {_id_and_state(found)} in the target, expected {_id_and_state(version)}"
-        wrong.append(f"{describe_version(version.key)} {state} after the import")
-    return wrong
+        differences.append(f"{describe_version(version.key)} {state} after the import")
+    return differences
 
 
 def _id_and_state(version: ExportedVersion) -> str:
@@ -164,7 +164,7 @@ class _VersionImporter:
         self._remote = remote
         self.rejected: dict[SubjectVersion, ImportProblem] = {}
 
-    def do(self, action: VersionAction) -> None:
+    def apply(self, action: VersionAction) -> None:
         """Registers or deletes one version in the target. If the target rejects that, or has rejected a version that
         the version refers to, records the reason in `rejected`.
 

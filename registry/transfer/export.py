@@ -49,12 +49,12 @@ def read_registry(remote: RemoteRegistry, selection: Selection, steps: ProgressC
     """
     for attempt in range(1, ATTEMPTS_MAX + 1):
         contexts = remote.contexts()
-        every = read_versions(remote, contexts, steps)
-        versions = sort_by_references(selection.versions(list(every.values())))
+        all_versions = read_versions(remote, contexts, steps)
+        versions = sort_by_references(selection.versions(list(all_versions.values())))
         selected = selection.selected_contexts((*contexts, GLOBAL_CONTEXT))
         scopes = scopes_of(selected, {version.subject for version in versions})
         configs, (modes, hidden) = read_configs(remote, scopes, steps), read_modes(remote, scopes, steps)
-        if read_versions(remote, remote.contexts(), steps) == every:
+        if read_versions(remote, remote.contexts(), steps) == all_versions:
             if hidden:
                 logger.warning(
                     "own modes are hidden by READONLY_OVERRIDE of an enclosing scope and are not in the export; "
@@ -125,9 +125,9 @@ def read_modes(remote: RemoteRegistry, scopes: Sequence[str], steps: ProgressCal
     """
     found = _read_scopes(remote.mode, scopes, lambda done: steps("reading modes", done, len(scopes)))
     overridden = {scope for scope, mode in found.items() if mode == Mode.READONLY_OVERRIDE}
-    unread = sorted({outer for scope in overridden for outer in _enclosing_scopes(scope)}.difference(scopes))
-    more = _read_scopes(remote.mode, unread, lambda done: None)
-    overriding = overridden | {scope for scope, mode in more.items() if mode == Mode.READONLY_OVERRIDE}
+    unread_scopes = sorted({outer for scope in overridden for outer in _enclosing_scopes(scope)}.difference(scopes))
+    outer_modes = _read_scopes(remote.mode, unread_scopes, lambda done: None)
+    overriding = overridden | {scope for scope, mode in outer_modes.items() if mode == Mode.READONLY_OVERRIDE}
     hidden = {scope for scope in overridden if not overriding.isdisjoint(_enclosing_scopes(scope))}
     return {scope: mode for scope, mode in found.items() if scope not in hidden}, len(hidden)
 
@@ -143,15 +143,15 @@ def sort_by_references(versions: Sequence[ExportedVersion]) -> tuple[ExportedVer
     try:
         return ordered_by_references(versions)
     except CircularReferences as error:
-        stuck = set(error.nodes)
-        rest = [version for version in versions if version.key in stuck]
+        circular_keys = set(error.nodes)
+        circular = [version for version in versions if version.key in circular_keys]
         logger.warning(
             "versions with circular references are exported last: versions=%d first_subject=%s first_version=%d",
-            len(rest),
-            quoted_for_log(rest[0].subject),
-            rest[0].version,
+            len(circular),
+            quoted_for_log(circular[0].subject),
+            circular[0].version,
         )
-        return (*ordered_by_references(version for version in versions if version.key not in stuck), *rest)
+        return (*ordered_by_references(version for version in versions if version.key not in circular_keys), *circular)
 
 
 def _read_scopes(

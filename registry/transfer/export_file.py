@@ -28,7 +28,7 @@ from headrace.registry.errors import ExportFileInvalid
 from headrace.registry.transfer.snapshot import ExportedVersion, Snapshot, json_text
 
 FORMAT: Final = 1
-WHAT: Final = "schema registry export"
+EXPORT_KIND: Final = "schema registry export"
 LINE_BYTES_MAX: Final = 256 * 1024 * 1024  # registries accept no larger schema; the limit protects against other files
 
 
@@ -61,7 +61,7 @@ def read_snapshot(source: BinaryIO, name: str) -> Snapshot:
 
 
 def _lines(snapshot: Snapshot) -> Iterator[dict[str, Any]]:
-    yield {"kind": "header", "what": WHAT, "format": FORMAT}
+    yield {"kind": "header", "what": EXPORT_KIND, "format": FORMAT}
     for context in snapshot.contexts:
         yield {"kind": "context", "context": context}
     for version in snapshot.versions:
@@ -156,11 +156,11 @@ class _Reader:
             )
         snapshot = Snapshot(tuple(self._contexts), tuple(self._versions.values()), self._configs, self._modes)
         known_scopes = set(snapshot.scopes)
-        stray = next((scope for scope in (*self._configs, *self._modes) if scope not in known_scopes), None)
-        if stray is not None:
+        unknown_scope = next((scope for scope in (*self._configs, *self._modes) if scope not in known_scopes), None)
+        if unknown_scope is not None:
             raise ExportFileInvalid(
                 self._name,
-                f"the file has a configuration or mode of {stray!r}, but not this subject or context itself; "
+                f"the file has a configuration or mode of {unknown_scope!r}, but not this subject or context itself; "
                 "export the registry again",
             )
         return snapshot
@@ -178,9 +178,9 @@ class _Reader:
         raise self._invalid(f"expected this line to be one JSON object{cut}")
 
     def _read_header(self, kind: str, fields: _Fields) -> None:
-        if kind != "header" or fields.text("what") != WHAT:
+        if kind != "header" or fields.text("what") != EXPORT_KIND:
             raise ValueError(
-                f'expected the first line to have "kind": "header" and "what": {WHAT!r}; '
+                f'expected the first line to have "kind": "header" and "what": {EXPORT_KIND!r}; '
                 "choose a file that `headrace registry export` wrote"
             )
         number = fields.number("format", 2**31)
@@ -224,9 +224,9 @@ class _Reader:
         return ExportFileInvalid(f"{self._name}:{self._number}", problem)
 
 
-def _put(values: dict[Any, Any], key: Any, value: Any, what: str) -> None:
+def _put(values: dict[Any, Any], key: Any, value: Any, name: str) -> None:
     if key in values:
-        raise ValueError(f"{what} is duplicated")
+        raise ValueError(f"{name} is duplicated")
     values[key] = value
 
 

@@ -41,11 +41,11 @@ def predecessors(tasks: Sequence[OrderedTask]) -> list[set[int]]:
     return found
 
 
-def run_parallel(tasks: Sequence[Task], do: Callable[[Task], None], progress: Callable[[int], None]) -> None:
-    """Calls `do` with each task, with as many tasks in parallel as their order allows, at most `PARALLEL_REQUESTS_MAX`.
-    `progress` receives the number of finished tasks.
+def run_parallel(tasks: Sequence[Task], run: Callable[[Task], None], progress: Callable[[int], None]) -> None:
+    """Calls `run` with each task, with as many tasks in parallel as their order allows, at most
+    `PARALLEL_REQUESTS_MAX`. `progress` receives the number of finished tasks.
 
-    An exception of `do` stops the run: running tasks are awaited and no further task is started.
+    An exception of `run` stops the run: running tasks are awaited and no further task is started.
     """
     missing = predecessors(tasks)
     dependents: list[list[int]] = [[] for _ in tasks]
@@ -60,7 +60,7 @@ def run_parallel(tasks: Sequence[Task], do: Callable[[Task], None], progress: Ca
         while ready or running:
             while ready and len(running) < PARALLEL_REQUESTS_MAX:
                 position = ready.pop()
-                running[pool.submit(do, tasks[position])] = position
+                running[pool.submit(run, tasks[position])] = position
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 position = running.pop(future)
                 future.result()

@@ -208,11 +208,11 @@ def _conflicting_ids(snapshot: Snapshot, target: TargetContent) -> Iterator[Impo
         (version.context, version.schema_id): contents.content_in_target(version)
         for version in target.versions.values()
     }
-    taken = dict(owners)
+    known_owners = dict(owners)
     for version in snapshot.versions:
         yield from _conflicting_version_id(version, target)
         in_file = contents.content_in_file(version)
-        owner = taken.setdefault((version.context, version.schema_id), in_file)
+        owner = known_owners.setdefault((version.context, version.schema_id), in_file)
         if not owner.equals(in_file):
             where = "target" if (version.context, version.schema_id) in owners else "file"
             yield ImportProblem(
@@ -278,19 +278,21 @@ def _content_actions(snapshot: Snapshot, target: TargetContent) -> list[Register
     referenced = {
         key for version in snapshot.versions if not version.deleted for key in version.targets if key in deleted
     }
-    before: dict[RegisterVersion | SoftDeleteVersion, list[RegisterVersion | SoftDeleteVersion]] = defaultdict(list)
+    prerequisites: dict[RegisterVersion | SoftDeleteVersion, list[RegisterVersion | SoftDeleteVersion]] = defaultdict(
+        list
+    )
     for key, removal in deleted.items():
         # The registration of a later version with the same id removes soft-deleted versions, so it must come first.
-        again = same_id[key.subject, removal.version.schema_id]
-        before[removal] += [registered[item] for item in again if item in registered]
+        later_keys = same_id[key.subject, removal.version.schema_id]
+        prerequisites[removal] += [registered[item] for item in later_keys if item in registered]
         for item in removal.version.targets:
             if item in deleted and item not in referenced:
-                before[deleted[item]].append(removal)
+                prerequisites[deleted[item]].append(removal)
     for action in registered.values():
         for item in action.version.targets:
             first = deleted[item] if item in referenced else registered.get(item)
             if first is not None:
-                before[action].append(first)
+                prerequisites[action].append(first)
     position = {version.key: number for number, version in enumerate(snapshot.versions)}
 
     def rank(action: RegisterVersion | SoftDeleteVersion) -> tuple[int, int]:
@@ -298,7 +300,7 @@ def _content_actions(snapshot: Snapshot, target: TargetContent) -> list[Register
             return 0, position[action.version.key]
         return 1, -position[action.version.key]
 
-    return topological_order([*registered.values(), *deleted.values()], before, rank)
+    return topological_order([*registered.values(), *deleted.values()], prerequisites, rank)
 
 
 def _needed_actions(

@@ -82,9 +82,9 @@ class RemoteRegistry:
 
         Compares the lists with and without deleted versions, because servers before 8.0 have no flag in a version.
         """
-        every = self._listed(context, True, progress)
-        live = self._listed(context, False, lambda count: None) if every else {}
-        return {key: replace(version, deleted=key not in live) for key, version in every.items()}
+        all_versions = self._listed(context, True, progress)
+        live_versions = self._listed(context, False, lambda count: None) if all_versions else {}
+        return {key: replace(version, deleted=key not in live_versions) for key, version in all_versions.items()}
 
     def _listed(self, context: str, deleted: bool, progress: Progress) -> dict[SubjectVersion, ExportedVersion]:
         query = {

@@ -113,13 +113,13 @@ class Selection:
         """The selected versions and all versions that they refer to, in the given order."""
         by_key = {version.key: version for version in versions}
         waiting = [version for version in versions if self._includes_subject(version.subject)]
-        taken = set()
+        selected = set()
         while waiting:
             version = waiting.pop()
-            if version.key not in taken:
-                taken.add(version.key)
+            if version.key not in selected:
+                selected.add(version.key)
                 waiting += [by_key[target] for target in version.targets if target in by_key]
-        return [version for version in versions if version.key in taken]
+        return [version for version in versions if version.key in selected]
 
     def select_from(self, snapshot: Snapshot) -> Snapshot:
         """Returns the selected part of an export: versions, and the configurations and modes of their scopes."""
@@ -162,9 +162,9 @@ def ordered_by_references(versions: Iterable[ExportedVersion]) -> tuple[Exported
             these.
     """
     by_key = {version.key: version for version in versions}
-    before = {key: [item for item in version.targets if item in by_key] for key, version in by_key.items()}
+    predecessors = {key: [item for item in version.targets if item in by_key] for key, version in by_key.items()}
     keys = sorted(by_key, key=_sort_key)
-    chained = {key: list(items) for key, items in before.items()}
+    chained = {key: list(items) for key, items in predecessors.items()}
     for earlier, later in itertools.pairwise(keys):
         if earlier.subject == later.subject:
             chained[later].append(earlier)
@@ -172,7 +172,7 @@ def ordered_by_references(versions: Iterable[ExportedVersion]) -> tuple[Exported
         ordered = topological_order(keys, chained, _sort_key)
     except CircularReferences:
         # After permanent deletions and imports a version may refer to a later one of its subject.
-        ordered = topological_order(keys, before, _sort_key)
+        ordered = topological_order(keys, predecessors, _sort_key)
     return tuple(by_key[key] for key in ordered)
 
 
@@ -181,20 +181,20 @@ def _sort_key(key: SubjectVersion) -> tuple[str, str, int]:
 
 
 def topological_order(
-    nodes: Collection[Node], before: Mapping[Node, Collection[Node]], rank: Callable[[Node], Any]
+    nodes: Collection[Node], predecessors: Mapping[Node, Collection[Node]], rank: Callable[[Node], Any]
 ) -> list[Node]:
     """Orders nodes by their dependencies. Of several possible next nodes takes the one with the lowest rank.
 
     Args:
         nodes: the nodes to order.
-        before: for each node, the nodes that must come before it.
+        predecessors: for each node, the nodes that must come before it.
         rank: returns a sortable key of a node.
 
     Raises:
         CircularReferences: nodes depend on each other.
     """
     after: dict[Node, list[Node]] = defaultdict(list)
-    missing = {node: set(before.get(node, ())) for node in nodes}
+    missing = {node: set(predecessors.get(node, ())) for node in nodes}
     for node, needed in missing.items():
         for other in needed:
             after[other].append(node)

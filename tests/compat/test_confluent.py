@@ -90,13 +90,13 @@ def test_last_message_contains_validate_fields(flag: bool) -> None:
 
 def test_other_messages_come_first_even_if_compatible() -> None:
     report = check_level(record(A), [VersionedSchema(1, record(A))], CompatibilityLevel("FULL"))
-    assert confluent_messages(report, validate_fields=True, others=["x", "y"]) == [
+    assert confluent_messages(report, validate_fields=True, extra_messages=["x", "y"]) == [
         "x",
         "y",
         "{validateFields: 'true', compatibility: 'FULL'}",
     ]
     report = check_level(record(A, B), [VersionedSchema(1, record(A))], CompatibilityLevel("BACKWARD"))
-    found = confluent_messages(report, others=["x"])
+    found = confluent_messages(report, extra_messages=["x"])
     assert [found[0], found[2], found[-1]] == [
         "x",
         "{oldSchemaVersion: 1}",

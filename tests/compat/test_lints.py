@@ -142,7 +142,7 @@ def test_rules_and_lints_have_different_names() -> None:
     beyond_avro = {SCHEMA_DELETED, LOGICAL_POLICY, RESERVED_FIELD}
     assert CATALOGUE.keys() == {rule.id.value for rule in RULES.values()} | beyond_avro | LINTS.keys()
     assert len(CATALOGUE) == len(RULES) + len(beyond_avro) + len(LINTS)
-    assert [row.id for row in CATALOGUE.values() if not row.purpose or not row.why] == []
+    assert [row.id for row in CATALOGUE.values() if not row.purpose or not row.rationale] == []
 
 
 def test_find_catalogue_entry_ignores_case_and_hyphens() -> None:

@@ -35,7 +35,7 @@ def test_timeout_ends_only_the_late_task() -> None:
         deadlines = Deadlines(30)
         late, other = (asyncio.create_task(deadlines.wait(asyncio.Event().wait())) for _ in range(2))
         await asyncio.sleep(0)
-        deadlines._since[late] -= 30
+        deadlines._wait_starts[late] -= 30
         deadlines._check(asyncio.get_running_loop())
         with pytest.raises(TimeoutError):
             await late
@@ -83,7 +83,7 @@ def test_timer_stops_when_no_task_waits() -> None:
         await deadlines.wait(asyncio.sleep(0))
         await asyncio.sleep(0.05)
         assert not deadlines._is_scheduled
-        assert not deadlines._since
+        assert not deadlines._wait_starts
 
     run(test())
 

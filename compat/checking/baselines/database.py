@@ -66,7 +66,7 @@ class DatabaseBaseline:
         try:
             database.check()
             app = create_app(database, default_level=self._settings.registry.compatibility, mutable_modes=False)
-            with make_server("127.0.0.1", 0, app, handler_class=_Quiet) as server:
+            with make_server("127.0.0.1", 0, app, handler_class=_SilentRequestHandler) as server:
                 threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
                 try:
                     yield f"http://127.0.0.1:{server.server_port}"
@@ -76,6 +76,6 @@ class DatabaseBaseline:
             database.close()
 
 
-class _Quiet(WSGIRequestHandler):
+class _SilentRequestHandler(WSGIRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
         pass

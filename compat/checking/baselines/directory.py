@@ -46,17 +46,17 @@ VERSION_NAME = re.compile(r"(?:.*[-_.])?v?\d+(?:[._]\d+)*", re.IGNORECASE)
 """Pattern of a file name, without suffix, that contains the number of a version: 1, v2, order-v3, 1.0.2."""
 
 
-def subject_file_name(subject: str, *, spelled_out: bool = False) -> str:
+def subject_file_name(subject: str, *, encodes_letters: bool = False) -> str:
     """Returns the file or directory name of a subject, without suffix.
 
     The name is valid on every system, unless it is too long: not hidden, without path separators, and without
     characters that Windows removes.
 
     Args:
-        spelled_out: also encode ASCII letters, for subjects that differ only in case.
+        encodes_letters: also encode ASCII letters, for subjects that differ only in case.
     """
     name = "".join(
-        f"%{ord(letter):02X}" if spelled_out and letter.isascii() and letter.isalpha() else _quoted(letter)
+        f"%{ord(letter):02X}" if encodes_letters and letter.isascii() and letter.isalpha() else _quoted(letter)
         for letter in subject
     )
     encoded = {at for at in (0, len(name) - 1) if name[at : at + 1] in (".", " ")}
@@ -142,7 +142,9 @@ class DirectoryLayout:
         if key in self._paths:
             return [self._paths[key]]
         self._sort_directories()
-        subjects = [subject_file_name(candidate.subject, spelled_out=spelled_out) for spelled_out in (False, True)]
+        subjects = [
+            subject_file_name(candidate.subject, encodes_letters=encodes_letters) for encodes_letters in (False, True)
+        ]
         for subject in subjects:
             if f"{subject}{SUFFIX}" in self._paths:
                 return [self._paths[f"{subject}{SUFFIX}"]]
@@ -150,11 +152,11 @@ class DirectoryLayout:
         versions = next(filter(None, directories), None)
         if versions:
             return [self._paths[key] for key in sorted(versions, key=_natural)]
-        likely = self._find_renamed(candidate)
-        if len(likely) > 1:
-            message = f"{', '.join(likely[:3])} could each be its earlier version; select one with --against FILE"
+        renamed = self._find_renamed(candidate)
+        if len(renamed) > 1:
+            message = f"{', '.join(renamed[:3])} could each be its earlier version; select one with --against FILE"
             raise BaselineFailed([Failure(FailureKind.UNREADABLE, candidate.file.path, message)])
-        return [self._paths[key] for key in likely]
+        return [self._paths[key] for key in renamed]
 
     def deleted_files(self, scope: FileScope) -> Sequence[tuple[str, str]]:
         """Returns path and text of the files that the baseline's directory has and the checked directory lacks. Returns
@@ -211,8 +213,8 @@ class DirectoryLayout:
                 )
                 with suppress(NoSubject):
                     self._by_subject[root].setdefault(self._naming.derive_subject(source), []).append(key)
-        same = self._by_subject[root].get(candidate.subject, ())
-        return [key for key in same if not os.path.lexists(f"{root}{key}")]
+        paths = self._by_subject[root].get(candidate.subject, ())
+        return [key for key in paths if not os.path.lexists(f"{root}{key}")]
 
     def _sort_directories(self) -> None:
         if self._by_name:

@@ -170,10 +170,10 @@ class _Revision:
     def _schemas_among(self, paths: Iterable[str]) -> list[str]:
         """Returns the members of `paths` that end in `.avsc`, or end in `.json` and contain a schema; files that cannot
         be decoded are omitted. Also reads these files from the revision and stores their texts."""
-        likely = [path for path in paths if is_schema_name(path) or is_json_name(path)]
+        candidates = [path for path in paths if is_schema_name(path) or is_json_name(path)]
         # Read separately, so that JSON files that are not schemas are not searched for types.
-        blobs = self.repository.blobs([self._tree[path] for path in likely if is_json_name(path)])
-        found = [path for path in likely if is_schema_name(path) or _holds_schema(blobs[self._tree[path]])]
+        blobs = self.repository.blobs([self._tree[path] for path in candidates if is_json_name(path)])
+        found = [path for path in candidates if is_schema_name(path) or _holds_schema(blobs[self._tree[path]])]
         self.fetch(found)
         return [path for path in found if path in self._texts]
 
@@ -191,13 +191,13 @@ class _Revision:
             raise GitFailed(
                 f"{candidate.file.path} is in the git submodule {submodule}; run the command in that directory"
             )
-        same = self._find_renamed(path, candidate)
-        if len(same) > 1:
-            likely = ", ".join(same[:3])
+        renamed = self._find_renamed(path, candidate)
+        if len(renamed) > 1:
+            paths = ", ".join(renamed[:3])
             raise GitFailed(
-                f"{likely} could each be the earlier version of {path}; select one with git:{self._revision}:PATH"
+                f"{paths} could each be the earlier version of {path}; select one with git:{self._revision}:PATH"
             )
-        return same[0] if same else None
+        return renamed[0] if renamed else None
 
     def _find_renamed(self, path: str, candidate: CandidateSchema) -> Sequence[str]:
         """Returns the paths of the files deleted since the revision that may be the earlier version of the candidate's
@@ -207,12 +207,14 @@ class _Revision:
             path: path of the candidate's file, relative to the top of the repository.
         """
         of_subject, of_record = self._deleted_files
-        same = of_subject.get(candidate.subject, [])
-        before = self._renames.get(path)
-        if len(same) != 1 and before is not None:
-            return [before]
-        of_name = of_record.get(candidate.record, []) if candidate.record else []
-        return [deleted_files for deleted_files in same if deleted_files in of_name] or same or of_name
+        of_same_subject = of_subject.get(candidate.subject, [])
+        renamed_from = self._renames.get(path)
+        if len(of_same_subject) != 1 and renamed_from is not None:
+            return [renamed_from]
+        of_same_record = of_record.get(candidate.record, []) if candidate.record else []
+        return (
+            [deleted for deleted in of_same_subject if deleted in of_same_record] or of_same_subject or of_same_record
+        )
 
     @cached_property
     def _renames(self) -> Mapping[str, str]:

@@ -230,10 +230,10 @@ class RegistryBaseline:
         other = next(_renamed_subjects(candidates, frozenset(existing_subjects)), "")
         if not existing_subjects or (self._all_new_policy is AllNewPolicy.REFUSE_IF_MISNAMED and not other):
             return
-        few = f"{', '.join(subjects[:2])}{', …' if len(subjects) > 2 else ''}"
+        names = f"{', '.join(subjects[:2])}{', …' if len(subjects) > 2 else ''}"
         hint = other or f"such as {existing_subjects[0]}; check the naming strategy (--subject-strategy)."
         count = len(existing_subjects)
-        message = f"has none of the subjects {few}, but {count} others, {hint} If all schemas are new, use --all-new"
+        message = f"has none of the subjects {names}, but {count} others, {hint} If all schemas are new, use --all-new"
         raise BaselineFailed.from_reason(FailureKind.UNREADABLE, self.name, message)
 
     def _latest(self, configured: Collection[SubjectConfig], pool: ThreadPoolExecutor) -> dict[str, RegisteredSchema]:
@@ -397,5 +397,7 @@ def _common_prefix(names: Sequence[str]) -> str:
     """Returns the longest text with which all these subject names begin. The caller passes subjects of one context, so
     it includes the context's prefix."""
     first, last = min(names), max(names)
-    same = next((at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
-    return first[:same]
+    length = next(
+        (at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last))
+    )
+    return first[:length]

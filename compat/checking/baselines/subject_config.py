@@ -90,9 +90,9 @@ class SubjectConfig:
             notes.append(f"{self.requested} is an alias of {self.target}")
         if self.group:
             value = self.metadata(latest).get(self.group)
-            which = f"{self.group} = {value!r}" if value is not None else f"no {self.group}"
+            group = f"{self.group} = {value!r}" if value is not None else f"no {self.group}"
             notes.append(
-                f"compared only with versions whose metadata has {which}: a schema registered without metadata belongs "
+                f"compared only with versions whose metadata has {group}: a schema registered without metadata belongs "
                 "to this compatibility group"
             )
         return tuple(notes)
