@@ -24,15 +24,18 @@ def column_changes(before: str, after: str) -> tuple[str, ...]:
 
 
 def _of_fields(before: tuple[Field, ...], after: tuple[Field, ...], path: str) -> Iterator[str]:
-    known = {field.name: field for field in before}
+    columns_before = {field.name: field for field in before}
     names_after = {field.name for field in after}
     for field in after:
-        old = known.get(field.name)
+        old = columns_before.get(field.name)
         if old is None:
             # A renamed column has the old name as its first alias, and no column has the old name.
-            old = next((known[name] for name in field.aliases if name in known and name not in names_after), None)
+            old = next(
+                (columns_before[name] for name in field.aliases if name in columns_before and name not in names_after),
+                None,
+            )
             if old is None:
-                yield f"+ {path}{field.name} {_words(field.type)}"
+                yield f"+ {path}{field.name} {_hive_type_text(field.type)}"
                 continue
             yield f"{path}{old.name} → {field.name}"
         yield from _of_types(old.type, field.type, f"{path}{field.name}")
@@ -48,9 +51,9 @@ def _of_types(before: Type, after: Type, path: str) -> Iterator[str]:
         yield from _of_types(old.items, new.items, f"{path}[]")
     elif isinstance(old, Map) and isinstance(new, Map):
         yield from _of_types(old.values, new.values, f"{path}{{}}")
-    elif _words(old) != _words(new):
-        yield f"{path} {_words(old)} → {_words(new)}"
+    elif _hive_type_text(old) != _hive_type_text(new):
+        yield f"{path} {_hive_type_text(old)} → {_hive_type_text(new)}"
 
 
-def _words(node: Type) -> str:
+def _hive_type_text(node: Type) -> str:
     return hive_type(Schema(node), node)

@@ -154,11 +154,11 @@ class Folding(TypeFolding):
     ) -> FoldedType | None:
         if not path:
             self.column_nodes = 0
-        mark = len(self.notes)
+        note_count = len(self.notes)
         try:
             return self.merge(column.type, field.type, joined(path, column.name), enclosing_records, column.default)
         except UnsupportedColumnType:
-            del self.notes[mark:]
+            del self.notes[note_count:]
             return None
 
     def make_optional(self, column: Field, path: str, *, is_removed: bool) -> Field:
@@ -247,12 +247,12 @@ class Folding(TypeFolding):
             path: the dotted path of the load record, "" at the top level.
             enclosing_records: names of the writer's records that enclose the field.
         """
-        mark = len(self.notes)
+        note_count = len(self.notes)
         first = next(
             (i for i in holders_of_old_name if self.try_merge(columns[i], field, path, enclosing_records) is not None),
             None,
         )
-        del self.notes[mark:]
+        del self.notes[note_count:]
         if first is None:
             return
         if not is_hive_resolvable(columns[first].type):

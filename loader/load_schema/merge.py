@@ -226,7 +226,7 @@ class TypeFolding(ABC):
             UnsupportedColumnType: no Hive column can hold the writer's type.
             LoadSchemaTooLarge: the version has too many types.
         """
-        mark = len(self.notes)
+        note_count = len(self.notes)
         inner, was_nullable = split(load)
         branches, is_nullable = self.branches(node)
         merged: FoldedType | None
@@ -246,7 +246,7 @@ class TypeFolding(ABC):
         else:
             merged = self.merge_branch(inner, branches[0], path, enclosing_records)
         if merged is None:
-            del self.notes[mark:]
+            del self.notes[note_count:]
             return None
         if is_nullable and not was_nullable:
             self.note(path, "nullable")
@@ -322,9 +322,9 @@ class TypeFolding(ABC):
         if (column, writer) not in WIDENINGS or column_logical is not None:
             return None
         self.note(path, "widened", f"{column} to {writer}")
-        known: list[str] = list(prop(inner.props, WIDENED) or ())
-        known += NARROWER[column]
-        rounding = [kind for kind in dict.fromkeys(known) if (kind, writer) not in EXACT]
+        widened_from: list[str] = list(prop(inner.props, WIDENED) or ())
+        widened_from += NARROWER[column]
+        rounding = [kind for kind in dict.fromkeys(widened_from) if (kind, writer) not in EXACT]
         return Primitive(node.type, props=with_prop((), WIDENED, rounding or None))
 
     def merge_decimal(self, inner: Primitive, node: Primitive, path: str) -> Primitive | None:
@@ -366,8 +366,8 @@ class TypeFolding(ABC):
         props = props_if_same_type(inner, node)
         if props is None:
             return None
-        known = set(inner.symbols)
-        new = [symbol for symbol in node.symbols if symbol not in known]
+        known_symbols = set(inner.symbols)
+        new = [symbol for symbol in node.symbols if symbol not in known_symbols]
         if new:
             self.note(path, "enum-grown", ", ".join(new))
         return replace(inner, symbols=(*inner.symbols, *new), props=props)

@@ -53,7 +53,7 @@ class ImplausibleTimes:
         elif likely_unit(value) not in ("", unit):
             self._wrong_unit_windows[start_ms] = (ImplausibleTimeKind.WRONG_UNIT, source, unit), value
 
-    def found(self, windows: Mapping[int, Sequence[int]]) -> tuple[ImplausibleTimeCount, ...]:
+    def counts(self, windows: Mapping[int, Sequence[int]]) -> tuple[ImplausibleTimeCount, ...]:
         """Returns the implausible times of the range. Call it after the last message of the range.
 
         A number that is plausible only in another unit is checked in the first message of each window only. All

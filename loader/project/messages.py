@@ -175,15 +175,15 @@ class RangeMessages:
         writers = [self._writers[schema_id] for schema_id in rows.schema_ids]
         self.tombstones += result.tombstones
         for one in result.windows:
-            counted = self._windows.get(one.start_ms)
-            if counted is None:
+            counters = self._windows.get(one.start_ms)
+            if counters is None:
                 writer = writers[one.program]
                 source = _source_of(writer, one.source)
-                counted = self._open_window(one.time_ms, writer, source, one.value)
+                counters = self._open_window(one.time_ms, writer, source, one.value)
             for at in (BROKER, WRITTEN):
-                counted[at] += one.count
-                counted[at + 1] += one.bytes
-                counted[at + 2] += one.fingerprint
+                counters[at] += one.count
+                counters[at + 1] += one.bytes
+                counters[at + 2] += one.fingerprint
             self.written += one.count
         for index, count in enumerate(result.sources):
             if count:
@@ -226,16 +226,16 @@ class RangeMessages:
                     source = NULL_TIME
             else:
                 time_ms = captured_time.value if writer.to_ms is None else writer.to_ms(captured_time.value)
-            counted = windows.get(time_ms - time_ms % WINDOW_MS)
-            if counted is None:
-                counted = self._open_window(
+            counters = windows.get(time_ms - time_ms % WINDOW_MS)
+            if counters is None:
+                counters = self._open_window(
                     time_ms, writer, source, timestamp if captured_time.value is None else captured_time.value
                 )
             size = len(value) if key is None else len(key) + len(value)
             fingerprint = message_hash(key, value)
-            counted[0] += 1
-            counted[1] += size
-            counted[2] += fingerprint
+            counters[0] += 1
+            counters[1] += size
+            counters[2] += fingerprint
             if row is not None:
                 if not 0 <= time_ms <= TIME_MS_MAX:
                     time_ms = timestamp
@@ -244,18 +244,18 @@ class RangeMessages:
                     time_ms, source = clamp.arrival_ms(timestamp), FUTURE_TIME
                 add(FileKind.DATA, time_partition_of(time_ms), offset, row + suffix(offset, timestamp, key, headers))
                 self.written += 1
-                counted[3] += 1
-                counted[4] += size
-                counted[5] += fingerprint
+                counters[3] += 1
+                counters[4] += size
+                counters[5] += fingerprint
                 sources[source] = sources.get(source, 0) + 1
             else:
                 assert bad is not None
                 quarantined = encode_row(self._partition, offset, timestamp, key, value, headers, bad)
                 add(FileKind.QUARANTINE, time_partition_of(timestamp), offset, quarantined)
                 self.quarantined += 1
-                counted[6] += 1
-                counted[7] += size
-                counted[8] += fingerprint
+                counters[6] += 1
+                counters[7] += size
+                counters[8] += fingerprint
 
     def _open_window(self, time_ms: int, writer: WriterProjection, source: str, value: int) -> list[int]:
         """Returns the counters for a message time in a window that has no counters yet: new ones, or the counters of a
@@ -336,7 +336,7 @@ class RangeMessages:
 
     def implausible_times(self) -> tuple[ImplausibleTimeCount, ...]:
         """Returns the implausible times of the range, for the report."""
-        return self._implausible_times.found(self._windows)
+        return self._implausible_times.counts(self._windows)
 
 
 class LookAheadLimitReached(Exception):

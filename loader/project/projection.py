@@ -502,8 +502,8 @@ def _branch_routes(load: Type, stored: StoredRoute | None, count: int) -> list[S
 
 
 def _enum_plan(writer: Enum, load: Enum, skip: Skip) -> Plan:
-    known = {symbol: index for index, symbol in enumerate(load.symbols)}
-    indexes = [known.get(symbol, -1) for symbol in writer.symbols]
+    index_by_symbol = {symbol: index for index, symbol in enumerate(load.symbols)}
+    indexes = [index_by_symbol.get(symbol, -1) for symbol in writer.symbols]
     if indexes == list(range(len(writer.symbols))):
         return Plan.copy(skip, program.enum(len(indexes)))
     rows = [encode_long(index) for index in indexes]

@@ -178,7 +178,7 @@ class _Backfill:
     def _live_files_of(self, kind_and_day: tuple[FileKind, str]) -> list[LiveFile]:
         kind, day = kind_and_day
         commit_number = self._rewrites.log.state.commit_number
-        time_partitions = self._rewrites.index.day_once(self._topic, kind, day).time_partitions
+        time_partitions = self._rewrites.index.day_uncached(self._topic, kind, day).time_partitions
         return [
             LiveFile(kind, name, file)
             for name, time_partition in time_partitions.items()
@@ -408,9 +408,11 @@ class _Backfill:
             foreign_ids=self._new_foreign_ids,
             kafka_column=self._policy(topic_state).kafka_column,
         )
-        done = add_commit(self._rewrites, state, CommitKind.BACKFILL, read.plan.run_id, {self._topic: committed})
-        problems = done.problems.get(self._topic, ())
-        if not done.commit_number:
+        rewrite_report = add_commit(
+            self._rewrites, state, CommitKind.BACKFILL, read.plan.run_id, {self._topic: committed}
+        )
+        problems = rewrite_report.problems.get(self._topic, ())
+        if not rewrite_report.commit_number:
             raise _Stopped(*problems)
         counts = read.reconciled.counts
         quarantined_batches = sum(one.is_kept for offsets in read.reconciled.ranges for one in offsets.skipped)
@@ -418,15 +420,15 @@ class _Backfill:
         self._replaced += piece
         self._report = dataclasses.replace(
             report,
-            commits=(*report.commits, done.commit_number),
+            commits=(*report.commits, rewrite_report.commit_number),
             files_made=report.files_made + len(committed.files),
             rows=report.rows + counts.records,
             quarantined=report.quarantined + counts.quarantined + quarantined_batches,
-            notes=(*_current_notes(report.notes, committed), *read.reading.notes, *done.notes),
+            notes=(*_current_notes(report.notes, committed), *read.reading.notes, *rewrite_report.notes),
         )
         files = sum(len(component.files) for component in piece)
         self._ports.report_progress(
-            f"{name}: {files:,} files replaced by {len(committed.files):,} (commit {done.commit_number})"
+            f"{name}: {files:,} files replaced by {len(committed.files):,} (commit {rewrite_report.commit_number})"
         )
         if problems:
             raise _Stopped(*problems)

@@ -122,7 +122,7 @@ def merge(unit: MergeUnit, files: WarehouseFiles, sink: BlockSink) -> MergeResul
 def _merge(unit: MergeUnit, files: WarehouseFiles, sink: BlockSink) -> tuple[StagedFile, ...]:
     merged: dict[str, _Merged] = {}
     for source in unit.sources:
-        _check(source, files)
+        _verify_checksum(source, files)
         with files.open(source.name) as opened:
             schema, blocks = _blocks(source, files, opened)
             target = merged.get(schema)
@@ -147,7 +147,7 @@ def _merge(unit: MergeUnit, files: WarehouseFiles, sink: BlockSink) -> tuple[Sta
     return tuple(_staged(unit, target, sink) for target in merged.values())
 
 
-def _check(source: MergeSource, files: WarehouseFiles) -> None:
+def _verify_checksum(source: MergeSource, files: WarehouseFiles) -> None:
     with files.open(source.name) as opened:
         checksum = checksum_as(source.checksum, opened)
     if checksum != source.checksum:
