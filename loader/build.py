@@ -40,7 +40,7 @@ def _sources() -> str:
     return digest.hexdigest()[:8]
 
 
-def why_slow() -> tuple[str, ...]:
+def missing_core_warnings() -> tuple[str, ...]:
     """Returns a warning for the user if the C core is missing, as a tuple with one sentence; else an empty tuple."""
     if avro_codec.core_library() is not None:
         return ()

@@ -38,6 +38,6 @@ class Checksum:
 def checksum_as(committed: str, file: IO[bytes]) -> str:
     """Computes the checksum of a file with the algorithm of the committed checksum, so that the two can be compared."""
     checksum = Checksum(XXH3 if committed.startswith(XXH3) else SHA_256)
-    while piece := file.read(READ_BYTES):
-        checksum.update(piece)
+    while chunk := file.read(READ_BYTES):
+        checksum.update(chunk)
     return str(checksum)

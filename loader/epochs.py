@@ -29,18 +29,18 @@ class ReadEpochs:
     starts: tuple[tuple[int, int], ...] = ()
     end: int = -1
 
-    def then(self, later: ReadEpochs) -> ReadEpochs:
+    def followed_by(self, later: ReadEpochs) -> ReadEpochs:
         """Returns these epochs followed by `later`, the epochs of batches that were read afterwards. Only the newest
         `STARTS_MAX` epochs remain."""
         if not later.starts:
             return self
-        (epoch, _), *others = later.starts
+        (epoch, _), *later_starts = later.starts
         if not self.starts:
             starts = later.starts
         elif epoch == self.starts[-1][0]:
-            starts = (*self.starts, *others)
+            starts = (*self.starts, *later_starts)
         else:
-            starts = (*self.starts, (epoch, self.end), *others)
+            starts = (*self.starts, (epoch, self.end), *later_starts)
         return ReadEpochs(starts[-STARTS_MAX:], later.end)
 
     def below(self, offset: int) -> ReadEpochs:
@@ -54,4 +54,4 @@ class ReadEpochs:
         return [(epoch, end) for (epoch, _), end in zip(self.starts, ends, strict=False)][::-1]
 
 
-NOTHING_READ = ReadEpochs()
+NO_EPOCHS = ReadEpochs()

@@ -73,15 +73,15 @@ class Results(AccumulatorParam):  # type: ignore[misc]  # pyspark says nothing o
 
 
 def write_units(
-    session: Any, units: Sequence[WorkUnit], written: Callable[[str], Mapping[str, str]]
+    session: Any, units: Sequence[WorkUnit], list_written: Callable[[str], Mapping[str, str]]
 ) -> list[UnitResult]:
     """Runs the work units of a load whose files are not on a local file system: Spark writes the data files. Returns
     the result of each unit (its offsets and files), in the order of the units.
 
     Args:
         session: a SparkSession.
-        written: returns the files that Spark wrote below a directory, as paths by name. The name is the one that the
-            task gave to each of its blocks.
+        list_written: returns the files that Spark wrote below a directory, as paths by name. The name is the one that
+            the task gave to each of its blocks.
 
     Raises:
         PoolFailed: a task failed in all its attempts, or Spark failed, for example to write.
@@ -90,8 +90,8 @@ def write_units(
     if not units:
         return []
     # Every write has its own directory, because Spark deletes temporary files in the directory when a write ends.
-    below = secrets.token_hex(8)
-    directory = f"{units[0].settings.staging}/{below}"
+    subdirectory = secrets.token_hex(8)
+    directory = f"{units[0].settings.staging}/{subdirectory}"
     sync = new_text_sync()
     accumulator = session.sparkContext.accumulator((), Results())
     session.sparkContext.setJobDescription(f"headrace load {units[0].run_id}")
@@ -99,11 +99,11 @@ def write_units(
     def rows_of_units(part: Iterable[WorkUnit]) -> Iterator[Row]:
         results: list[UnitResult] = []
 
-        def work(put: Callable[[Row], None]) -> None:
+        def run_work_units(put: Callable[[Row], None]) -> None:
             new_sink = partial(_row_sink, put, sync.encode())
             results.extend(run_work_unit(unit, new_sink, sync.encode()) for unit in part)
 
-        yield from rows_of(work)
+        yield from rows_of(run_work_units)
         accumulator.add(tuple(results))
 
     try:
@@ -114,8 +114,8 @@ def write_units(
             f"the Spark tasks could not be run: {_reason(error)}; their results were not committed, "
             "run the command again"
         ) from error
-    paths = written(directory)
-    results = {result.task: _placed(result, below, paths) for result in accumulator.value}
+    paths = list_written(directory)
+    results = {result.task: _with_written_paths(result, subdirectory, paths) for result in accumulator.value}
     accumulator.value = ()  # pyspark references every accumulator until the process ends
     return [results[unit.task] for unit in units]
 
@@ -141,7 +141,7 @@ def _row_sink(put: Callable[[Row], None], sync: bytes, _location: str, task: int
     return RowSink(put, sync, task)
 
 
-def _placed(result: UnitResult, below: str, paths: Mapping[str, str]) -> UnitResult:
+def _with_written_paths(result: UnitResult, subdirectory: str, paths: Mapping[str, str]) -> UnitResult:
     """Returns a task's result with the paths under which Spark wrote its files. A file that Spark did not write gets
     its path from the task's result, so that the check before the commit reports it as missing.
 
@@ -150,7 +150,8 @@ def _placed(result: UnitResult, below: str, paths: Mapping[str, str]) -> UnitRes
         paths: the path below that directory, by the name that the file has in the rows of blocks that Spark wrote.
     """
     files = tuple(
-        dataclasses.replace(file, path=f"{below}/{paths.get(row_file(file.path), file.path)}") for file in result.files
+        dataclasses.replace(file, path=f"{subdirectory}/{paths.get(row_file(file.path), file.path)}")
+        for file in result.files
     )
     return dataclasses.replace(result, files=files)
 

@@ -108,11 +108,11 @@ def _with_commit(
         report,
         commit_number=commit.commit_number,
         loaded=(*report.loaded, *loaded),
-        notes=(*report.notes, *_notes_on(commit, plan, commit_result.refused)),
+        notes=(*report.notes, *_commit_notes(commit, plan, commit_result.refused)),
     )
 
 
-def _notes_on(commit: Commit, plan: LoadPlan, refused: Mapping[str, Conflict]) -> list[str]:
+def _commit_notes(commit: Commit, plan: LoadPlan, refused: Mapping[str, Conflict]) -> list[str]:
     notes = [
         f"{topic}: stopped before messages of schema id {', '.join(map(str, sorted(committed.foreign_ids)))}, "
         "which was registered during this load; the next load reads them"
@@ -151,10 +151,10 @@ def _replaced_note(table: str, commit_number: int, partition: int, start: int, e
     )
 
 
-def _topic_loaded(topic: str, committed: TopicCommit, work: TopicWork, one: ReconciledTopic) -> TopicLoaded:
+def _topic_loaded(topic: str, committed: TopicCommit, work: TopicWork, reconciled: ReconciledTopic) -> TopicLoaded:
     before = work.known.load_schema.text if work.known is not None else ""
     data = [file for file in committed.files if file.kind is FileKind.DATA]
-    counts = one.counts
+    counts = reconciled.counts
     return TopicLoaded(
         topic=topic,
         table=committed.table,
@@ -170,7 +170,7 @@ def _topic_loaded(topic: str, committed: TopicCommit, work: TopicWork, one: Reco
         new=work.known is None,
         schema_changed=work.known is not None and committed.load_schema is not None,
         changes=column_changes(before, committed.load_schema.text) if before and committed.load_schema else (),
-        by_reference=one.by_reference,
+        by_reference=reconciled.by_reference,
     )
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from headrace.loader.apply.complete import CompleteUntil
 from headrace.loader.apply.engine import ApplierEngine
 from headrace.loader.apply.other_warehouse import TablesOfOtherWarehouse
-from headrace.loader.build import why_slow
+from headrace.loader.build import missing_core_warnings
 from headrace.loader.commit.cleaning import clean, published_runs
 from headrace.loader.commit.commit import Commit
 from headrace.loader.commit.commit_log import CommitLog, CommitResult
@@ -40,8 +40,8 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class RunSettings:
     """Settings of a run. `task` are the settings of its tasks, except for the staging directory and the time, which
-    each run sets. `topics_only` limits the run to these topics; empty for all. `may_begin` permits the creation of a
-    warehouse although tables have files in another one."""
+    each run sets. `topics_only` limits the run to these topics; empty for all. `allow_new_warehouse` permits the
+    creation of a warehouse although tables have files in another one."""
 
     topics_include: tuple[str, ...]
     topics_exclude: tuple[str, ...]
@@ -49,7 +49,7 @@ class RunSettings:
     plan: PlanSettings
     task: TaskSettings
     topics_only: tuple[str, ...] = ()
-    may_begin: bool = False
+    allow_new_warehouse: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,39 +125,40 @@ def run_load(ports: RunDependencies, settings: RunSettings) -> RunReport:
         ports: the interfaces to brokers, registry, storage and tables.
 
     Raises:
-        EarlierWarehouse: there is no commit yet, a table has its files in another warehouse, and `may_begin` is False.
+        EarlierWarehouse: there is no commit yet, a table has its files in another warehouse, and `allow_new_warehouse`
+            is False.
         LoaderError, KafkaError, OSError: the run failed. All commits stay, including commits of this run, and the next
             run continues.
     """
     started_ms = ports.now_ms()
     logger.info("phase_started phase=catch_up")
-    caught_up = ports.engine.apply_pending()
-    if caught_up.outage is not None:
-        raise caught_up.outage  # reading needs the storage too, and would wait for the same timeouts
+    catch_up = ports.engine.apply_pending()
+    if catch_up.outage is not None:
+        raise catch_up.outage  # reading needs the storage too, and would wait for the same timeouts
     retired = ports.retirement.retire(ports.now_ms())
     plan = plan_load(ports, settings)
     report = RunReport(
         run_id=plan.run_id,
         waiting=plan.waiting,
         problems=plan.problems,
-        notes=(*why_slow(), *plan.notes),
+        notes=(*missing_core_warnings(), *plan.notes),
         registry_outage=plan.registry_outage,
         tasks=len(plan.units),
         imbalance_planned=plan.imbalance,
     )
     if plan.has_changes:
-        if not plan.commit_number and not settings.may_begin:
+        if not plan.commit_number and not settings.allow_new_warehouse:
             ports.tables_of_other_warehouse.refuse(plan.topic_work)
         report = _execute(ports, settings, plan, report, retired)
-        checked = tuple(ports.log.read_state().topics) if ports.tables_are_open() else ()
-        applied = ports.engine.apply_pending(topics_to_compare=checked)
-        report = with_applied(report, applied, caught_up)
+        topics_to_compare = tuple(ports.log.read_state().topics) if ports.tables_are_open() else ()
+        applied = ports.engine.apply_pending(topics_to_compare=topics_to_compare)
+        report = with_applied(report, applied, catch_up)
     else:
-        applied = caught_up
-        report = with_applied(report, caught_up)
+        applied = catch_up
+        report = with_applied(report, catch_up)
     if applied.outage is None:
-        behind = _finish(ports, settings, plan, failed=frozenset(applied.failures))
-        report = dataclasses.replace(report, notes=(*report.notes, *behind))
+        warnings = _finish(ports, settings, plan, failed=frozenset(applied.failures))
+        report = dataclasses.replace(report, notes=(*report.notes, *warnings))
     left = held_back(plan.discovered, ports.log.state)
     return dataclasses.replace(report, held_back=left, duration_ms=max(0, ports.now_ms() - started_ms))
 
@@ -176,7 +177,7 @@ def _finish(
     Returns:
         Warnings.
     """
-    behind = ports.complete_until.update(
+    warnings = ports.complete_until.update(
         ports.log.read_state(), plan.discovered, plan.discovery_start_ms, failed=failed, run_id=plan.run_id
     )
     logger.info("phase_started phase=clean")
@@ -188,7 +189,7 @@ def _finish(
         now_ms=ports.now_ms(),
         age_ms=settings.staging_age_ms,
     )
-    return behind
+    return warnings
 
 
 def _execute(

@@ -89,36 +89,36 @@ def run_work_unit(unit: WorkUnit, new_sink: NewSink = LocalSink, sync: bytes = b
         duration_ms = round((time.monotonic() - started) * 1000)
         return UnitResult(unit.task, tuple(ranges), (), build, duration_ms, error, disk_error)
 
-    def nothing(reason: str) -> list[RangeResult]:
-        return [_nothing(offsets, reason) for offsets in unit.ranges]
+    def empty_results(reason: str) -> list[RangeResult]:
+        return [_empty_result(offsets, reason) for offsets in unit.ranges]
 
     if unit.build and unit.build != build:
         reason = (
             f"task {unit.task} runs {build}, but the driver runs {unit.build}; install the same Headrace and "
             "Python for both"
         )
-        return result(nothing("not read"), error=reason)
+        return result(empty_results("not read"), error=reason)
     staging = f"{unit.settings.staging} on {socket.gethostname()}"
     try:
         task = _Task(unit, new_sink, sync or secrets.token_bytes(SYNC_BYTES))
     except ValueError as error:
         reason = f"task {unit.task} cannot start with {unit.settings.bootstrap_servers}: {error}"
-        return result(nothing(reason), error=reason)
+        return result(empty_results(reason), error=reason)
     except OSError as error:
         reason = f"cannot write to {staging}: {error}"
-        return result(nothing(reason), disk_error=reason)
+        return result(empty_results(reason), disk_error=reason)
     try:
         ranges = [task.run(*pair) for pair in zip_longest(unit.ranges, unit.ranges[1:])]
         return dataclasses.replace(result(ranges), files=task.finish())
     except OSError as error:
         # A file shared by several ranges may be truncated, so none of them counts as read.
         reason = f"cannot write to {staging}: {error}"
-        return result(nothing(reason), disk_error=reason)
+        return result(empty_results(reason), disk_error=reason)
     finally:
         task.close()
 
 
-def _nothing(offsets: OffsetRange, error: str) -> RangeResult:
+def _empty_result(offsets: OffsetRange, error: str) -> RangeResult:
     return RangeResult(dataclasses.replace(offsets, end=offsets.start), RangeCounts(), error=error)
 
 
@@ -139,7 +139,7 @@ class _Task:
         self._unit = unit
         self._settings = unit.settings
         self._core = core_library()
-        self._room = OutputBuffers()
+        self._buffers = OutputBuffers()
         self._new_sink = new_sink
         self._sync = sync
         self._formats: dict[tuple[FileKind, str], ContainerFormat] = {}
@@ -175,25 +175,25 @@ class _Task:
             file_bytes_target=self._settings.file_bytes_target,
         )
 
-    def run(self, offsets: OffsetRange, following: OffsetRange | None = None) -> RangeResult:
+    def run(self, offsets: OffsetRange, next_range: OffsetRange | None = None) -> RangeResult:
         """Reads one offset range and adds its rows to files. Returns the result of the range.
 
         Args:
             offsets: the range.
-            following: the next range. Its first fetch is sent while the last messages of this range are processed; with
-                many small partitions, waiting for fetches would otherwise take as long as the processing.
+            next_range: the next range. Its first fetch is sent while the last messages of this range are processed;
+                with many small partitions, waiting for fetches would otherwise take as long as the processing.
 
         Raises:
             OSError: the files cannot be written.
         """
         topic_partition = offsets.topic_partition
-        where = f"topic {topic_partition.topic} partition {topic_partition.partition}"
+        partition_text = f"topic {topic_partition.topic} partition {topic_partition.partition}"
         try:
             projection = self._projection(topic_partition.topic)
             self._format(FileKind.DATA, topic_partition.topic)  # raises here if the load schema is invalid
         except (AvroSchemaError, KeyError) as error:
             reason = f"the load schema cannot be read, so nothing of this range was read: {error}"
-            return _nothing(offsets, f"{where} offset {offsets.start}: {reason}")
+            return _empty_result(offsets, f"{partition_text} offset {offsets.start}: {reason}")
         rows = RangeRows(
             topic_partition.topic,
             topic_partition.partition,
@@ -201,7 +201,7 @@ class _Task:
             block_bytes=self._settings.block_bytes,
             scratch=self._sink.scratch,
         )
-        tally = ReadProgress(offsets.start)
+        progress = ReadProgress(offsets.start)
         policy = self._unit.topics[topic_partition.topic].policy
         time_partitions = self._time_partitions[topic_partition.topic]
         clamp = None if policy.future_ms_max is None else Clamp(policy.future_ms_max, self._settings.now_ms)
@@ -213,29 +213,31 @@ class _Task:
             compile_suffix(policy.kafka_column, topic_partition.partition),
             self._windows.setdefault(topic_partition.topic, set()),
             clamp,
-            self._through_core(policy, topic_partition.partition, time_partitions, clamp, rows),
+            self._core_conversion(policy, topic_partition.partition, time_partitions, clamp, rows),
         )
 
-        def take(records: Sequence[Record]) -> None:
+        def process(records: Sequence[Record]) -> None:
             messages.convert(records)
             rows.limit_memory()
 
         try:
-            stop = self._read_through(offsets, projection, messages, take, tally, following)
+            stop = self._read_to_stop(offsets, projection, messages, process, progress, next_range)
         except LogChanged as changed:
             rows.drop()
-            return _nothing(offsets, str(changed))
+            return _empty_result(offsets, str(changed))
         except OSError:
             raise
         except Exception as defect:
             # A defect in Headrace must not fail further ranges. The counts so far are discarded.
-            logger.exception("range failed %s offset=%d", where, tally.position)
+            logger.exception("range failed %s offset=%d", partition_text, progress.position)
             rows.drop()
-            return _nothing(offsets, f"{where} offset {tally.position}: {type(defect).__name__}: {defect}")
-        self._keep(offsets, rows)
-        return _range_result(offsets, tally, messages, stop)
+            return _empty_result(
+                offsets, f"{partition_text} offset {progress.position}: {type(defect).__name__}: {defect}"
+            )
+        self._add_to_files(offsets, rows)
+        return _range_result(offsets, progress, messages, stop)
 
-    def _through_core(
+    def _core_conversion(
         self, policy: TopicPolicy, partition: int, time_partitions: TimePartitions, clamp: Clamp | None, rows: RangeRows
     ) -> CoreConversion | None:
         """Returns the converter that uses the C core, for one range; None if the core is not built.
@@ -250,10 +252,12 @@ class _Task:
         if self._core is None:
             return None
         limits = None if clamp is None else (clamp.future_ms_max, clamp.now_ms)
-        made = RowsOfBatches(self._core, self._room, policy.kafka_column, partition, time_partitions.period_ms, limits)
-        return CoreConversion(made, time_partitions.period_ms, rows.add_run)
+        converter = RowsOfBatches(
+            self._core, self._buffers, policy.kafka_column, partition, time_partitions.period_ms, limits
+        )
+        return CoreConversion(converter, time_partitions.period_ms, rows.add_run)
 
-    def _keep(self, offsets: OffsetRange, rows: RangeRows) -> None:
+    def _add_to_files(self, offsets: OffsetRange, rows: RangeRows) -> None:
         """Adds the rows of the range `offsets` to files.
 
         A range can only be committed if the range before it is complete, and a file only if all its ranges are
@@ -263,21 +267,21 @@ class _Task:
         if not offsets.follows_another:
             rows.finish_into(self._files)
             return
-        own = self._new_files(self._new_sink(self._settings.staging, self._unit.task))
+        separate_files = self._new_files(self._new_sink(self._settings.staging, self._unit.task))
         try:
-            rows.finish_into(own)
-            self._finished += own.finish()
+            rows.finish_into(separate_files)
+            self._finished += separate_files.finish()
         finally:
-            own.abandon()
+            separate_files.abandon()
 
-    def _read_through(
+    def _read_to_stop(
         self,
         offsets: OffsetRange,
         projection: TopicProjection,
         messages: RangeMessages,
-        take: Callable[[Sequence[Record]], None],
-        tally: ReadProgress,
-        following: OffsetRange | None,
+        process: Callable[[Sequence[Record]], None],
+        progress: ReadProgress,
+        next_range: OffsetRange | None,
     ) -> _Stop:
         """Reads the range `offsets` to its end, or to a message with an unknown schema, a corrupt batch or a broker
         error. Returns the reason why it stopped.
@@ -285,35 +289,37 @@ class _Task:
         Args:
             projection: the conversions of the topic's messages, by schema id.
             messages: converts the messages and counts them.
-            take: passes records to `messages`.
-            tally: counts the offsets read; updated.
-            following: the next range, which is fetched in advance.
+            process: passes records to `messages`.
+            progress: counts the offsets read; updated.
+            next_range: the next range, which is fetched in advance.
         """
-        fate = self._unit.topics[offsets.topic_partition.topic].policy.corrupt_batches
+        corrupt_batches = self._unit.topics[offsets.topic_partition.topic].policy.corrupt_batches
         try:
-            skip_corrupt = None if fate == FAIL else partial(messages.skip_corrupt, fate)
-            self._read(offsets, take, tally, skip_corrupt, following)
+            skip_corrupt = None if corrupt_batches == FAIL else partial(messages.skip_corrupt, corrupt_batches)
+            self._read(offsets, process, progress, skip_corrupt, next_range)
         except StopBeforeUnknownSchema as stop:
-            return _Stop(unknown_ids=self._ids_from_here_on(offsets, projection, tally.position, stop.schema_id))
+            return _Stop(unknown_ids=self._find_unknown_ids(offsets, projection, progress.position, stop.schema_id))
         except LogChanged:
             raise
         except CorruptBatch as error:
             next_offset = -1 if error.next_offset is None else error.next_offset
-            return _Stop(str(error), corrupt=CorruptBatchStop(tally.position, next_offset))
+            return _Stop(str(error), corrupt=CorruptBatchStop(progress.position, next_offset))
         except KafkaError as error:
             topic_partition = offsets.topic_partition
-            where = f"topic {topic_partition.topic} partition {topic_partition.partition}"
-            said = str(error)
-            return _Stop(said if where in said else f"{where} offset {tally.position}: {said}")
+            partition_text = f"topic {topic_partition.topic} partition {topic_partition.partition}"
+            message = str(error)
+            return _Stop(
+                message if partition_text in message else f"{partition_text} offset {progress.position}: {message}"
+            )
         return _Stop()
 
     def _read(
         self,
         offsets: OffsetRange,
-        take: Callable[[Sequence[Record]], None],
-        tally: ReadProgress,
+        process: Callable[[Sequence[Record]], None],
+        progress: ReadProgress,
         skip_corrupt: Callable[[CorruptSpan], SkippedOffsets] | None = None,
-        following: OffsetRange | None = None,
+        next_range: OffsetRange | None = None,
     ) -> None:
         def fetch(offset: int, bytes_max: int | None = None, /) -> FetchSlice:
             return self._cluster.fetch(
@@ -330,9 +336,9 @@ class _Task:
             skip_corrupt=skip_corrupt,
             record_parser=None if self._core is None else RecordColumns(self._core),
             prefetch=partial(self._fetch_ahead, offsets),
-            fetch_following=None if following is None else partial(self._fetch_ahead, following, following.start),
+            fetch_following=None if next_range is None else partial(self._fetch_ahead, next_range, next_range.start),
         )
-        read_range(fetch, offsets, take, tally, options)
+        read_range(fetch, offsets, process, progress, options)
 
     def _fetch_ahead(self, offsets: OffsetRange, position: int) -> None:
         self._cluster.prefetch(
@@ -343,7 +349,7 @@ class _Task:
             leader_epoch=offsets.leader_epoch,
         )
 
-    def _ids_from_here_on(
+    def _find_unknown_ids(
         self, offsets: OffsetRange, projection: TopicProjection, position: int, first: int
     ) -> tuple[int, ...]:
         """Returns the schema ids that the plan does not know, of the messages from `position` on in the range
@@ -354,11 +360,11 @@ class _Task:
             projection: has the schemas that the plan knows.
             first: the unknown id at this position, which stopped the range.
         """
-        ahead = ReadProgress(position)
-        ids = UnknownIds(first, projection, ahead, ids_max=UNKNOWN_IDS_MAX, bytes_max=LOOK_AHEAD_BYTES_MAX)
+        progress = ReadProgress(position)
+        ids = UnknownIds(first, projection, progress, ids_max=UNKNOWN_IDS_MAX, bytes_max=LOOK_AHEAD_BYTES_MAX)
         # If the Kafka error persists, the next read raises it again.
         with contextlib.suppress(LookAheadLimitReached, KafkaError):
-            self._read(offsets, ids.collect, ahead)
+            self._read(offsets, ids.collect, progress)
         return ids.found
 
     def _projection(self, topic: str) -> TopicProjection:
@@ -378,30 +384,30 @@ class _Task:
         return found
 
 
-def _range_result(offsets: OffsetRange, tally: ReadProgress, messages: RangeMessages, stop: _Stop) -> RangeResult:
+def _range_result(offsets: OffsetRange, progress: ReadProgress, messages: RangeMessages, stop: _Stop) -> RangeResult:
     counts = RangeCounts(
         records=messages.written,
         tombstones=messages.tombstones,
-        control=tally.control,
-        aborted=tally.aborted,
-        gaps=tally.gap_offsets,
+        control=progress.control,
+        aborted=progress.aborted,
+        gaps=progress.gap_offsets,
         quarantined=messages.quarantined,
-        corrupt=tally.corrupt,
+        corrupt=progress.corrupt,
     )
-    done = dataclasses.replace(offsets, end=tally.position)
+    done = dataclasses.replace(offsets, end=progress.position)
     assert counts.total == done.end - done.start, f"{counts} do not add up to {done}"
     return RangeResult(
         done=done,
         counts=counts,
-        gaps=tuple(tally.gaps),
+        gaps=tuple(progress.gaps),
         audit=messages.audit(),
         time_sources=dict(messages.time_sources),
-        bytes_read=tally.bytes_read,
+        bytes_read=progress.bytes_read,
         error=stop.error,
         unknown_ids=stop.unknown_ids,
         implausible_times=messages.implausible_times(),
-        epochs=tally.epochs.below(done.end),
-        skipped=tuple(tally.skipped),
+        epochs=progress.epochs.below(done.end),
+        skipped=tuple(progress.skipped),
         corrupt_stop=stop.corrupt,
         by_reference=messages.by_reference,
     )

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from headrace.kafka_wire.security import UNSECURED, KafkaSecurity
 from headrace.kafka_wire.topic_partition import TopicPartition
-from headrace.loader.epochs import NOTHING_READ, ReadEpochs
+from headrace.loader.epochs import NO_EPOCHS, ReadEpochs
 from headrace.loader.load_schema import StoredRoute
 from headrace.loader.policy import TopicPolicy
 
@@ -234,7 +234,7 @@ class RangeResult:
     error: str = ""
     unknown_ids: tuple[int, ...] = ()
     implausible_times: tuple[ImplausibleTimeCount, ...] = ()
-    epochs: ReadEpochs = NOTHING_READ
+    epochs: ReadEpochs = NO_EPOCHS
     skipped: tuple[SkippedOffsets, ...] = ()
     corrupt_stop: CorruptBatchStop | None = None
     by_reference: int = field(default=0, compare=False)

@@ -275,7 +275,7 @@ def open_load(
     *,
     is_dry: bool = False,
     only: Sequence[str] = (),
-    may_begin: bool = False,
+    allow_new_warehouse: bool = False,
     session: LoadSession | None = None,
 ) -> Iterator[Load]:
     """Yields everything that a load or a rewrite uses, as a `Load`. At the end, closes the connections to brokers and
@@ -286,7 +286,7 @@ def open_load(
         output: stream for the statements of an executor that only prints.
         is_dry: whether the load will only be planned.
         only: names of the topics to load; empty for all.
-        may_begin: whether the load may start an empty warehouse although the tables have files in another one.
+        allow_new_warehouse: whether the load may start an empty warehouse although the tables have files in another one.
         session: a Spark session that consecutive loads share; None if this load opens its own.
     """
     with ExitStack() as stack:
@@ -319,7 +319,7 @@ def open_load(
                 retirement=Retirement(log, chain.index, storage.files, chain.partitions),
                 tables_of_other_warehouse=TablesOfOtherWarehouse(spark.executor, storage.files, settings.hive.database),
             ),
-            dataclasses.replace(run_settings(settings), topics_only=tuple(only), may_begin=may_begin),
+            dataclasses.replace(run_settings(settings), topics_only=tuple(only), allow_new_warehouse=allow_new_warehouse),
             RewritePorts(
                 log=log,
                 staging=storage.staging,

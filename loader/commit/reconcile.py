@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, fields
 from headrace.audit.count import HASH
 from headrace.audit.window import SCATTERED_MS, WINDOWS_MAX
 from headrace.loader.commit.commit import CommittedFile, CommittedRange, CountSeries, WindowCount
-from headrace.loader.epochs import NOTHING_READ, ReadEpochs
+from headrace.loader.epochs import NO_EPOCHS, ReadEpochs
 from headrace.loader.plan.ranges import BROKER_REMEDY, PlannedRange, TopicRanges
 from headrace.loader.project.topic_projection import FUTURE_TIME, NULL_TIME, OUT_OF_RANGE_TIME, RECORD_TIME
 from headrace.loader.work_unit import (
@@ -304,7 +304,7 @@ def _committed_range(planned: PlannedRange, pieces: Sequence[_Piece]) -> Committ
         counts=sum_counts(piece.result.counts for piece in pieces),
         gaps=tuple(gaps),
         bytes_read=sum(piece.result.bytes_read for piece in pieces),
-        epochs=functools.reduce(ReadEpochs.then, (piece.result.epochs for piece in pieces), NOTHING_READ),
+        epochs=functools.reduce(ReadEpochs.followed_by, (piece.result.epochs for piece in pieces), NO_EPOCHS),
         diverged_at=planned.diverged_at,
         incarnation=planned.incarnation,
         skipped=tuple(one for piece in pieces for one in piece.result.skipped),

@@ -26,7 +26,7 @@ from headrace.kafka_wire.record_batch import (
     read_batch,
     split_batches,
 )
-from headrace.loader.epochs import NOTHING_READ, ReadEpochs
+from headrace.loader.epochs import NO_EPOCHS, ReadEpochs
 from headrace.loader.read.batch_neighbors import LOOKAHEAD_BYTES, BatchNeighbors, CorruptSpan, Fetch
 from headrace.loader.work_unit import OffsetRange, SkippedOffsets
 
@@ -61,7 +61,7 @@ class ReadProgress:
     gaps: list[tuple[int, int]] = field(default_factory=list)
     skipped: list[SkippedOffsets] = field(default_factory=list)
     bytes_read: int = 0
-    epochs: ReadEpochs = NOTHING_READ
+    epochs: ReadEpochs = NO_EPOCHS
     _mark: tuple[int, int, list[tuple[int, int]]] = (0, 0, [])
     _marked: Sequence[Record] = ()
 
@@ -82,7 +82,7 @@ class ReadProgress:
         last = self.epochs.starts[-1][0] if self.epochs.starts else 0
         if batch.leader_epoch >= last:
             read = ReadEpochs(((batch.leader_epoch, self.position),), min(batch.next_offset, end))
-            self.epochs = self.epochs.then(read)
+            self.epochs = self.epochs.followed_by(read)
 
     @property
     def corrupt(self) -> int:

@@ -15,6 +15,6 @@ def no_note_on_the_missing_core(monkeypatch: pytest.MonkeyPatch) -> None:
     that removes the core gives another reason, whose note stays."""
     if NOT_BUILT:
         monkeypatch.setattr(
-            "headrace.loader.run.why_slow",
-            lambda: () if avro_codec.missing_core_reason() == NOT_BUILT else build.why_slow(),
+            "headrace.loader.run.missing_core_warnings",
+            lambda: () if avro_codec.missing_core_reason() == NOT_BUILT else build.missing_core_warnings(),
         )

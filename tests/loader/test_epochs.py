@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.loader.epochs import NOTHING_READ, STARTS_MAX, ReadEpochs
+from headrace.loader.epochs import NO_EPOCHS, STARTS_MAX, ReadEpochs
 
 BATCHES = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(1, 4)), max_size=STARTS_MAX).map(
     lambda rows: [(sum(rise for rise, _, _ in rows[: at + 1]), gap, width) for at, (_, gap, width) in enumerate(rows)]
@@ -14,10 +14,10 @@ BATCHES = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(1
 
 
 def read(batches: list[tuple[int, int, int]], position: int) -> tuple[ReadEpochs, int]:
-    found = NOTHING_READ
+    found = NO_EPOCHS
     for epoch, gap, width in batches:
         end = position + gap + width
-        found = found.then(ReadEpochs(((epoch, position),), end))
+        found = found.followed_by(ReadEpochs(((epoch, position),), end))
         position = end
     return found, position
 
@@ -27,21 +27,21 @@ def test_epochs_of_pieces_add_up_to_those_of_the_range(batches: list[tuple[int, 
     whole, _ = read(batches, 5)
     first, position = read(batches[:cut], 5)
     rest, _ = read(batches[cut:], position)
-    assert first.then(rest) == whole
+    assert first.followed_by(rest) == whole
     assert [epoch for epoch, _ in whole.starts] == sorted({epoch for epoch, _, _ in batches})
 
 
 def test_an_epoch_begins_where_the_batches_before_it_ended() -> None:
     first = ReadEpochs(((3, 0),), 60)
-    assert first.then(ReadEpochs(((4, 100), (6, 120)), 130)) == ReadEpochs(((3, 0), (4, 60), (6, 120)), 130)
-    assert first.then(ReadEpochs(((3, 100), (6, 120)), 130)) == ReadEpochs(((3, 0), (6, 120)), 130)
-    assert first.then(NOTHING_READ) == first
-    assert NOTHING_READ.then(first) == first
+    assert first.followed_by(ReadEpochs(((4, 100), (6, 120)), 130)) == ReadEpochs(((3, 0), (4, 60), (6, 120)), 130)
+    assert first.followed_by(ReadEpochs(((3, 100), (6, 120)), 130)) == ReadEpochs(((3, 0), (6, 120)), 130)
+    assert first.followed_by(NO_EPOCHS) == first
+    assert NO_EPOCHS.followed_by(first) == first
 
 
 def test_newer_epochs_come_first_each_with_its_end() -> None:
     assert ReadEpochs(((3, 0), (4, 60), (6, 120)), 130).newest_first() == [(6, 130), (4, 120), (3, 60)]
-    assert NOTHING_READ.newest_first() == []
+    assert NO_EPOCHS.newest_first() == []
 
 
 def test_truncation_drops_epochs_above_an_offset() -> None:
@@ -49,11 +49,11 @@ def test_truncation_drops_epochs_above_an_offset() -> None:
     assert read_epochs.below(200) == read_epochs
     assert read_epochs.below(61) == ReadEpochs(((3, 10), (4, 60)), 61)
     assert read_epochs.below(60) == ReadEpochs(((3, 10),), 60)
-    assert read_epochs.below(10) == NOTHING_READ
+    assert read_epochs.below(10) == NO_EPOCHS
 
 
 def test_number_of_stored_epochs_is_limited() -> None:
-    found = NOTHING_READ
+    found = NO_EPOCHS
     for epoch in range(100):
-        found = found.then(ReadEpochs(((epoch, epoch),), epoch + 1))
+        found = found.followed_by(ReadEpochs(((epoch, epoch),), epoch + 1))
     assert found.starts == tuple((epoch, epoch) for epoch in range(100 - STARTS_MAX, 100))

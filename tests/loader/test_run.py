@@ -96,7 +96,7 @@ def test_new_warehouse_is_refused_if_a_table_has_files_in_another_warehouse(worl
     with pytest.raises(EarlierWarehouse, match=r"file:///srv/first/orders\b.*\b2\b") as refused:
         load(world)
     assert refused.value.topics == ["orders", "sales"]
-    assert load(world, may_begin=True).commit_number == 1
+    assert load(world, allow_new_warehouse=True).commit_number == 1
 
 
 @pytest.mark.parametrize("case", ["same warehouse", "of another topic", "no metastore"])

@@ -18,7 +18,7 @@ from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.commit.commit import Commit, CommittedRange
 from headrace.loader.commit.conflict import Conflict, ConflictRule, find_conflict
 from headrace.loader.commit.state import EMPTY, LoaderState, fold
-from headrace.loader.epochs import NOTHING_READ, ReadEpochs
+from headrace.loader.epochs import NO_EPOCHS, ReadEpochs
 from headrace.loader.plan.discover import DiscoveredTopic, PartitionOffsets
 from headrace.loader.plan.divergence import SuspectPartition, is_suspect, shared_ends
 from headrace.loader.plan.ranges import PlannedRange, topic_ranges
@@ -68,9 +68,9 @@ class Leader(NamedTuple):
 
 
 def commit_of(read: Read, commit_number: int) -> Commit:
-    planned, epochs = read.planned, NOTHING_READ
+    planned, epochs = read.planned, NO_EPOCHS
     for offset, epoch in enumerate(read.messages, start=planned.start):
-        epochs = epochs.then(ReadEpochs(((epoch, offset),), offset + 1))
+        epochs = epochs.followed_by(ReadEpochs(((epoch, offset),), offset + 1))
     committed = CommittedRange(
         partition=0,
         previous=planned.previous,
@@ -91,7 +91,7 @@ def commit_of(read: Read, commit_number: int) -> Commit:
 def state_after(committed: tuple[Read, ...]) -> LoaderState:
     if not committed:
         return EMPTY
-    return fold(state_after(committed[:-1]), commit_of(committed[-1], len(committed)).at(len(committed)))
+    return fold(state_after(committed[:-1]), commit_of(committed[-1], len(committed)).with_number(len(committed)))
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headrace.kafka_wire.cluster import EpochEnd, EpochEndLookup, EpochQuery
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.commit.state import PartitionState
-from headrace.loader.epochs import NOTHING_READ, ReadEpochs
+from headrace.loader.epochs import NO_EPOCHS, ReadEpochs
 from headrace.loader.plan.divergence import SuspectPartition, is_suspect, shared_ends
 
 TP = TopicPartition("orders", 3)
@@ -53,9 +53,9 @@ def shared(leader: Leader, state: PartitionState, leader_epoch: int = 99) -> int
 
 
 def read_of(log: list[int], end: int) -> ReadEpochs:
-    found = NOTHING_READ
+    found = NO_EPOCHS
     for offset, epoch in enumerate(log[:end]):
-        found = found.then(ReadEpochs(((epoch, offset),), offset + 1))
+        found = found.followed_by(ReadEpochs(((epoch, offset),), offset + 1))
     return found
 
 
@@ -103,9 +103,9 @@ def test_divergence_of_a_compacted_log_skips_no_message(
     left = data.draw(st.sets(st.sampled_from(range(len(before))), min_size=1) if before else st.just({0}))
     if not before:
         return
-    found, position = NOTHING_READ, 0
+    found, position = NO_EPOCHS, 0
     for offset in sorted(left):
-        found = found.then(ReadEpochs(((before[offset], position),), offset + 1))
+        found = found.followed_by(ReadEpochs(((before[offset], position),), offset + 1))
         position = offset + 1
     state = known(found, len(before), epoch_before)
     if not is_suspect(state, epoch_now, 0, len(now)):
@@ -148,11 +148,11 @@ def test_no_epoch_is_requested_after_retention_deleted_the_read_offsets() -> Non
 def test_epochs_are_requested_only_after_a_new_leader_epoch_or_for_a_short_log(
     leader_epoch: int, end: int, suspected: bool
 ) -> None:
-    assert is_suspect(known(NOTHING_READ, 100, 3), leader_epoch, 0, end) is suspected
+    assert is_suspect(known(NO_EPOCHS, 100, 3), leader_epoch, 0, end) is suspected
 
 
 def test_without_read_epochs_the_leader_epoch_is_used() -> None:
-    state = known(NOTHING_READ, 100, 3)
+    state = known(NO_EPOCHS, 100, 3)
     assert shared(Leader([3] * 80 + [4] * 70, 4), state) == 80
     assert shared(Leader([2] * 120 + [4] * 9, 4), state) == 100
     assert shared(Leader([1] * 150, 1), state) == 0, "the broker does not know epoch 3"
@@ -194,5 +194,5 @@ def test_unavailable_epoch_ends_are_left_out() -> None:
     )
     refused = shared_ends(FixedResponse(EpochEndLookup({}, {TP: "fenced"})), suspects)
     assert (refused.offsets, refused.errors) == ({}, {TP: "fenced"})
-    no_epochs = {TP: SuspectPartition(known(NOTHING_READ, 5, -1), -1)}
+    no_epochs = {TP: SuspectPartition(known(NO_EPOCHS, 5, -1), -1)}
     assert shared_ends(Leader([], 0), no_epochs).offsets == {}

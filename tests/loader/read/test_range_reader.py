@@ -14,7 +14,7 @@ from headrace.kafka_wire.cluster import AbortedTransaction, FetchSlice
 from headrace.kafka_wire.errors import CorruptBatch, KafkaUnavailable, MisplacedBatch, OffsetOutOfRange
 from headrace.kafka_wire.record_batch import NO_HEADERS, Record, parse_headers
 from headrace.kafka_wire.topic_partition import TopicPartition
-from headrace.loader.epochs import NOTHING_READ, ReadEpochs
+from headrace.loader.epochs import NO_EPOCHS, ReadEpochs
 from headrace.loader.read import range_reader
 from headrace.loader.read.batch_neighbors import CorruptSpan, Fetch
 from headrace.loader.read.range_reader import ReadOptions, ReadProgress, StopBefore, read_range
@@ -506,7 +506,7 @@ def epochs_read(*epochs: int, start: int = 0, end: int = 50, leader_epoch: int =
 def test_epochs_of_batches_are_returned_with_their_start_offsets() -> None:
     assert epochs_read(*[2] * 3, *[5] * 7) == ReadEpochs(((2, 0), (5, 15)), 50)
     assert epochs_read(*[2] * 3, *[5] * 7, start=7, end=18) == ReadEpochs(((2, 7), (5, 15)), 18)
-    assert epochs_read(*[-1] * 10) == NOTHING_READ
+    assert epochs_read(*[-1] * 10) == NO_EPOCHS
     assert epochs_read(*[0] * 10) == ReadEpochs(((0, 0),), 50)
 
 

@@ -43,7 +43,7 @@ from headrace.loader.apply.other_warehouse import TablesOfOtherWarehouse
 from headrace.loader.apply.schema import TableSettings
 from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.state import TopicState
-from headrace.loader.epochs import NOTHING_READ, ReadEpochs
+from headrace.loader.epochs import NO_EPOCHS, ReadEpochs
 from headrace.loader.inspect.latest_view import latest_view, newest_id
 from headrace.loader.load_schema import table_schema
 from headrace.loader.plan.load_plan import PlanSettings
@@ -123,7 +123,7 @@ class FakeTopic:
         """Returns the leader epochs of the messages with the offsets `[start, end)`, as if each message were a
         batch."""
         if start >= end:
-            return NOTHING_READ
+            return NO_EPOCHS
         starts = self.starts.get(partition, [(0, 0)])
         inside = [(epoch, max(first, start)) for epoch, first in starts if first < end]
         before = max(at for at, (_, first) in enumerate(inside) if first <= start)
