@@ -287,13 +287,13 @@ RULES: Mapping[str, tuple[str, Callable[..., Any], str, str]] = {
     "the partition is repaired before files are deleted": (
         LOAD_AND_COMPACT,
         Retirement._retire_topic,
-        "self._mend_partitions(topic, committed, state)",
+        "self._repair_partitions(topic, committed, state)",
         "pass",
     ),
     "files are deleted only after all appliers": (
         PAUSED_A_DAY,
-        Retirement._retire_slot,
-        "if not all(self._is_passed(topic, commit_number) for topic in topics):",
+        Retirement._retire_commit,
+        "if not all(self._is_applied(topic, commit_number) for topic in topics):",
         "if False:",
     ),
 }
