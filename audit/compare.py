@@ -79,10 +79,10 @@ def _producer_to_log(facts: WindowFacts, context: TopicContext) -> TierCompariso
 
 def _compare_with_log(facts: WindowFacts, acknowledged: Count, stored: Count, context: TopicContext) -> TierComparison:
     offsets = context.offsets
-    unsure = max(facts.sent - acknowledged.count, 0)
+    unacknowledged = max(facts.sent - acknowledged.count, 0)
     missing = acknowledged.count - stored.count
     if missing > 0:
-        where = (
+        location = (
             f"offsets that no load counted: {ranges_text(offsets.holes)}"
             if offsets.holes
             else "the counted offsets have no gap: the messages are not loaded yet, or the log lost them"
@@ -90,10 +90,10 @@ def _compare_with_log(facts: WindowFacts, acknowledged: Count, stored: Count, co
         return TierComparison(
             AuditVerdict.MISSING,
             f"{missing:,} of {count_text(acknowledged.count, 'message')} that brokers acknowledged are missing in "
-            f"the log ({where})",
+            f"the log ({location})",
             -missing,
         )
-    if -missing > unsure:
+    if -missing > unacknowledged:
         if offsets.overlaps:
             verdict, cause = AuditVerdict.EXTRA, f"offsets counted twice: {ranges_text(offsets.overlaps)}"
         elif context.all_producers_count:
@@ -110,9 +110,9 @@ def _compare_with_log(facts: WindowFacts, acknowledged: Count, stored: Count, co
             verdict,
             f"the log holds {count_text(stored.count, 'message')} and producers sent "
             f"{max(facts.sent, acknowledged.count):,} ({cause})",
-            -missing - unsure,
+            -missing - unacknowledged,
         )
-    if missing == 0 and stored.differs_from(acknowledged) and unsure == 0:
+    if missing == 0 and stored.differs_from(acknowledged) and unacknowledged == 0:
         return TierComparison(
             AuditVerdict.MISMATCH,
             f"the log holds {count_text(stored.count, 'message')} as acknowledged, but with other content: "
@@ -151,11 +151,11 @@ def compare_log_with_tables(facts: WindowFacts, context: TopicContext) -> TierCo
             AuditVerdict.MISSING, f"{missing:,} of {count_text(stored.count, 'message')} read are in no row", -missing
         )
     if loaded.count > stored.count:
-        more = loaded.count - stored.count
+        extra = loaded.count - stored.count
         return TierComparison(
             AuditVerdict.EXTRA,
             f"{count_text(loaded.count, 'row')} written for {count_text(stored.count, 'message')} read",
-            more,
+            extra,
         )
     if loaded.differs_from(stored):
         return TierComparison(
@@ -211,12 +211,12 @@ def _combine_verdicts(first: AuditVerdict, second: AuditVerdict) -> AuditVerdict
 def _complete_sentence(facts: WindowFacts) -> str:
     if facts.acknowledged is None:
         return "all messages read from the log were loaded; no producer counted"
-    unsure = facts.sent - facts.acknowledged.count
-    if unsure > 0:
+    unacknowledged = facts.sent - facts.acknowledged.count
+    if unacknowledged > 0:
         arrived = (facts.stored.count if facts.stored else 0) - facts.acknowledged.count
-        why = "a producer crashed" if facts.crashed else "sends failed or are in flight"
-        unacknowledged = f"of {count_text(unsure, 'message')} not acknowledged ({why}), {arrived:,} arrived"
-        return f"all acknowledged messages were loaded; {unacknowledged}"
+        reason = "a producer crashed" if facts.crashed else "sends failed or are in flight"
+        arrivals_text = f"of {count_text(unacknowledged, 'message')} not acknowledged ({reason}), {arrived:,} arrived"
+        return f"all acknowledged messages were loaded; {arrivals_text}"
     return "every tier counted the same messages"
 
 
@@ -226,9 +226,9 @@ def _latency_ms(facts: WindowFacts) -> int | None:
         return None
     begin_ms = max(facts.window_end_ms, facts.acknowledged.last_ms if facts.acknowledged else 0)
     loaded = 0
-    share, whole = COMPLETE_SHARE
+    numerator, denominator = COMPLETE_SHARE
     for emitted_at_ms, count in facts.loads:
         loaded += count
-        if loaded * whole >= expected.count * share:
+        if loaded * denominator >= expected.count * numerator:
             return max(0, emitted_at_ms - begin_ms)
     return None

@@ -38,18 +38,18 @@ def check_offsets(ranges: Iterable[tuple[int, int, int]], skipped: Iterable[tupl
     """
     holes: list[tuple[int, int, int]] = []
     overlaps: list[tuple[int, int, int]] = []
-    reached: dict[int, int] = {}
+    ends: dict[int, int] = {}
     for partition, start, end in sorted(set(ranges)):
-        before = reached.get(partition)
-        if before is not None and start > before:
-            holes.append((partition, before, start))
-        elif before is not None and start < before:
-            overlaps.append((partition, start, min(before, end)))
-        reached[partition] = end if before is None else max(before, end)
+        previous_end = ends.get(partition)
+        if previous_end is not None and start > previous_end:
+            holes.append((partition, previous_end, start))
+        elif previous_end is not None and start < previous_end:
+            overlaps.append((partition, start, min(previous_end, end)))
+        ends[partition] = end if previous_end is None else max(previous_end, end)
     return OffsetCheck(tuple(holes), tuple(overlaps), tuple(sorted(set(skipped))))
 
 
-def ranges_text(ranges: tuple[tuple[int, int, int], ...], most: int = 3) -> str:
-    """Returns the first `most` ranges as text, such as `partition 0 [10, 20)`, and the number of further ones."""
-    shown = ", ".join(f"partition {partition} [{start}, {end})" for partition, start, end in ranges[:most])
-    return shown + (f" and {len(ranges) - most} more" if len(ranges) > most else "")
+def ranges_text(ranges: tuple[tuple[int, int, int], ...], ranges_max: int = 3) -> str:
+    """Returns the first `ranges_max` ranges as text, such as `partition 0 [10, 20)`, and the number of further ones."""
+    shown = ", ".join(f"partition {partition} [{start}, {end})" for partition, start, end in ranges[:ranges_max])
+    return shown + (f" and {len(ranges) - ranges_max} more" if len(ranges) > ranges_max else "")

@@ -174,15 +174,15 @@ class ProducerCounter:
     def acknowledge(self, tickets: Iterable[Ticket]) -> None:
         """Counts messages that the brokers acknowledged; `tickets` are the results of `count_sent`."""
         with self._lock:
-            touched: set[OpenRow] = set()
+            changed_rows: set[OpenRow] = set()
             for row, size, fingerprint in tickets:
                 if row.is_taken:
                     row = self._open_row(row.topic, row.start_ms)
-                touched.add(row)
+                changed_rows.add(row)
                 row.count += 1
                 row.bytes += size
                 row.fingerprint += fingerprint
-            for row in touched:
+            for row in changed_rows:
                 row.fingerprint &= FINGERPRINT_MASK
                 if row.slot >= 0 and self._spool is not None:
                     self._spool.set_counts(row.slot, row.count, row.bytes, row.fingerprint)
@@ -232,7 +232,7 @@ class ProducerCounter:
                 audit_row = self._audit_row(row, now_ms)
                 self._publishing[audit_row.id] = row.slot
                 rows.append(audit_row)
-            self._forget_windows(now_ms)
+            self._prune_windows(now_ms)
             return rows
 
     def mark_published(self, row_id: str) -> None:
@@ -272,7 +272,7 @@ class ProducerCounter:
             windows.add(start_ms)
         return start_ms
 
-    def _forget_windows(self, now_ms: int) -> None:
+    def _prune_windows(self, now_ms: int) -> None:
         """Clears the set of windows that `WINDOWS_MAX` limits, except for windows with a running count. Does nothing if
         the set was cleared less than `WINDOWS_RETENTION_MS` before `now_ms`, the current time."""
         since_ms = self._windows_since_ms

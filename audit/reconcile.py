@@ -164,8 +164,8 @@ def _explain_by_skipped_offsets(windows: tuple[WindowResult, ...], context: Topi
     missing = -sum(window.difference for window in incomplete)
     if not incomplete or missing > offsets.skipped_count:
         return windows
-    why = f"commits skipped {count_text(offsets.skipped_count, 'offset')}: {ranges_text(offsets.skipped)}"
-    explained = {id(window): _override(window, AuditVerdict.SKIPPED, why) for window in incomplete}
+    reason = f"commits skipped {count_text(offsets.skipped_count, 'offset')}: {ranges_text(offsets.skipped)}"
+    explained = {id(window): _override(window, AuditVerdict.SKIPPED, reason) for window in incomplete}
     return tuple(explained.get(id(window), window) for window in windows)
 
 
@@ -175,13 +175,13 @@ def _apply_policy(windows: tuple[WindowResult, ...], policy: FindingPolicy, now_
     for window in windows:
         key = (window.facts.topic, window.facts.window_start_ms, window.verdict, window.difference)
         if key in accepted:
-            one = accepted[key]
-            when = f"accepted {time_text(one.accepted_at_ms)} by {one.accepted_by}"
-            window = replace(window, verdict=AuditVerdict.ACCEPTED, sentence=f"{window.sentence}; {when}: {one.reason}")
+            acceptance = accepted[key]
+            reason = f"accepted {time_text(acceptance.accepted_at_ms)} by {acceptance.accepted_by}: {acceptance.reason}"
+            window = replace(window, verdict=AuditVerdict.ACCEPTED, sentence=f"{window.sentence}; {reason}")
         elif window.verdict in EXPIRABLE and _has_expired(window.facts, policy.findings_ttl_ms, now_ms):
             since = time_text(window.facts.last_counted_ms)
-            why = f"{window.verdict}, but nothing was counted for it since {since}"
-            window = replace(window, verdict=AuditVerdict.PAST, sentence=f"{window.sentence}; {why}")
+            reason = f"{window.verdict}, but nothing was counted for it since {since}"
+            window = replace(window, verdict=AuditVerdict.PAST, sentence=f"{window.sentence}; {reason}")
         found.append(window)
     return tuple(found)
 
@@ -193,9 +193,9 @@ def _has_expired(facts: WindowFacts, findings_ttl_ms: int | None, now_ms: int) -
 def _untracked_count(windows: Sequence[WindowResult]) -> int:
     """Returns how many messages in the log of a topic come from producers that publish no audit counts. `windows` are
     the topic's windows of the result, with their verdicts."""
-    more = sum(window.difference for window in windows if window.verdict is AuditVerdict.UNTRACKED)
-    separate = [window.facts.stored for window in windows if window.facts.acknowledged is None]
-    return more + sum(stored.count for stored in separate if stored is not None)
+    untracked = sum(window.difference for window in windows if window.verdict is AuditVerdict.UNTRACKED)
+    uncounted = [window.facts.stored for window in windows if window.facts.acknowledged is None]
+    return untracked + sum(stored.count for stored in uncounted if stored is not None)
 
 
 def _split_scattered(
@@ -216,11 +216,11 @@ def _split_scattered(
     scattered = [window for window in facts if window.window_start_ms == SCATTERED_MS]
     if not scattered or all(window.acknowledged is None for window in facts):
         return (), tuple(facts)
-    moved = [
+    differing = [
         window for window in facts if window.has_end and not _is_equal(window) and window.last_counted_ms <= before_ms
     ]
-    left = {id(window) for window in (*scattered, *moved)}
-    return (*scattered, *moved), tuple(window for window in facts if id(window) not in left)
+    pooled_ids = {id(window) for window in (*scattered, *differing)}
+    return (*scattered, *differing), tuple(window for window in facts if id(window) not in pooled_ids)
 
 
 def _is_equal(facts: WindowFacts) -> bool:
@@ -254,16 +254,16 @@ def _reconcile_pooled(
     result = reconcile_window(total, context, now_ms=now_ms, grace_ms=grace_ms)
     if result.verdict in FINDINGS | {AuditVerdict.UNTRACKED} and compare_log_with_tables(total, context) is EQUAL:
         untracked = sum(window.acknowledged is None for window in facts if window.has_end)
-        if _is_under_way(total, result, separate, now_ms - grace_ms):
+        if _may_resolve(total, result, separate, now_ms - grace_ms):
             result = _override(result, AuditVerdict.PENDING, IN_FLIGHT)
         elif untracked and result.verdict is not AuditVerdict.MISSING:
-            why = f"in {count_text(untracked, 'window')} no producer counted, so missing messages cannot be detected"
-            result = _override(result, AuditVerdict.UNKNOWN, why)
+            reason = f"in {count_text(untracked, 'window')} no producer counted, so missing messages cannot be detected"
+            result = _override(result, AuditVerdict.UNKNOWN, reason)
     note = f"sum of {count_text(len(facts), 'window')}, because a tier found times in more than {WINDOWS_MAX:,} windows"
     return replace(result, sentence=f"{result.sentence} ({note})")
 
 
-def _is_under_way(total: WindowFacts, result: WindowResult, separate: Sequence[WindowFacts], before_ms: int) -> bool:
+def _may_resolve(total: WindowFacts, result: WindowResult, separate: Sequence[WindowFacts], before_ms: int) -> bool:
     """Returns whether the difference of a sum of windows may disappear once all counts have arrived. Two causes are
     possible: messages are in flight, or other windows of the topic have the opposite difference.
 
@@ -273,11 +273,11 @@ def _is_under_way(total: WindowFacts, result: WindowResult, separate: Sequence[W
         separate: the topic's windows that are not part of the sum.
         before_ms: messages that producers counted after this time may still arrive in the log.
     """
-    more = [_excess_in_log(window) for window in separate if window.has_end]
+    excess = [_excess_in_log(window) for window in separate if window.has_end]
     if result.verdict is AuditVerdict.MISSING:
-        return -result.difference <= counted_after(total, before_ms) + sum(count for count in more if count > 0)
+        return -result.difference <= counted_after(total, before_ms) + sum(count for count in excess if count > 0)
     if result.verdict in (AuditVerdict.EXTRA, AuditVerdict.UNTRACKED):
-        return result.difference <= -sum(count for count in more if count < 0)
+        return result.difference <= -sum(count for count in excess if count < 0)
     return any(not _is_equal(window) for window in separate if window.has_end)
 
 
@@ -287,8 +287,8 @@ def _excess_in_log(facts: WindowFacts) -> int:
     return (stored.count if stored else 0) - (acknowledged.count if acknowledged else 0)
 
 
-def _override(result: WindowResult, verdict: AuditVerdict, why: str) -> WindowResult:
-    return replace(result, verdict=verdict, difference=0, sentence=f"{result.sentence}; {why}")
+def _override(result: WindowResult, verdict: AuditVerdict, reason: str) -> WindowResult:
+    return replace(result, verdict=verdict, difference=0, sentence=f"{result.sentence}; {reason}")
 
 
 def _percentile(ordered: Sequence[int], percent: int) -> int | None:
@@ -349,17 +349,21 @@ def _topic_sentence(
         note = ""
     if verdict is AuditVerdict.COMPLETE:
         latencies = [window.latency_ms for window in windows if window.latency_ms is not None]
-        speed = f", the slowest after {duration_text(max(latencies))}" if latencies else ""
-        return f"{'all ' if len(windows) > 1 else ''}{count_text(len(windows), 'window')} complete{speed}{note}"
-    parts = [f"{verdict_counts[kind]} {kind}" for kind in reversed(SEVERITY) if verdict_counts.get(kind)]
-    lost = -sum(window.difference for window in windows if window.difference < 0)
-    more = sum(
+        latency_text = f", the slowest after {duration_text(max(latencies))}" if latencies else ""
+        return f"{'all ' if len(windows) > 1 else ''}{count_text(len(windows), 'window')} complete{latency_text}{note}"
+    verdicts = [f"{verdict_counts[kind]} {kind}" for kind in reversed(SEVERITY) if verdict_counts.get(kind)]
+    missing = -sum(window.difference for window in windows if window.difference < 0)
+    extra = sum(
         window.difference
         for window in windows
         if window.difference > 0 and window.verdict is not AuditVerdict.UNTRACKED
     )
-    sums = [f"{count_text(lost, 'message')} missing"] if lost else []
-    sums += [f"{count_text(more, 'message')} extra"] if more else []
-    others = sum(window.difference for window in windows if window.verdict is AuditVerdict.UNTRACKED)
-    sums += [f"{count_text(others, 'message')} of producers that do not count"] if others else []
-    return f"of {count_text(len(windows), 'window')} {', '.join(parts)}" + "".join(f"; {text}" for text in sums) + note
+    sums = [f"{count_text(missing, 'message')} missing"] if missing else []
+    sums += [f"{count_text(extra, 'message')} extra"] if extra else []
+    untracked_messages = sum(window.difference for window in windows if window.verdict is AuditVerdict.UNTRACKED)
+    sums += (
+        [f"{count_text(untracked_messages, 'message')} of producers that do not count"] if untracked_messages else []
+    )
+    return (
+        f"of {count_text(len(windows), 'window')} {', '.join(verdicts)}" + "".join(f"; {text}" for text in sums) + note
+    )

@@ -17,7 +17,7 @@ has one cause."""
 TIERS: Final = ("sent", "acknowledged", "stored", "written", "quarantined")
 """The columns of counts, in the order in which messages pass the tiers."""
 
-MEANINGS: Final = {
+COLUMN_DESCRIPTIONS: Final = {
     "sent": "messages that counting producers handed to the Kafka client",
     "acknowledged": "of these, messages that brokers acknowledged",
     "stored": "messages that the loader found in the log",
@@ -68,7 +68,7 @@ def topic_lines(result: TopicResult) -> list[str]:
     incomplete windows (the most severe first, at most `WINDOWS_SHOWN`), and one line about its pending windows."""
     lines = [f"{result.topic}: {result.sentence}"]
     lines += [f"  {name}: {count:,}" for name, count in result.totals.items() if name.startswith("consumed by ")]
-    listed = [window for window in not_complete(result) if window.verdict is not AuditVerdict.PENDING]
+    listed = [window for window in incomplete_windows(result) if window.verdict is not AuditVerdict.PENDING]
     lines += [
         f"  {window.verdict.value:9} {window_text(window.facts.window_start_ms)}  {window.sentence}"
         for window in listed[:WINDOWS_SHOWN]
@@ -89,7 +89,7 @@ def _pending_lines(windows: Sequence[WindowResult]) -> list[str]:
     return [f"  pending   {span}  {count_text(len(windows), 'window')}, the first because {first.sentence}"]
 
 
-def not_complete(result: TopicResult) -> list[WindowResult]:
+def incomplete_windows(result: TopicResult) -> list[WindowResult]:
     """Returns the windows of a topic's result that are not complete, the most severe first, then by time."""
     return sorted(
         (window for window in result.windows if window.verdict is not AuditVerdict.COMPLETE),
@@ -119,7 +119,7 @@ def as_json(results: Sequence[TopicResult], bad_messages: int) -> dict[str, Any]
                 "complete_until_ms": result.complete_until_ms,
                 "latency_p50_ms": result.latency_p50_ms,
                 "latency_p95_ms": result.latency_p95_ms,
-                "not_complete": [_window_json(window) for window in not_complete(result)],
+                "not_complete": [_window_json(window) for window in incomplete_windows(result)],
             }
             for result in results
         ],

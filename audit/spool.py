@@ -282,7 +282,7 @@ def _read(descriptor: int) -> Iterator[AuditRow]:
     header = json.loads(os.pread(descriptor, _HEADER_BYTES, 0).rstrip(b"\0"))
     if header["format"] != FORMAT:
         raise ValueError(f"the spool has format {header['format']}, but this release reads format {FORMAT}")
-    died_at_ms = os.fstat(descriptor).st_mtime_ns // 1_000_000
+    ended_at_ms = os.fstat(descriptor).st_mtime_ns // 1_000_000
     content = os.pread(descriptor, SLOTS * _SLOT_BYTES, _HEADER_BYTES)
     for at in range(0, len(content) - _SLOT_BYTES + 1, _SLOT_BYTES):
         state, sequence, window_start_ms, sent, count, size_bytes, fingerprint, length, name = _SLOT.unpack_from(
@@ -302,7 +302,7 @@ def _read(descriptor: int) -> Iterator[AuditRow]:
             application=header["application"],
             host=header["host"],
             instance=header["instance"],
-            emitted_at_ms=died_at_ms,
+            emitted_at_ms=ended_at_ms,
             hash=header["hash"],
             sent=sent,
             crashed=state == SlotState.OPEN,

@@ -31,7 +31,7 @@ FORMAT: Final = 1
 BUSY_TIMEOUT_S: Final = 60.0
 """How long a writer waits for another one. A transaction adds the rows of commits of one topic, or of one batch of the
 audit topic, which takes seconds."""
-DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+CORRUPTION_CODES: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 _COLUMNS: Final = (
     "id",
@@ -259,7 +259,7 @@ class AuditStore:
         try:
             yield self._connection
         except sqlite3.Error as error:
-            is_damaged = getattr(error, "sqlite_errorcode", None) in DAMAGED
+            is_damaged = getattr(error, "sqlite_errorcode", None) in CORRUPTION_CODES
             remedy = "; move the file away: the next load restores its counts from the commit log" if is_damaged else ""
             raise StoreUnavailable(str(self.path), f"{error}{remedy}") from error
 
@@ -324,10 +324,10 @@ def _values(row: AuditRow) -> tuple[object, ...]:
 
 
 def _row(values: tuple[object, ...]) -> AuditRow:
-    named = dict(zip(_COLUMNS, values, strict=True))
-    named["tier"] = Tier(str(named["tier"]))
-    named["outcome"] = AuditOutcome(str(named["outcome"]))
-    named["crashed"] = bool(named["crashed"])
-    named["window_start_ms"] = known_window(int(str(named["window_start_ms"])))
-    named["fingerprint"] = int(str(named["fingerprint"])) & FINGERPRINT_MASK
-    return AuditRow(**named)  # type: ignore[arg-type]  # SQLite returns the types that were stored
+    fields = dict(zip(_COLUMNS, values, strict=True))
+    fields["tier"] = Tier(str(fields["tier"]))
+    fields["outcome"] = AuditOutcome(str(fields["outcome"]))
+    fields["crashed"] = bool(fields["crashed"])
+    fields["window_start_ms"] = known_window(int(str(fields["window_start_ms"])))
+    fields["fingerprint"] = int(str(fields["fingerprint"])) & FINGERPRINT_MASK
+    return AuditRow(**fields)  # type: ignore[arg-type]  # SQLite returns the types that were stored

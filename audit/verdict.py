@@ -116,8 +116,8 @@ class Period:
         the window were counted at or after `since_ms`; `until_ms` does not matter then."""
         if not facts.has_end:
             return self.since_ms is None or facts.last_counted_ms >= self.since_ms
-        is_since = self.since_ms is None or facts.window_end_ms > self.since_ms
-        return is_since and (self.until_ms is None or facts.window_start_ms < self.until_ms)
+        ends_after_start = self.since_ms is None or facts.window_end_ms > self.since_ms
+        return ends_after_start and (self.until_ms is None or facts.window_start_ms < self.until_ms)
 
 
 ALL_TIME: Final = Period()

@@ -301,7 +301,7 @@ def _reconcile(store: AuditStore, settings: Settings, topic: str | None, period:
 
 
 def _print_text(results: Sequence[TopicResult], ingested: IngestResult) -> None:
-    from headrace.audit.report import MEANINGS, topic_lines, topics_listing
+    from headrace.audit.report import COLUMN_DESCRIPTIONS, topic_lines, topics_listing
 
     if not results:
         print("no counts yet: send messages with headrace.Producer, or load a topic with headrace load")
@@ -313,7 +313,7 @@ def _print_text(results: Sequence[TopicResult], ingested: IngestResult) -> None:
         for line in topic_lines(result):
             print_report_line(line)
     print()
-    for column, meaning in MEANINGS.items():
+    for column, meaning in COLUMN_DESCRIPTIONS.items():
         print(f"{column}: {meaning}")
     if ingested.bad:
         print(
