@@ -32,9 +32,9 @@ from headrace.loader.commit.commit import (
     WindowCount,
 )
 from headrace.loader.commit.commit_files import ARCHIVE_COMMITS, commit_path
-from headrace.loader.commit.commit_log import CHECKPOINT_EVERY, CommitLog, checkpoint_path
-from headrace.loader.commit.document import said_sha256, write_document
-from headrace.loader.commit.state import EMPTY, LoaderState, fold, place
+from headrace.loader.commit.commit_log import CHECKPOINT_INTERVAL_COMMITS, CommitLog, checkpoint_path
+from headrace.loader.commit.document import stated_sha256, write_document
+from headrace.loader.commit.state import EMPTY, LoaderState, as_next_commit, fold
 from headrace.loader.inspect.status import APPLIERS, load_status
 from headrace.loader.storage.local.commit_storage import LocalCommitStorage
 from headrace.loader.storage.local.staging import LocalStaging
@@ -60,9 +60,9 @@ def committed(run: int, topic: str, state: LoaderState) -> TopicCommit:
     known = state.topics.get(topic)
     ranges, files = [], []
     for partition in range(PARTITIONS):
-        before = known.partitions[partition].next_offset if known else None
-        start = before or 0
-        ranges.append(CommittedRange(partition, before, start, start + 100, 0, RangeCounts(100), (), 10_000))
+        next_offset = known.partitions[partition].next_offset if known else None
+        start = next_offset or 0
+        ranges.append(CommittedRange(partition, next_offset, start, start + 100, 0, RangeCounts(100), (), 10_000))
         files.append(FileRange(partition, start, start + 99, 100))
     time_partition = f"dt={2026 + run // 52_560:04d}-{run // 4380 % 12 + 1:02d}-01/hr={run // 6 % 24:02d}"
     file = CommittedFile(
@@ -90,9 +90,9 @@ def make_log(root: Path, runs: int) -> None:
             0, CommitKind.LOAD, f"work-{run:09d}", run * 600_000, "bench",
             {name: committed(run, name, state) for name in names}, frozenset(), state.staged_runs,
         )  # fmt: skip
-        placed = place(proposal, state)
-        content = write_document(placed)
-        state = fold(state, placed, said_sha256(content))
+        commit = as_next_commit(proposal, state)
+        content = write_document(commit)
+        state = fold(state, commit, stated_sha256(content))
         pack += content
         if runs - run < 2 * ARCHIVE_COMMITS + runs % ARCHIVE_COMMITS:
             (root / "log").mkdir(exist_ok=True)
@@ -102,7 +102,7 @@ def make_log(root: Path, runs: int) -> None:
             (root / f"archive/{run:09d}.jsonl").write_bytes(pack)
         if run % ARCHIVE_COMMITS == 0:
             pack = b""
-        if run % CHECKPOINT_EVERY == 0 and runs - run < 2 * CHECKPOINT_EVERY:
+        if run % CHECKPOINT_INTERVAL_COMMITS == 0 and runs - run < 2 * CHECKPOINT_INTERVAL_COMMITS:
             storage.replace(checkpoint_path(run), write_document(state))
     storage.replace("head.json", json.dumps({"commit_number": runs}).encode())
     # The positions after the last run: new appliers would read all commits.
@@ -126,13 +126,13 @@ def measure(root: Path) -> dict[str, float]:
     clean(log, LocalStaging(log.storage.root), run_id="clean", build="bench", now_ms=0, age_ms=1)
     cleaned = time.perf_counter()
     load_status(log, None, {})
-    asked = time.perf_counter()
+    status_read = time.perf_counter()
     checkpoints = sorted((root / "checkpoint").glob("*.json")) if (root / "checkpoint").exists() else []
     return {
         "start, s": read - started,
         "appliers without work, s": applied - read,
         "cleaning, s": cleaned - applied,
-        "status, s": asked - cleaned,
+        "status, s": status_read - cleaned,
         "peak memory, MB": peak_memory_mb(),
         "checkpoint, bytes": checkpoints[-1].stat().st_size if checkpoints else 0,
         "files of the log": sum(1 for path in itertools.chain(root.glob("log/*"), root.glob("archive/*"))),

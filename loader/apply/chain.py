@@ -29,7 +29,7 @@ class IndexApplier:
     is_advisory: bool = False
 
     def apply(self, step: Step) -> None:
-        self.files.bring_up(step.topic, step.commits)
+        self.files.update_files(step.topic, step.commits)
 
 
 @dataclass(frozen=True, slots=True)

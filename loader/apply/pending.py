@@ -37,7 +37,7 @@ class PendingCommits:
     def add(self, since: Mapping[str, int]) -> None:
         """Adds topics whose pending commits are to be read: all commits after the one that `since` has for the topic,
         the last that was applied."""
-        for document in self._log.back_of(since, self._state):
+        for document in self._log.merged_history(since, self._state):
             commit_number = document.value.commit_number
             self._commits.add(commit_number)
             if commit_number not in self._cached and self._cached_bytes + document.length <= PORTION_BYTES_MAX:

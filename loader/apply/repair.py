@@ -303,7 +303,7 @@ class Repair:
     def _directories(self, topic: str, state: LoaderState, kind: FileKind) -> Directories:
         index, found = FileIndex(self.log), {}
         for day in index.days(topic, kind):
-            for time_partition, indexed in index.day_once(topic, kind, day).time_partitions.items():
+            for time_partition, indexed in index.day_uncached(topic, kind, day).time_partitions.items():
                 names = frozenset(file.name for file in live_at(indexed, state.commit_number))
                 if names:
                     generation = generation_at(indexed, state.commit_number)

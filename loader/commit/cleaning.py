@@ -47,9 +47,9 @@ def clean(log: CommitLog, staging: Staging, *, run_id: str, build: str, now_ms: 
     state = log.read_state()
     # Staging is listed before the commit. If a listed run commits in between, the cleaning is rejected.
     uncommitted = {staged_id for staged_id in staged - state.staged_runs if not state.is_voided(staged_id)}
-    old = frozenset(staged_id for staged_id in uncommitted if staging.is_older(staged_id, now_ms, age_ms))
-    if old:
-        commit_result = log.try_commit(_voiding(old, run_id, build, now_ms, state.commit_number))
+    expired = frozenset(staged_id for staged_id in uncommitted if staging.is_older(staged_id, now_ms, age_ms))
+    if expired:
+        commit_result = log.try_commit(_clean_commit(expired, run_id, build, now_ms, state.commit_number))
         state = commit_result.state
         if commit_result.conflict is not None:
             logger.info("staging_not_removed, the next load removes it reason=%s", commit_result.conflict)
@@ -58,11 +58,11 @@ def clean(log: CommitLog, staging: Staging, *, run_id: str, build: str, now_ms: 
         staging.drop(removed_id)
         logger.info("staging_removed run_id=%s", removed_id)
     log.storage.sweep(now_ms, age_ms)
-    log.commits.pack(state.commit_number)
+    log.commits.archive(state.commit_number)
     return Cleaned(removable)
 
 
-def _voiding(run_ids: frozenset[str], run_id: str, build: str, now_ms: int, planned_after: int) -> Commit:
+def _clean_commit(run_ids: frozenset[str], run_id: str, build: str, now_ms: int, planned_after: int) -> Commit:
     return Commit(0, CommitKind.CLEAN, run_id, now_ms, build, {}, run_ids, planned_after=planned_after)
 
 

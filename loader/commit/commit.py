@@ -19,8 +19,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from headrace.audit.count import HASH
-from headrace.loader.commit.document import MATTERS
-from headrace.loader.epochs import NOTHING_READ, ReadEpochs
+from headrace.loader.commit.document import CRITICAL
+from headrace.loader.epochs import NO_EPOCHS, ReadEpochs
 from headrace.loader.work_unit import FileKind, FileRange, RangeCounts, SkippedOffsets
 
 RUN_ID_DIGITS = 8  # last digits of the run id in file names: they distinguish two logs with the same commit number
@@ -44,9 +44,9 @@ class CommitKind(StrEnum):
 class CommittedFile:
     """A file that a commit adds to a topic.
 
-    `name` is the file's final name in the directory of `time_partition`. Until `Commit.at` assigns the commit number,
-    it is only the last part of that name, which follows the commit number and the run id. `staged` is the path below
-    `staging/<run id>/`. `length` is in bytes.
+    `name` is the file's final name in the directory of `time_partition`. Until `Commit.with_number` assigns the commit
+    number, it is only the last part of that name, which follows the commit number and the run id. `staged` is the path
+    below `staging/<run id>/`. `length` is in bytes.
     """
 
     kind: FileKind
@@ -100,9 +100,9 @@ class CommittedRange:
     counts: RangeCounts
     gaps: tuple[tuple[int, int], ...]
     bytes_read: int
-    epochs: ReadEpochs = NOTHING_READ
+    epochs: ReadEpochs = NO_EPOCHS
     diverged_at: int | None = None
-    incarnation: int = field(default=0, metadata=MATTERS)
+    incarnation: int = field(default=0, metadata=CRITICAL)
     skipped: tuple[SkippedOffsets, ...] = ()
 
     @property
@@ -194,8 +194,8 @@ class TopicCommit:
     previous_commit_number: int = 0
     kafka_column: str = ""
     generation_before: int = 0
-    rewrites: tuple[TimePartitionRewrite, ...] = dataclasses.field(default=(), metadata=MATTERS)
-    continues: bool = dataclasses.field(default=False, metadata=MATTERS)
+    rewrites: tuple[TimePartitionRewrite, ...] = dataclasses.field(default=(), metadata=CRITICAL)
+    continues: bool = dataclasses.field(default=False, metadata=CRITICAL)
 
     @property
     def starts_again(self) -> bool:
@@ -241,11 +241,11 @@ class Commit:
     published: frozenset[str] = frozenset()
     previous: str = ""
     retired: frozenset[int] = frozenset()
-    reason: str = field(default="", metadata=MATTERS)
+    reason: str = field(default="", metadata=CRITICAL)
     starts: tuple[StartOffset, ...] = ()
     planned_after: int | None = None
 
-    def at(self, commit_number: int, previous: str = "") -> Commit:
+    def with_number(self, commit_number: int, previous: str = "") -> Commit:
         """Returns a copy of the commit with this commit number, with the checksum `previous` of the preceding commit,
         and with the final names of its files."""
         topics = {}

@@ -21,7 +21,7 @@ from headrace.loader.storage.protocols import CommitStorage
 logger = logging.getLogger(__name__)
 
 ARCHIVE_COMMITS = 100
-LOOSE_COMMITS_MIN = 200  # number of newest commits that stay single files, because appliers read them often
+UNARCHIVED_COMMITS_MIN = 200  # number of newest commits that stay single files, because appliers read them often
 ARCHIVE_BYTES_MAX = 64 * 1024 * 1024  # larger groups of commits are not archived, since few files hold much data
 PUT_ATTEMPTS_MAX = 3  # per number, if the storage reports an existing file and then does not find it
 LOG_DIRECTORY = "log"
@@ -33,10 +33,10 @@ def commit_path(commit_number: int) -> str:
 
 def archive_path(commit_number: int) -> str:
     """Returns the path of the archive that holds this commit. An archive is named by its last commit number."""
-    return f"archive/{_pack_end(commit_number):09d}.jsonl"
+    return f"archive/{_archive_end(commit_number):09d}.jsonl"
 
 
-def _pack_end(commit_number: int) -> int:
+def _archive_end(commit_number: int) -> int:
     return -(-commit_number // ARCHIVE_COMMITS) * ARCHIVE_COMMITS
 
 
@@ -61,7 +61,7 @@ class CommitFiles:
         Raises:
             CorruptCommit: its archive is truncated.
         """
-        is_known = self._newest_archive[0] == _pack_end(commit_number)
+        is_known = self._newest_archive[0] == _archive_end(commit_number)
         content = None if is_known else self._storage.read(commit_path(commit_number))
         archived = self._archived(commit_number)
         return content if archived is None else archived
@@ -111,8 +111,8 @@ class CommitFiles:
             f"{self._storage.describe(path)} exists according to the storage, but cannot be read; load again"
         )
 
-    def pack(self, head: int) -> int:
-        """Archives the commits that are older than the newest `LOOSE_COMMITS_MIN`, in whole groups of
+    def archive(self, head: int) -> int:
+        """Archives the commits that are older than the newest `UNARCHIVED_COMMITS_MIN`, in whole groups of
         `ARCHIVE_COMMITS`, and deletes their single files. A group that is too large or has a damaged commit stays as it
         is.
 
@@ -125,25 +125,25 @@ class CommitFiles:
             The number of files deleted.
         """
         removed = 0
-        loose = {int(name[:9]) for name in self._storage.children(LOG_DIRECTORY) if name[:9].isdecimal()}
-        for end in sorted({_pack_end(commit_number) for commit_number in loose}):
-            if end <= head - LOOSE_COMMITS_MIN:
-                removed += self._pack(end, loose)
+        unarchived = {int(name[:9]) for name in self._storage.children(LOG_DIRECTORY) if name[:9].isdecimal()}
+        for end in sorted({_archive_end(commit_number) for commit_number in unarchived}):
+            if end <= head - UNARCHIVED_COMMITS_MIN:
+                removed += self._archive(end, unarchived)
         return removed
 
-    def _pack(self, end: int, loose: set[int]) -> int:
+    def _archive(self, end: int, unarchived: set[int]) -> int:
         commits = range(end - ARCHIVE_COMMITS + 1, end + 1)
         if not self._storage.exists(archive_path(end)):
             contents = [self._storage.read(commit_path(commit_number)) or b"" for commit_number in commits]
             content = b"".join(contents)
-            if len(content) > ARCHIVE_BYTES_MAX or not all(map(_is_whole, contents)):
+            if len(content) > ARCHIVE_BYTES_MAX or not all(map(_is_valid, contents)):
                 return 0  # one of the commits is damaged: as a single file it can be restored from a backup
             self._storage.put_if_absent(archive_path(end), content)
         # The writer of the archive may have been killed before it fsynced the directory.
         self._storage.persist(archive_path(end))
         removed = 0
         for commit_number in commits:
-            if commit_number in loose and self._archived(commit_number) == self._storage.read(
+            if commit_number in unarchived and self._archived(commit_number) == self._storage.read(
                 commit_path(commit_number)
             ):
                 self._storage.remove(commit_path(commit_number))
@@ -156,7 +156,7 @@ class CommitFiles:
         Raises:
             CorruptCommit: the archive is truncated.
         """
-        end = _pack_end(commit_number)
+        end = _archive_end(commit_number)
         if self._newest_archive[0] != end:
             content = self._storage.read(archive_path(commit_number))
             if content is None:
@@ -169,7 +169,7 @@ class CommitFiles:
         return self._newest_archive[1][commit_number - end - 1]
 
 
-def _is_whole(content: bytes) -> bool:
+def _is_valid(content: bytes) -> bool:
     """Whether the content of a commit is undamaged: one line and a valid document."""
     try:
         read_document(content, Commit)

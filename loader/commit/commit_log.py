@@ -37,16 +37,23 @@ from dataclasses import dataclass, field
 from headrace.loader.commit.commit import Commit
 from headrace.loader.commit.commit_files import CommitFiles
 from headrace.loader.commit.conflict import Conflict, find_conflict, run_conflict, topic_conflicts
-from headrace.loader.commit.document import FORMAT, Document, FieldNotKnown, read_document, said_sha256, write_document
+from headrace.loader.commit.document import (
+    FORMAT,
+    Document,
+    UnknownFields,
+    read_document,
+    stated_sha256,
+    write_document,
+)
 from headrace.loader.commit.json_values import canonical, from_json, to_json
-from headrace.loader.commit.state import EMPTY, LoaderState, fold, place
+from headrace.loader.commit.state import EMPTY, LoaderState, as_next_commit, fold
 from headrace.loader.errors import CorruptCommit, LogReplaced, StorageError, UnsupportedFormat
 from headrace.loader.storage.protocols import CommitStorage
 
 logger = logging.getLogger(__name__)
 
-CHECKPOINT_EVERY = 100  # commits; reading that many after a checkpoint takes well under a second
-CHECKPOINTS_KEPT = 2  # the newest may be damaged; older ones can be rebuilt
+CHECKPOINT_INTERVAL_COMMITS = 100  # commits; reading that many after a checkpoint takes well under a second
+CHECKPOINTS_RETAINED = 2  # the newest may be damaged; older ones can be rebuilt
 
 FORMAT_PATH = "format.json"
 HEAD_PATH = "head.json"
@@ -136,10 +143,10 @@ class CommitLog:
             found = from_json(json.loads(content), LogFormat)
         except ValueError as error:
             raise CorruptCommit(path, str(error)) from error
-        needed = found.write_min if writing else found.read_min
-        if needed > FORMAT:
+        format_min = found.write_min if writing else found.read_min
+        if format_min > FORMAT:
             raise UnsupportedFormat(
-                path, f"the commit log needs format {needed}, and this release knows only format {FORMAT}"
+                path, f"the commit log needs format {format_min}, and this release knows only format {FORMAT}"
             )
         return found
 
@@ -183,7 +190,7 @@ class CommitLog:
             raise CorruptCommit(self.commits.path(commit_number), "the file is missing")
         return self._parse(commit_number, content)
 
-    def back(self, topic: str, state: LoaderState, since: int = 0) -> Iterator[Document[Commit]]:
+    def history(self, topic: str, state: LoaderState, since: int = 0) -> Iterator[Document[Commit]]:
         """Yields the commits of one topic after `since`, a commit number, from the newest to the oldest. Reads each
         commit only when the caller requests it.
 
@@ -194,9 +201,9 @@ class CommitLog:
             CorruptCommit: a commit is missing, truncated or changed.
             UnsupportedFormat: only a newer release can read a commit.
         """
-        return self.back_of({topic: since}, state)
+        return self.merged_history({topic: since}, state)
 
-    def back_of(self, since: Mapping[str, int], state: LoaderState) -> Iterator[Document[Commit]]:
+    def merged_history(self, since: Mapping[str, int], state: LoaderState) -> Iterator[Document[Commit]]:
         """Yields the commits that concern any of the topics in `since`, newest first. Reads each of these commits once,
         and no others.
 
@@ -208,23 +215,23 @@ class CommitLog:
             CorruptCommit: a commit is missing, truncated or changed.
             UnsupportedFormat: only a newer release can read a commit.
         """
-        waiting: dict[int, list[str]] = defaultdict(list)
+        topics_by_commit: dict[int, list[str]] = defaultdict(list)
         for topic in since:
-            waiting[state.topics[topic].commit_number].append(topic)
-        heap = [-commit_number for commit_number in waiting]
+            topics_by_commit[state.topics[topic].commit_number].append(topic)
+        heap = [-commit_number for commit_number in topics_by_commit]
         heapq.heapify(heap)
         # Follows the links (previous_commit_number) of all topics together, from the newest commit back to the oldest.
         while heap:
             commit_number = -heapq.heappop(heap)
-            topics = [topic for topic in waiting.pop(commit_number) if commit_number > since[topic]]
+            topics = [topic for topic in topics_by_commit.pop(commit_number) if commit_number > since[topic]]
             if not topics:
                 continue
             found = self.document(commit_number)
             for topic in topics:
                 older = found.value.topics[topic].previous_commit_number
-                if older not in waiting:
+                if older not in topics_by_commit:
                     heapq.heappush(heap, -older)
-                waiting[older].append(topic)
+                topics_by_commit[older].append(topic)
             yield found
 
     def read_state(self) -> LoaderState:
@@ -253,17 +260,17 @@ class CommitLog:
         """Raises `LogReplaced` if the newest commit that this object has read is missing or changed: then a copy of the
         log was restored, which may be shorter or continue differently."""
         commit_number = self._state.commit_number
-        if commit_number and self._said_sha256(commit_number) != self._state.sha256:
+        if commit_number and self._stated_sha256(commit_number) != self._state.sha256:
             raise LogReplaced(self.commits.path(commit_number))
 
     def sha256(self, commit_number: int) -> str:
         """Returns the checksum that is written at the end of a commit, "" if there is no such commit. Does not verify
         the commit. A checkpoint, cursor or index file that holds the same checksum was derived from this log."""
-        return self._state.sha256 if commit_number == self._state.commit_number else self._said_sha256(commit_number)
+        return self._state.sha256 if commit_number == self._state.commit_number else self._stated_sha256(commit_number)
 
-    def _said_sha256(self, commit_number: int) -> str:
+    def _stated_sha256(self, commit_number: int) -> str:
         content = self.commits.read(commit_number) if commit_number else None
-        return said_sha256(content) if content is not None else ""
+        return stated_sha256(content) if content is not None else ""
 
     def try_commit(self, proposal: Commit) -> CommitResult:
         """Writes the commit `proposal` with the first free number. Topics that conflict with earlier commits are left
@@ -288,15 +295,15 @@ class CommitLog:
                 proposal = dataclasses.replace(proposal, topics=left, starts=starts)
                 if not (left or starts):
                     return CommitResult(state, None, next(iter(refused.values())), refused)
-            placed = place(proposal, state)
-            content = write_document(placed)
-            held = self.commits.put(placed.commit_number, content)
-            self._fsynced_number = placed.commit_number
-            ours = Document(placed, said_sha256(content), FORMAT, len(content))
-            found = ours if held is content else self._parse(placed.commit_number, held)
+            numbered = as_next_commit(proposal, state)
+            content = write_document(numbered)
+            stored_content = self.commits.put(numbered.commit_number, content)
+            self._fsynced_number = numbered.commit_number
+            written = Document(numbered, stated_sha256(content), FORMAT, len(content))
+            found = written if stored_content is content else self._parse(numbered.commit_number, stored_content)
             state = self._advance(found)
             if found.value.run_id == proposal.run_id:
-                self._leave_hint(found.value.commit_number)
+                self._write_hint(found.value.commit_number)
                 return CommitResult(state, found.value, None, refused)
 
     def _advance(self, found: Document[Commit]) -> LoaderState:
@@ -309,15 +316,15 @@ class CommitLog:
             raise CorruptCommit(path, f"the commit conflicts with earlier commits: {conflict}")
         self._state = fold(self._state, commit, found.sha256)
         self._newest = found
-        if self._state.commit_number % CHECKPOINT_EVERY == 0 and not self._read_only:
-            self._leave_checkpoint(self._state)
+        if self._state.commit_number % CHECKPOINT_INTERVAL_COMMITS == 0 and not self._read_only:
+            self._write_checkpoint(self._state)
         return self._state
 
     def _parse(self, commit_number: int, content: bytes) -> Document[Commit]:
         path = self.commits.path(commit_number)
         try:
             found = read_document(content, Commit)
-        except FieldNotKnown as error:
+        except UnknownFields as error:
             raise UnsupportedFormat(path, str(error)) from error
         except ValueError as error:
             raise CorruptCommit(path, str(error)) from error
@@ -330,7 +337,7 @@ class CommitLog:
     def _newest_checkpoint(self, head: int) -> LoaderState:
         """Returns the state in the newest valid checkpoint up to commit `head`, `EMPTY` if there is none. Ignores
         damaged checkpoints and checkpoints of another log, because the state can be computed from the commits."""
-        for commit_number in range(head - head % CHECKPOINT_EVERY, 0, -CHECKPOINT_EVERY):
+        for commit_number in range(head - head % CHECKPOINT_INTERVAL_COMMITS, 0, -CHECKPOINT_INTERVAL_COMMITS):
             content = self.storage.read(checkpoint_path(commit_number))
             if content is None:
                 continue
@@ -354,18 +361,21 @@ class CommitLog:
         except (ValueError, KeyError, TypeError):
             return 0
 
-    def _leave_checkpoint(self, state: LoaderState) -> None:
+    def _write_checkpoint(self, state: LoaderState) -> None:
         try:
             # Replaces the file: a checkpoint of another log may have this name.
             self.storage.replace(checkpoint_path(state.commit_number), write_document(state))
             for name in self.storage.children(CHECKPOINT_DIRECTORY):
                 number = name.removesuffix(".json")
-                if number.isdecimal() and int(number) <= state.commit_number - CHECKPOINTS_KEPT * CHECKPOINT_EVERY:
+                if (
+                    number.isdecimal()
+                    and int(number) <= state.commit_number - CHECKPOINTS_RETAINED * CHECKPOINT_INTERVAL_COMMITS
+                ):
                     self.storage.remove(f"{CHECKPOINT_DIRECTORY}/{name}")
         except (OSError, StorageError) as error:
             logger.warning("checkpoint_not_written commit=%d error=%s", state.commit_number, error)
 
-    def _leave_hint(self, commit_number: int) -> None:
+    def _write_hint(self, commit_number: int) -> None:
         try:
             self.storage.replace(HEAD_PATH, canonical({"commit_number": commit_number}) + b"\n")
         except OSError as error:

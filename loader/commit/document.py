@@ -29,11 +29,11 @@ FORMAT = 1
 
 BODY, FORMAT_KEY, NEEDS, CHECKSUM = "body", "format", "needs", "sha256"
 
-MATTERS = {"matters": True}
+CRITICAL = {"critical": True}
 """Metadata of a dataclass field that is listed in `needs` if its value is not the default."""
 
 
-class FieldNotKnown(ValueError):
+class UnknownFields(ValueError):
     """A document (a commit, checkpoint, cursor or index file) needs a field that this release does not know."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
@@ -56,7 +56,7 @@ class Document(Generic[T]):
 def write_document(value: Any) -> bytes:
     """Returns the bytes of a document (a commit, checkpoint, cursor or index file): the dataclass `value` as the body,
     with a format and a checksum."""
-    needs = sorted(set(_needs(value))) if _may_need(typing.cast(Any, type(value))) else []
+    needs = sorted(set(_critical_fields(value))) if _may_have_critical_fields(typing.cast(Any, type(value))) else []
     document = {BODY: to_json(value), FORMAT_KEY: FORMAT, NEEDS: needs}
     return canonical({**document, CHECKSUM: _sha256(document)}) + b"\n"
 
@@ -66,7 +66,7 @@ def read_document(content: bytes, wanted: type[T]) -> Document[T]:
     wrote. Its body is of the dataclass `wanted`.
 
     Raises:
-        FieldNotKnown: only a newer release can read it.
+        UnknownFields: only a newer release can read it.
         ValueError: the content is no document with such a body, or its checksum is wrong; the message has the reason.
     """
     try:
@@ -75,18 +75,18 @@ def read_document(content: bytes, wanted: type[T]) -> Document[T]:
         raise ValueError(f"not JSON ({len(content)} bytes)") from error
     if not isinstance(document, dict) or not {BODY, FORMAT_KEY, NEEDS, CHECKSUM} <= document.keys():
         raise ValueError("not a document with a body, a format and a checksum")
-    said = document.pop(CHECKSUM)
-    if said != _sha256(document):
+    checksum = document.pop(CHECKSUM)
+    if checksum != _sha256(document):
         raise ValueError("the checksum does not match the content")
     needs = from_json(document[NEEDS], tuple[str, ...], f"/{NEEDS}")
     unknown = tuple(sorted(set(needs) - _field_names(typing.cast(Any, wanted))))
     if unknown:
-        raise FieldNotKnown(unknown)
+        raise UnknownFields(unknown)
     number = from_json(document[FORMAT_KEY], int, f"/{FORMAT_KEY}")
-    return Document(from_json(document[BODY], wanted), said, number, len(content))
+    return Document(from_json(document[BODY], wanted), checksum, number, len(content))
 
 
-def said_sha256(content: bytes) -> str:
+def stated_sha256(content: bytes) -> str:
     """Returns the checksum stated at the end of `content`, the bytes of a document (a file written by
     `write_document`), without parsing or verifying the document."""
     return content.rstrip()[-66:-2].decode("ascii", "replace")
@@ -102,40 +102,40 @@ def _sha256(value: Any) -> str:
 
 
 @functools.cache
-def _may_need(kind: Any) -> bool:
+def _may_have_critical_fields(kind: Any) -> bool:
     """Whether values of the type `kind` may contain, at any depth, fields that an older release must not ignore (fields
-    with the metadata `MATTERS`)."""
-    return any(field.metadata.get("matters") for inner in dataclasses_in(kind) for field in dataclasses.fields(inner))
+    with the metadata `CRITICAL`)."""
+    return any(field.metadata.get("critical") for inner in dataclasses_in(kind) for field in dataclasses.fields(inner))
 
 
 @functools.cache
-def _looked_at(kind: Any) -> tuple[tuple[dataclasses.Field[Any], bool], ...]:
+def _examined_fields(kind: Any) -> tuple[tuple[dataclasses.Field[Any], bool], ...]:
     """Returns the fields of the dataclass `kind` that `write_document` examines, each with a flag. It searches for
-    fields with the metadata `MATTERS`, which an older release must not ignore.
+    fields with the metadata `CRITICAL`, which an older release must not ignore.
 
     A field is returned if it has this metadata itself, or if its values may contain dataclasses with such a field. The
     flag is True in the second case: the search then continues in the field's value.
     """
     hints = typing.get_type_hints(kind)
-    fields = [(field, _may_need(hints[field.name])) for field in dataclasses.fields(kind)]
-    return tuple((field, leads_on) for field, leads_on in fields if leads_on or field.metadata.get("matters"))
+    fields = [(field, _may_have_critical_fields(hints[field.name])) for field in dataclasses.fields(kind)]
+    return tuple((field, is_nested) for field, is_nested in fields if is_nested or field.metadata.get("critical"))
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:
     return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
-def _needs(value: Any) -> Iterator[str]:
+def _critical_fields(value: Any) -> Iterator[str]:
     if dataclasses.is_dataclass(value):
-        for field, leads_on in _looked_at(typing.cast(Any, type(value))):
+        for field, is_nested in _examined_fields(typing.cast(Any, type(value))):
             item = getattr(value, field.name)
-            if field.metadata.get("matters") and item != _default(field):
+            if field.metadata.get("critical") and item != _default(field):
                 yield field.name
-            if leads_on:
-                yield from _needs(item)
+            if is_nested:
+                yield from _critical_fields(item)
     elif isinstance(value, Mapping):
         for item in value.values():
-            yield from _needs(item)
+            yield from _critical_fields(item)
     elif isinstance(value, tuple | frozenset):
         for item in value:
-            yield from _needs(item)
+            yield from _critical_fields(item)

@@ -30,12 +30,12 @@ from headrace.loader.commit.partition_index import (
     IndexedTimePartition,
     apply,
     by_day,
-    commits_with_deleted_files,
+    commits_with_removed_files,
     day_key,
     day_of,
     generation_at,
     live_at,
-    without_dead,
+    without_files_removed_by,
 )
 from headrace.loader.work_unit import FileKind
 
@@ -69,7 +69,7 @@ class _Change:
 class _Topic:
     """The index of one topic, as far as it was read.
 
-    `days` is the content of `days.json`. `missing` are the changes of the commits that are newer than `days.json`, by
+    `days` is the content of `days.json`. `unindexed` are the changes of the commits that are newer than `days.json`, by
     kind and day (`data/dt=2026-01-31`) and in commit order. `commit_number` and `sha256` identify the topic's newest
     commit. `loaded` holds the indexes of the days read so far, by the same keys.
     """
@@ -77,19 +77,19 @@ class _Topic:
     days: IndexedDays
     commit_number: int
     sha256: str
-    missing: Mapping[str, Sequence[_Change]]
+    unindexed: Mapping[str, Sequence[_Change]]
     loaded: dict[str, DayIndex] = field(default_factory=dict)
 
     def all_days(self) -> list[str]:
-        return sorted({*self.days.days, *self.missing})
+        return sorted({*self.days.days, *self.unindexed})
 
 
 class FileIndex:
     """Index of the live files of all topics (files that no rewrite has removed), as of the newest state that the commit
     log has read. Also maintains the index files, which have the index of one day of a topic each.
 
-    Caches the index files that it has read, except for `day_once`; only `bring_up` writes. A damaged index file is
-    rebuilt in memory from the commits.
+    Caches the index files that it has read, except for `day_uncached`; only `update_files` writes. A damaged index file
+    is rebuilt in memory from the commits.
     """
 
     def __init__(self, log: CommitLog) -> None:
@@ -116,13 +116,13 @@ class FileIndex:
         if key not in known.loaded:
             index = self._folded(topic, known, kind, day)
             if index is None:
-                known = self._topics[topic] = self._from_the_beginning(topic)
+                known = self._topics[topic] = self._rebuilt(topic)
                 index = self._folded(topic, known, kind, day)
             assert index is not None, "a day folded from all commits needs no index file"
             known.loaded[key] = index
         return known.loaded[key]
 
-    def day_once(self, topic: str, kind: FileKind, day: str) -> DayIndex:
+    def day_uncached(self, topic: str, kind: FileKind, day: str) -> DayIndex:
         """Returns the index of one day of a topic (its time partitions with their files of one kind, data or
         quarantine) without caching it, for callers that read every day of a long history once."""
         found = self.day(topic, kind, day)
@@ -155,7 +155,7 @@ class FileIndex:
             self._log.state.commit_number if commit_number is None else commit_number,
         )
 
-    def bring_up(self, topic: str, commits: Sequence[Commit] = ()) -> None:
+    def update_files(self, topic: str, commits: Sequence[Commit] = ()) -> None:
         """Updates the index files of a topic to the newest commit. Rebuilds all of them if `days.json` or a file that
         must change is unusable: missing, damaged, stale or of another log.
 
@@ -167,7 +167,7 @@ class FileIndex:
         """
         known = self._open(topic, commits)
         if known.commit_number > known.days.commit_number and not self._write(topic, known):
-            self._write(topic, self._from_the_beginning(topic))
+            self._write(topic, self._rebuilt(topic))
 
     def _topic(self, topic: str) -> _Topic:
         known = self._topics.get(topic)
@@ -175,27 +175,27 @@ class FileIndex:
             known = self._topics[topic] = self._open(topic, ())
         return known
 
-    def _open(self, topic: str, given: Sequence[Commit]) -> _Topic:
+    def _open(self, topic: str, commits: Sequence[Commit]) -> _Topic:
         state = self._log.state.topics[topic]
         days = self._read(f"{index_directory(state.directory)}/days.json", IndexedDays)
         if days is None:
-            return self._from_the_beginning(topic)
+            return self._rebuilt(topic)
         changes = [
             _change(commit, topic, self._sha256(commit.commit_number))
-            for commit in given
+            for commit in commits
             if commit.commit_number > days.commit_number
         ]
-        if not _follow(days, changes, state.commit_number):
+        if not _covers_all_commits(days, changes, state.commit_number):
             changes = self._changes_since(topic, days.commit_number)
-        if not _follow(days, changes, state.commit_number):
-            return self._from_the_beginning(topic)
-        return _known(days, changes)
+        if not _covers_all_commits(days, changes, state.commit_number):
+            return self._rebuilt(topic)
+        return _indexed_topic(days, changes)
 
-    def _from_the_beginning(self, topic: str) -> _Topic:
-        return _known(NO_DAYS, self._changes_since(topic, 0))
+    def _rebuilt(self, topic: str) -> _Topic:
+        return _indexed_topic(NO_DAYS, self._changes_since(topic, 0))
 
     def _changes_since(self, topic: str, commit_number: int) -> list[_Change]:
-        found = self._log.back(topic, self._log.state, commit_number)
+        found = self._log.history(topic, self._log.state, commit_number)
         return [_change(one.value, topic, one.sha256) for one in found][::-1]
 
     def _folded(self, topic: str, known: _Topic, kind: FileKind, day: str) -> DayIndex | None:
@@ -213,15 +213,15 @@ class FileIndex:
                 logger.warning("index_rebuilt topic=%s day=%s", topic, key)
                 return None
         assert index is not None
-        for change in known.missing.get(key, ()):
+        for change in known.unindexed.get(key, ()):
             index = apply(index, change.days[key], change.commit_number, change.sha256)
         state = self._log.state
-        gone = {
+        retired_rewrites = {
             commit_number
-            for commit_number in commits_with_deleted_files(index)
+            for commit_number in commits_with_removed_files(index)
             if commit_number <= state.commit_number and commit_number not in state.rewrites
         }
-        return without_dead(index, gone) if gone else index
+        return without_files_removed_by(index, retired_rewrites) if retired_rewrites else index
 
     def _write(self, topic: str, known: _Topic) -> bool:
         """Updates the index files of all days that the commits newer than `days.json` changed, then `days.json`.
@@ -230,15 +230,15 @@ class FileIndex:
         Args:
             known: the index of the topic, with the commits that are newer than its files.
         """
-        commits = dict(known.days.days)
-        for key in known.missing:
+        commit_numbers = dict(known.days.days)
+        for key in known.unindexed:
             kind, _, day = key.partition("/")
             index = self._folded(topic, known, FileKind(kind), day)
             if index is None:
                 return False
             self._log.storage.replace(self._path(topic, key), write_document(index), fsynced=False)
-            commits[key] = index.commit_number
-        days = IndexedDays(known.commit_number, known.sha256, commits)
+            commit_numbers[key] = index.commit_number
+        days = IndexedDays(known.commit_number, known.sha256, commit_numbers)
         self._log.storage.replace(self._path(topic, "days"), write_document(days), fsynced=False)
         return True
 
@@ -275,18 +275,18 @@ def _change(commit: Commit, topic: str, sha256: str) -> _Change:
     return _Change(commit.commit_number, sha256, committed.previous_commit_number, days)
 
 
-def _known(days: IndexedDays, changes: Sequence[_Change]) -> _Topic:
-    missing: dict[str, list[_Change]] = defaultdict(list)
+def _indexed_topic(days: IndexedDays, changes: Sequence[_Change]) -> _Topic:
+    unindexed: dict[str, list[_Change]] = defaultdict(list)
     for change in changes:
         for key in change.days:
-            missing[key].append(change)
+            unindexed[key].append(change)
     commit_number, sha256 = (
         (changes[-1].commit_number, changes[-1].sha256) if changes else (days.commit_number, days.sha256)
     )
-    return _Topic(days, commit_number, sha256, missing)
+    return _Topic(days, commit_number, sha256, unindexed)
 
 
-def _follow(days: IndexedDays, changes: Sequence[_Change], newest: int) -> bool:
+def _covers_all_commits(days: IndexedDays, changes: Sequence[_Change], newest: int) -> bool:
     """Whether `days.json` (the list of days in a topic's index) and the commits after it together cover all commits of
     the topic. `days.json` may also be newer than the state that was read.
 

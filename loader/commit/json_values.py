@@ -58,15 +58,15 @@ def from_json(value: Any, wanted: type[T], where: str = "") -> T:
     """
     try:
         return typing.cast(T, _reader(typing.cast(Any, wanted))(value))
-    except _Misfit as misfit:
-        place = where + "".join(f"/{step}" for step in reversed(misfit.path))
-        raise ValueError(f"{place or '/'}: {misfit}") from misfit
+    except _TypeMismatch as mismatch:
+        pointer = where + "".join(f"/{step}" for step in reversed(mismatch.path))
+        raise ValueError(f"{pointer or '/'}: {mismatch}") from mismatch
 
 
 Reader = Callable[[Any], Any]
 
 
-class _Misfit(ValueError):
+class _TypeMismatch(ValueError):
     """Raised for a value that does not fit its type. `path` is its JSON pointer, collected while the error passes the
     readers of the enclosing values."""
 
@@ -94,8 +94,8 @@ def _reader(wanted: Any) -> Reader:
     if isinstance(wanted, type) and issubclass(wanted, tuple):  # a NamedTuple: a list in the order of its fields
         return _fixed_reader(tuple(_field_types(wanted).values()), lambda items: wanted(*items))
     if isinstance(wanted, type) and issubclass(wanted, StrEnum):
-        return lambda value: _in_enum(_plain(value, str), wanted)
-    return lambda value: _plain(value, wanted)
+        return lambda value: _in_enum(_of_type(value, str), wanted)
+    return lambda value: _of_type(value, wanted)
 
 
 def _optional_reader(inner: Any) -> Reader:
@@ -103,33 +103,33 @@ def _optional_reader(inner: Any) -> Reader:
     return lambda value: None if value is None else read(value)
 
 
-def _items_reader(kind: Any, made: Callable[[Any], Any]) -> Reader:
+def _items_reader(kind: Any, build: Callable[[Any], Any]) -> Reader:
     read = _reader(kind)
 
     def items(value: Any) -> Any:
         found = []
-        for item in _plain(value, list):
+        for item in _of_type(value, list):
             try:
                 found.append(read(item))
-            except _Misfit as misfit:
-                misfit.path.append(str(len(found)))
+            except _TypeMismatch as mismatch:
+                mismatch.path.append(str(len(found)))
                 raise
-        return made(found)
+        return build(found)
 
     return items
 
 
-def _fixed_reader(kinds: Sequence[Any], made: Callable[[Any], Any]) -> Reader:
+def _fixed_reader(kinds: Sequence[Any], build: Callable[[Any], Any]) -> Reader:
     reads = tuple(_reader(kind) for kind in kinds)
-    plain_kinds = tuple(kinds) if all(kind in (int, str, bool) for kind in kinds) else None
+    scalar_types = tuple(kinds) if all(kind in (int, str, bool) for kind in kinds) else None
 
     def fixed(value: Any) -> Any:
-        if plain_kinds is not None and type(value) is list and tuple(map(type, value)) == plain_kinds:
-            return made(value)
-        items = _plain(value, list)
+        if scalar_types is not None and type(value) is list and tuple(map(type, value)) == scalar_types:
+            return build(value)
+        items = _of_type(value, list)
         if len(items) != len(reads):
-            raise _Misfit(f"expected {len(reads)} items, found {len(items)}")
-        return made([_at(str(place), read, item) for place, (read, item) in enumerate(zip(reads, items, strict=True))])
+            raise _TypeMismatch(f"expected {len(reads)} items, found {len(items)}")
+        return build([_at(str(index), read, item) for index, (read, item) in enumerate(zip(reads, items, strict=True))])
 
     return fixed
 
@@ -139,7 +139,7 @@ def _mapping_reader(key_type: Any, item_type: Any) -> Reader:
     read = _reader(item_type)
 
     def mapping(value: Any) -> Any:
-        return {_at(key, read_key, key): _at(key, read, item) for key, item in _plain(value, dict).items()}
+        return {_at(key, read_key, key): _at(key, read, item) for key, item in _of_type(value, dict).items()}
 
     return mapping
 
@@ -153,9 +153,9 @@ def _dataclass_reader(wanted: Any) -> Reader:
     }
 
     def record(value: Any) -> Any:
-        document = _plain(value, dict)
+        document = _of_type(value, dict)
         if not required <= document.keys():
-            raise _Misfit(f"missing {', '.join(sorted(required - document.keys()))}")
+            raise _TypeMismatch(f"missing {', '.join(sorted(required - document.keys()))}")
         return wanted(**{name: _at(name, read, document[name]) for name, read in reads.items() if name in document})
 
     return record
@@ -164,8 +164,8 @@ def _dataclass_reader(wanted: Any) -> Reader:
 def _at(step: str, read: Reader, value: Any) -> Any:
     try:
         return read(value)
-    except _Misfit as misfit:
-        misfit.path.append(step)
+    except _TypeMismatch as mismatch:
+        mismatch.path.append(step)
         raise
 
 
@@ -173,19 +173,19 @@ def _in_enum(value: str, wanted: Any) -> Any:
     try:
         return wanted(value)
     except ValueError as error:
-        raise _Misfit(str(error)) from error
+        raise _TypeMismatch(str(error)) from error
 
 
 def _integer(text: str) -> int:
     try:
         return int(text)
     except ValueError as error:
-        raise _Misfit(f"expected an integer as the key, found {text!r}") from error
+        raise _TypeMismatch(f"expected an integer as the key, found {text!r}") from error
 
 
-def _plain(value: Any, wanted: type) -> Any:
+def _of_type(value: Any, wanted: type) -> Any:
     if type(value) is not wanted:
-        raise _Misfit(f"expected {wanted.__name__}, found {type(value).__name__}")
+        raise _TypeMismatch(f"expected {wanted.__name__}, found {type(value).__name__}")
     return value
 
 

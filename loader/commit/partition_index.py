@@ -34,8 +34,8 @@ class IndexedFile:
 @dataclass(frozen=True, slots=True)
 class IndexedTimePartition:
     """The files of a time partition, live and removed, in commit order. `generations` are the commits that rewrote the
-    time partition, each with the generation that began there. Entries are only added, except that `without_dead` takes
-    out files that were deleted from the storage."""
+    time partition, each with the generation that began there. Entries are only added, except that
+    `without_files_removed_by` takes out files that were deleted from the storage."""
 
     generations: tuple[tuple[int, int], ...] = ()
     files: tuple[IndexedFile, ...] = ()
@@ -142,7 +142,7 @@ def live_at(time_partition: IndexedTimePartition, commit_number: int) -> tuple[I
     )
 
 
-def without_dead(index: DayIndex, commits: Collection[int]) -> DayIndex:
+def without_files_removed_by(index: DayIndex, commits: Collection[int]) -> DayIndex:
     """Returns the index of a day without the files that any of these commits removed from the topic.
 
     Args:
@@ -157,7 +157,7 @@ def without_dead(index: DayIndex, commits: Collection[int]) -> DayIndex:
     return dataclasses.replace(index, time_partitions=time_partitions)
 
 
-def commits_with_deleted_files(index: DayIndex) -> frozenset[int]:
+def commits_with_removed_files(index: DayIndex) -> frozenset[int]:
     """Returns the numbers of the rewrites that removed files from the topic, as far as the index of this day still
     lists such files."""
     return frozenset(file.until for file in _files(index) if file.until)

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from headrace.loader.commit.commit import Commit, CommitKind, CommittedRange, LoadSchema, TopicCommit
-from headrace.loader.commit.document import MATTERS
-from headrace.loader.epochs import NOTHING_READ, ReadEpochs
+from headrace.loader.commit.document import CRITICAL
+from headrace.loader.epochs import NO_EPOCHS, ReadEpochs
 from headrace.loader.load_schema import wider_column
 from headrace.loader.work_unit import FileKind
 
 BYTES_PER_KILO_OFFSET_DEFAULT = 1024 * 1024  # assumes 1 KiB per message in a partition that was never read
-STAGES_NOTHING = frozenset({CommitKind.CLEAN, CommitKind.OFFSETS, CommitKind.EXPIRE})
+KINDS_WITHOUT_STAGING = frozenset({CommitKind.CLEAN, CommitKind.OFFSETS, CommitKind.EXPIRE})
 PLAN_COMMITS_MAX = 10_000  # two months of a commit every ten minutes
 """A plan that is older than this number of commits can no longer be committed, so the ids of voided runs need not be
 stored for longer."""
@@ -35,8 +35,8 @@ class PartitionState:
     next_offset: int
     leader_epoch: int
     bytes_per_kilo_offset: int
-    epochs: ReadEpochs = NOTHING_READ
-    incarnation: int = field(default=0, metadata=MATTERS)
+    epochs: ReadEpochs = NO_EPOCHS
+    incarnation: int = field(default=0, metadata=CRITICAL)
 
     def has_rows_from(self, offset: int) -> bool:
         """Whether messages at `offset` or later may have been loaded. False if `offset` is at or after the end of the
@@ -96,7 +96,7 @@ class LoaderState:
     voided: frozenset[str] = frozenset()
     sha256: str = ""
     rewrites: Mapping[int, int] = field(default_factory=dict)
-    starts: Mapping[str, Mapping[int, int]] = field(default_factory=dict, metadata=MATTERS)
+    starts: Mapping[str, Mapping[int, int]] = field(default_factory=dict, metadata=CRITICAL)
     voided_before: frozenset[str] = frozenset()
 
     def is_voided(self, run_id: str) -> bool:
@@ -162,35 +162,35 @@ def _fold_starts(
     """
     if not (starts or commit.starts):
         return starts
-    wanted = {topic: dict(offsets) for topic, offsets in starts.items()}
+    merged = {topic: dict(offsets) for topic, offsets in starts.items()}
     for start in commit.starts:
-        wanted.setdefault(start.topic, {})[start.partition] = start.offset
+        merged.setdefault(start.topic, {})[start.partition] = start.offset
     left = {
         topic: {
             number: offset
             for number, offset in offsets.items()
             if topic not in topics or number not in topics[topic].partitions
         }
-        for topic, offsets in wanted.items()
+        for topic, offsets in merged.items()
     }
     return {topic: offsets for topic, offsets in left.items() if offsets}
 
 
-def place(proposal: Commit, state: LoaderState) -> Commit:
+def as_next_commit(proposal: Commit, state: LoaderState) -> Commit:
     """Returns a copy of the commit `proposal` that continues the log after `state`: with the next number, the
     predecessor's checksum and, for each topic, the number of the topic's previous commit."""
-    placed = proposal.at(state.commit_number + 1, state.sha256)
+    numbered = proposal.with_number(state.commit_number + 1, state.sha256)
     topics = {}
-    for topic, committed in placed.topics.items():
+    for topic, committed in numbered.topics.items():
         known = state.topics.get(topic)
         topics[topic] = dataclasses.replace(committed, previous_commit_number=known.commit_number if known else 0)
-    return dataclasses.replace(placed, topics=topics)
+    return dataclasses.replace(numbered, topics=topics)
 
 
 def _staged_run(commit: Commit) -> frozenset[str]:
     """Returns the commit's run id as a set of one. The set is empty for cleaning, `headrace offsets`, `headrace expire`
     and `headrace accept-missing`, which have no files in staging."""
-    return frozenset() if commit.kind in STAGES_NOTHING else frozenset({commit.run_id})
+    return frozenset() if commit.kind in KINDS_WITHOUT_STAGING else frozenset({commit.run_id})
 
 
 def _fold_topic(known: TopicState | None, committed: TopicCommit, commit_number: int) -> TopicState:
@@ -228,19 +228,23 @@ def _fold_topic(known: TopicState | None, committed: TopicCommit, commit_number:
 
 
 def _fold_partition(known: PartitionState | None, offsets: CommittedRange) -> PartitionState:
-    weight = known.bytes_per_kilo_offset if known else None
+    bytes_per_kilo_offset = known.bytes_per_kilo_offset if known else None
     length = offsets.end - offsets.start
     if length:
         measured = max(1, offsets.bytes_read * 1000 // length)
-        weight = measured if weight is None else (weight * (SMOOTHING - 1) + measured) // SMOOTHING
-    epochs = known.epochs if known else NOTHING_READ
+        bytes_per_kilo_offset = (
+            measured
+            if bytes_per_kilo_offset is None
+            else (bytes_per_kilo_offset * (SMOOTHING - 1) + measured) // SMOOTHING
+        )
+    epochs = known.epochs if known else NO_EPOCHS
     if offsets.diverged_at is not None:
         epochs = epochs.below(offsets.diverged_at)
     return PartitionState(
         next_offset=offsets.end,
         leader_epoch=offsets.leader_epoch,
-        bytes_per_kilo_offset=BYTES_PER_KILO_OFFSET_DEFAULT if weight is None else weight,
-        epochs=epochs.then(offsets.epochs),
+        bytes_per_kilo_offset=BYTES_PER_KILO_OFFSET_DEFAULT if bytes_per_kilo_offset is None else bytes_per_kilo_offset,
+        epochs=epochs.followed_by(offsets.epochs),
         incarnation=offsets.incarnation,
     )
 

@@ -57,7 +57,7 @@ def read_chain(log: CommitLog, topic: str, commit_number: int) -> CommitChain:
     replaced: dict[TimePartition, set[str]] = defaultdict(set)
     totals = {FileKind.DATA: (0, 0), FileKind.QUARANTINE: (0, 0)}
     try:
-        for document in log.back(topic, log.state):
+        for document in log.history(topic, log.state):
             commit = document.value
             committed = commit.topics[topic]
             chain.commits += 1

@@ -54,7 +54,7 @@ def table_history(log: CommitLog, topic: str) -> tuple[TableChange, ...]:
 def _newest_first(log: CommitLog, topic: str) -> Iterator[tuple[int, int, LoadSchema]]:
     """Yields (commit number, commit time in ms, new load schema) of each commit that changed the load schema, newest
     first."""
-    for document in log.back(topic, log.state):
+    for document in log.history(topic, log.state):
         schema = document.value.topics[topic].load_schema
         if schema is not None:
             yield document.value.commit_number, document.value.committed_at_ms, schema

@@ -134,7 +134,7 @@ def _find_commit(
     """
     state = log.state
     later: set[TimePartition] = set()
-    for document in log.back(topic, state):
+    for document in log.history(topic, state):
         committed = document.value.topics[topic]
         for offsets in committed.ranges:
             if offsets.partition == partition:

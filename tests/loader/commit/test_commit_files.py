@@ -15,7 +15,7 @@ import pytest
 
 from headrace.loader.commit.commit_files import (
     ARCHIVE_COMMITS,
-    LOOSE_COMMITS_MIN,
+    UNARCHIVED_COMMITS_MIN,
     CommitFiles,
     archive_path,
     commit_path,
@@ -25,7 +25,7 @@ from headrace.loader.errors import CorruptCommit
 from headrace.loader.storage.local.commit_storage import LocalCommitStorage
 from support.loader.loader_samples import clean, commits_of, committed_range, load, topic_commit
 
-HEAD = 2 * ARCHIVE_COMMITS + LOOSE_COMMITS_MIN + 7
+HEAD = 2 * ARCHIVE_COMMITS + UNARCHIVED_COMMITS_MIN + 7
 
 
 class Killed(BaseException):
@@ -63,17 +63,17 @@ def fresh_state(root: Path) -> Any:
 
 def test_archived_commits_are_byte_identical(root: Path) -> None:
     before, state = contents(root), fresh_state(root)
-    assert CommitFiles(LocalCommitStorage(root)).pack(HEAD) == 2 * ARCHIVE_COMMITS
+    assert CommitFiles(LocalCommitStorage(root)).archive(HEAD) == 2 * ARCHIVE_COMMITS
     assert sorted(path.name for path in (root / "archive").iterdir()) == ["000000100.jsonl", "000000200.jsonl"]
     assert len(list((root / "log").iterdir())) == HEAD - 2 * ARCHIVE_COMMITS
     assert contents(root) == before
     assert fresh_state(root) == state
-    assert CommitFiles(LocalCommitStorage(root)).pack(HEAD) == 0
+    assert CommitFiles(LocalCommitStorage(root)).archive(HEAD) == 0
 
 
 def test_the_newest_commits_are_not_archived(root: Path) -> None:
-    assert CommitFiles(LocalCommitStorage(root)).pack(ARCHIVE_COMMITS + LOOSE_COMMITS_MIN - 1) == 0
-    assert CommitFiles(LocalCommitStorage(root)).pack(ARCHIVE_COMMITS + LOOSE_COMMITS_MIN) == ARCHIVE_COMMITS
+    assert CommitFiles(LocalCommitStorage(root)).archive(ARCHIVE_COMMITS + UNARCHIVED_COMMITS_MIN - 1) == 0
+    assert CommitFiles(LocalCommitStorage(root)).archive(ARCHIVE_COMMITS + UNARCHIVED_COMMITS_MIN) == ARCHIVE_COMMITS
 
 
 def test_a_writer_paused_since_before_archiving_cannot_commit(root: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_writer_paused_since_before_archiving_cannot_commit(root: Path) -> Non
     commits = CommitFiles(LocalCommitStorage(root))
     before = commits.read(7)
     late = CommitFiles(LocalCommitStorage(root))
-    commits.pack(HEAD)
+    commits.archive(HEAD)
     assert late.put(7, b"late\n") == before
     assert not (root / commit_path(7)).exists()
     assert late.read(7) == CommitFiles(LocalCommitStorage(root)).read(7) == before
@@ -89,10 +89,10 @@ def test_a_writer_paused_since_before_archiving_cannot_commit(root: Path) -> Non
 
 def test_a_file_of_a_writer_killed_before_its_archive_check_is_ignored(root: Path) -> None:
     before = contents(root)
-    CommitFiles(LocalCommitStorage(root)).pack(HEAD)
+    CommitFiles(LocalCommitStorage(root)).archive(HEAD)
     (root / commit_path(7)).write_bytes(b"late\n")
     assert contents(root) == before
-    CommitFiles(LocalCommitStorage(root)).pack(HEAD)
+    CommitFiles(LocalCommitStorage(root)).archive(HEAD)
     assert contents(root) == before
 
 
@@ -106,7 +106,7 @@ def test_a_file_put_by_a_paused_writer_during_a_read_is_ignored(
     def read(storage: LocalCommitStorage, name: str) -> bytes | None:
         found = plain(storage, name)
         monkeypatch.setattr(LocalCommitStorage, "read", plain)
-        CommitFiles(LocalCommitStorage(root)).pack(HEAD)
+        CommitFiles(LocalCommitStorage(root)).archive(HEAD)
         (root / commit_path(7)).write_bytes(b"late\n")
         return found
 
@@ -138,10 +138,10 @@ def test_archiving_killed_at_any_operation_is_finished_by_the_next_run(
         copy = shutil.copytree(root, root.parent / f"copy-{nth}")
         monkeypatch.setattr(LocalCommitStorage, operation, killed)
         with contextlib.suppress(Killed):
-            CommitFiles(LocalCommitStorage(copy)).pack(HEAD)
+            CommitFiles(LocalCommitStorage(copy)).archive(HEAD)
         monkeypatch.setattr(LocalCommitStorage, operation, plain)
         assert contents(copy) == before, f"{operation} {nth}"
-        CommitFiles(LocalCommitStorage(copy)).pack(HEAD)
+        CommitFiles(LocalCommitStorage(copy)).archive(HEAD)
         assert contents(copy) == before
         assert len(list((copy / "log").iterdir())) == HEAD - 2 * ARCHIVE_COMMITS
         shutil.rmtree(copy)
@@ -150,7 +150,7 @@ def test_archiving_killed_at_any_operation_is_finished_by_the_next_run(
 def test_a_damaged_commit_stops_the_archiving_of_its_hundred(root: Path) -> None:
     path = root / commit_path(150)
     path.write_bytes(path.read_bytes().replace(b'"end":150', b'"end":151'))
-    assert CommitFiles(LocalCommitStorage(root)).pack(HEAD) == ARCHIVE_COMMITS
+    assert CommitFiles(LocalCommitStorage(root)).archive(HEAD) == ARCHIVE_COMMITS
     with pytest.raises(CorruptCommit) as refused:
         fresh_state(root)
     assert refused.value.path == str(path)
@@ -167,14 +167,14 @@ def test_commits_above_the_archive_size_limit_stay_files(root: Path, monkeypatch
     assert first != second
     before = contents(root)
     monkeypatch.setattr("headrace.loader.commit.commit_files.ARCHIVE_BYTES_MAX", min(first, second))
-    assert CommitFiles(LocalCommitStorage(root)).pack(HEAD) == ARCHIVE_COMMITS
+    assert CommitFiles(LocalCommitStorage(root)).archive(HEAD) == ARCHIVE_COMMITS
     monkeypatch.setattr("headrace.loader.commit.commit_files.ARCHIVE_BYTES_MAX", max(first, second) - 1)
-    assert CommitFiles(LocalCommitStorage(root)).pack(HEAD) == 0
+    assert CommitFiles(LocalCommitStorage(root)).archive(HEAD) == 0
     assert contents(root) == before
 
 
 def test_a_truncated_archive_is_an_error_with_its_path(root: Path) -> None:
-    CommitFiles(LocalCommitStorage(root)).pack(HEAD)
+    CommitFiles(LocalCommitStorage(root)).archive(HEAD)
     path = root / archive_path(1)
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:-1]))
@@ -201,7 +201,7 @@ def test_concurrent_readers_writers_and_archivers_see_every_commit_once(root: Pa
                     state = log.read_state()
                     assert [one.commit_number for one in commits_of(log, "orders", state)][:3] == [1, 2, 3]
                 elif me == 1:
-                    log.commits.pack(log.read_state().commit_number)
+                    log.commits.archive(log.read_state().commit_number)
                 else:
                     commit_result = log.try_commit(clean(f"c{me}-{number}", "x"))
                     assert commit_result.commit is not None

@@ -12,7 +12,12 @@ import pytest
 
 from headrace.loader.commit.commit import Commit, CommitKind, StartOffset
 from headrace.loader.commit.commit_files import commit_path
-from headrace.loader.commit.commit_log import CHECKPOINT_DIRECTORY, CHECKPOINT_EVERY, CommitLog, checkpoint_path
+from headrace.loader.commit.commit_log import (
+    CHECKPOINT_DIRECTORY,
+    CHECKPOINT_INTERVAL_COMMITS,
+    CommitLog,
+    checkpoint_path,
+)
 from headrace.loader.commit.conflict import ConflictRule
 from headrace.loader.errors import CorruptCommit, LogReplaced, StorageError, UnsupportedFormat
 from headrace.loader.storage.local.commit_storage import LocalCommitStorage
@@ -102,7 +107,7 @@ def test_a_lost_reply_of_a_put_is_resolved_by_reading_the_commit(
 
 
 def test_a_log_opened_with_looks_only_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = filled(tmp_path, CHECKPOINT_EVERY).read_state()
+    expected = filled(tmp_path, CHECKPOINT_INTERVAL_COMMITS).read_state()
     shutil.rmtree(tmp_path / CHECKPOINT_DIRECTORY)
     for name in ("prepare", "put_if_absent", "persist", "replace", "remove", "sweep"):
         monkeypatch.delattr(LocalCommitStorage, name)
@@ -166,9 +171,9 @@ def test_the_newest_commit_is_found_with_any_hint(tmp_path: Path, commits: int, 
 
 
 def test_lost_or_damaged_checkpoints_are_rebuilt(tmp_path: Path) -> None:
-    count = 2 * CHECKPOINT_EVERY + 5
+    count = 2 * CHECKPOINT_INTERVAL_COMMITS + 5
     expected = filled(tmp_path, count).read_state()
-    newest = tmp_path / checkpoint_path(2 * CHECKPOINT_EVERY)
+    newest = tmp_path / checkpoint_path(2 * CHECKPOINT_INTERVAL_COMMITS)
     assert newest.exists()
     (tmp_path / commit_path(3)).unlink()  # below the checkpoint: no longer needed to know the state
     assert open_log(tmp_path).read_state() == expected
@@ -270,7 +275,7 @@ def test_all_topics_of_a_voided_run_are_refused(tmp_path: Path) -> None:
     commit_result = log.try_commit(load("late", {"users": topic_commit(new=True, table="users")}))
     assert (commit_result.commit, commit_result.conflict and commit_result.conflict.rule) == (
         None,
-        ConflictRule.WORK_VOIDED,
+        ConflictRule.RUN_VOIDED,
     )
 
 
@@ -302,19 +307,22 @@ def test_a_restored_older_log_is_detected(tmp_path: Path, restored: int) -> None
 
 
 def test_a_checkpoint_of_another_log_is_ignored(tmp_path: Path) -> None:
-    expected = filled(tmp_path / "one", CHECKPOINT_EVERY + 1).read_state()
+    expected = filled(tmp_path / "one", CHECKPOINT_INTERVAL_COMMITS + 1).read_state()
     other = open_log(tmp_path / "two")
-    for number in range(CHECKPOINT_EVERY + 1):
+    for number in range(CHECKPOINT_INTERVAL_COMMITS + 1):
         other.try_commit(clean(f"c{number}", "x"))
-    path = checkpoint_path(CHECKPOINT_EVERY)
+    path = checkpoint_path(CHECKPOINT_INTERVAL_COMMITS)
     (tmp_path / "one" / path).write_bytes((tmp_path / "two" / path).read_bytes())
     assert open_log(tmp_path / "one").read_state() == expected
 
 
 def test_old_checkpoints_are_deleted(tmp_path: Path) -> None:
-    filled(tmp_path, 4 * CHECKPOINT_EVERY)
+    filled(tmp_path, 4 * CHECKPOINT_INTERVAL_COMMITS)
     names = sorted(path.name for path in (tmp_path / "checkpoint").iterdir())
-    assert names == [f"{commit_number:09d}.json" for commit_number in (3 * CHECKPOINT_EVERY, 4 * CHECKPOINT_EVERY)]
+    assert names == [
+        f"{commit_number:09d}.json"
+        for commit_number in (3 * CHECKPOINT_INTERVAL_COMMITS, 4 * CHECKPOINT_INTERVAL_COMMITS)
+    ]
 
 
 def test_a_late_start_offset_is_left_out_and_the_others_are_committed(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ class World(NamedTuple):
 def state_after(log: tuple[Proposal, ...]) -> LoaderState:
     if not log:
         return EMPTY
-    return fold(state_after(log[:-1]), commit_of(log[-1], log[:-1]).at(len(log)))
+    return fold(state_after(log[:-1]), commit_of(log[-1], log[:-1]).with_number(len(log)))
 
 
 def commit_of(proposal: Proposal, before: tuple[Proposal, ...]) -> Commit:

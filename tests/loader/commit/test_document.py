@@ -12,11 +12,11 @@ import pytest
 
 from headrace.loader.commit.commit import Commit, CommitKind, LoadSchema, StartOffset
 from headrace.loader.commit.document import (
+    CRITICAL,
     FORMAT,
-    MATTERS,
-    FieldNotKnown,
+    UnknownFields,
     read_document,
-    said_sha256,
+    stated_sha256,
     write_document,
 )
 from headrace.loader.commit.json_values import canonical, from_json, to_json
@@ -49,7 +49,7 @@ class Newer:
     name: str
     size: int = 0
     note: str = ""
-    unit: str = field(default="bytes", metadata=MATTERS)
+    unit: str = field(default="bytes", metadata=CRITICAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +63,11 @@ class NewerPair:
 
 
 def test_values_survive_their_files() -> None:
-    state = fold(EMPTY, FIRST.at(1), "ab")
+    state = fold(EMPTY, FIRST.with_number(1), "ab")
     assert read_document(write_document(state), LoaderState).value == state
     found = read_document(write_document(FIRST), Commit)
     assert (found.value, found.format) == (FIRST, FORMAT)
-    assert found.sha256 == said_sha256(write_document(FIRST))
+    assert found.sha256 == stated_sha256(write_document(FIRST))
 
 
 def test_an_unknown_field_is_skipped() -> None:
@@ -77,7 +77,7 @@ def test_an_unknown_field_is_skipped() -> None:
 
 def test_an_unknown_field_that_matters_is_an_error() -> None:
     content = write_document(NewerPair((Newer("a", 3), Newer("b", 4, unit="rows"))))
-    with pytest.raises(FieldNotKnown, match=r"\bunit\b"):
+    with pytest.raises(UnknownFields, match=r"\bunit\b"):
         read_document(content, OlderPair)
     assert read_document(content, NewerPair).value.items[1].unit == "rows"
 
@@ -135,7 +135,7 @@ def test_a_value_of_another_shape_is_refused() -> None:
 
 def test_the_stated_checksum_is_the_checked_checksum() -> None:
     content = write_document(FIRST)
-    assert said_sha256(content) == read_document(content, Commit).sha256 == json.loads(content)["sha256"]
+    assert stated_sha256(content) == read_document(content, Commit).sha256 == json.loads(content)["sha256"]
 
 
 def test_a_release_without_rewrites_refuses_a_rewrite() -> None:

@@ -20,10 +20,10 @@ from headrace.loader.commit.partition_index import (
     IndexedTimePartition,
     apply,
     by_day,
-    commits_with_deleted_files,
+    commits_with_removed_files,
     generation_at,
     live_at,
-    without_dead,
+    without_files_removed_by,
 )
 from headrace.loader.work_unit import FileKind, FileRange
 from support.loader.loader_samples import (
@@ -53,7 +53,7 @@ class MemoryStorage:
     def prepare(self) -> None:
         pass
 
-    def keep(self, path: str) -> None:
+    def persist(self, path: str) -> None:
         assert path in self.files
 
     def put_if_absent(self, path: str, content: bytes) -> bool:
@@ -304,7 +304,7 @@ def world() -> Warehouse:
     world.add_commit(TOPIC, added((FileKind.DATA, TIME_PARTITIONS[0]), (FileKind.DATA, TIME_PARTITIONS[2])))
     world.add_commit("payments", added((FileKind.DATA, TIME_PARTITION)))
     world.add_commit(TOPIC, added((FileKind.DATA, TIME_PARTITIONS[0])))
-    FileIndex(world.log).bring_up(TOPIC)
+    FileIndex(world.log).update_files(TOPIC)
     return world
 
 
@@ -357,7 +357,7 @@ def test_damaged_documents_are_replaced_by_a_fold_of_all_commits_of_the_topic(
     assert commits_read(world, world.check) == {1, 3}
     assert storage.files == damaged, "a reader writes nothing"
     world.add_commit(TOPIC, added((FileKind.DATA, TIME_PARTITIONS[0])))
-    FileIndex(world.log).bring_up(TOPIC)
+    FileIndex(world.log).update_files(TOPIC)
     assert commits_read(world, world.check) == set()
 
 
@@ -369,7 +369,7 @@ def test_an_index_of_another_log_is_detected(world: Warehouse) -> None:
         )
     other.storage.files |= {name: content for name, content in world.storage.files.items() if "index/" in name}
     other.check(FileIndex(other.log))
-    FileIndex(other.log).bring_up(TOPIC)
+    FileIndex(other.log).update_files(TOPIC)
     assert commits_read(other, other.check) == set()
 
 
@@ -380,7 +380,7 @@ def test_a_topic_loaded_again_after_its_removal_has_only_its_new_files(world: Wa
     content = world.log.commit(commit.commit_number).topics[TOPIC]
     changed = dataclasses.replace(commit, topics={TOPIC: dataclasses.replace(content, previous_commit_number=0)})
     log = world.log
-    log.back = lambda topic, state, since=0: iter(  # type: ignore[method-assign,misc,assign]
+    log.history = lambda topic, state, since=0: iter(  # type: ignore[method-assign,misc,assign]
         [dataclasses.replace(CommitLog.document(log, commit.commit_number), value=changed)]
     )
     index = FileIndex(log)
@@ -397,7 +397,7 @@ def test_a_commit_rewrites_only_documents_of_its_days(world: Warehouse) -> None:
         TOPIC, added((FileKind.DATA, TIME_PARTITIONS[2]), (FileKind.QUARANTINE, TIME_PARTITIONS[2]))
     )
     storage.reads.clear()
-    FileIndex(world.log).bring_up(TOPIC, (commit,))
+    FileIndex(world.log).update_files(TOPIC, (commit,))
     directory = index_directory(TOPIC)
     written = {
         name for name, content in storage.files.items() if name.startswith("index/") and before.get(name) != content
@@ -412,17 +412,17 @@ def test_a_commit_rewrites_only_documents_of_its_days(world: Warehouse) -> None:
 def test_deleted_files_are_removed_from_the_index(world: Warehouse) -> None:
     name = next(iter(world.live[1][FileKind.DATA, TIME_PARTITIONS[0]]))
     world.add_commit(TOPIC, rewrite(name, time_partition=TIME_PARTITIONS[0]), CommitKind.COMPACT)
-    FileIndex(world.log).bring_up(TOPIC)
+    FileIndex(world.log).update_files(TOPIC)
     day = FileIndex(world.log).day(TOPIC, FileKind.DATA, "dt=2026-01-01")
-    assert commits_with_deleted_files(day) == {4}
+    assert commits_with_removed_files(day) == {4}
     assert [one.until for one in live_at(day.time_partitions[TIME_PARTITIONS[0]], 3)] == [4, 0]
     world.retire({4})
-    assert commits_with_deleted_files(FileIndex(world.log).day(TOPIC, FileKind.DATA, "dt=2026-01-01")) == frozenset()
+    assert commits_with_removed_files(FileIndex(world.log).day(TOPIC, FileKind.DATA, "dt=2026-01-01")) == frozenset()
     on_disk = read_document(world.storage.files[DAY], DayIndex).value
-    assert commits_with_deleted_files(on_disk) == {4}, "until the index is written"
-    assert commits_with_deleted_files(without_dead(on_disk, {3})) == {4}
-    assert commits_with_deleted_files(without_dead(on_disk, {4})) == frozenset()
-    assert len(without_dead(on_disk, {4}).time_partitions[TIME_PARTITIONS[0]].files) == 1
+    assert commits_with_removed_files(on_disk) == {4}, "until the index is written"
+    assert commits_with_removed_files(without_files_removed_by(on_disk, {3})) == {4}
+    assert commits_with_removed_files(without_files_removed_by(on_disk, {4})) == frozenset()
+    assert len(without_files_removed_by(on_disk, {4}).time_partitions[TIME_PARTITIONS[0]].files) == 1
 
 
 def test_generations_of_a_topic_that_was_never_rewritten_need_no_document(world: Warehouse) -> None:

@@ -71,7 +71,7 @@ def commits_plan(name: str, ask: Ask, prefix: Prefix) -> tuple[ChunkResult, ...]
     def recording(chunk: Commit) -> CommitResult:
         found = plain(chunk)
         commit_number = found.commit.commit_number if found.commit else None
-        is_voided = found.conflict is not None and found.conflict.rule is ConflictRule.WORK_VOIDED
+        is_voided = found.conflict is not None and found.conflict.rule is ConflictRule.RUN_VOIDED
         results.append(
             ChunkResult(chunk.run_id, frozenset(chunk.topics), commit_number, frozenset(found.refused), is_voided)
         )
@@ -102,7 +102,7 @@ def deletes_staging(ask: Ask, _: None) -> tuple[str, ...]:
 
 def archives(ask: Ask, _: None) -> int:
     log = ReadingLog(ask)
-    return log.commits.pack(log.read_state().commit_number)
+    return log.commits.archive(log.read_state().commit_number)
 
 
 def load_of(name: str) -> Process:
@@ -153,7 +153,7 @@ def scenario(name: str) -> Scenario:
 def small_archives(monkeypatch: pytest.MonkeyPatch) -> None:
     """Archives two commits as soon as there are two."""
     monkeypatch.setattr(commit_files, "ARCHIVE_COMMITS", 2)
-    monkeypatch.setattr(commit_files, "LOOSE_COMMITS_MIN", 0)
+    monkeypatch.setattr(commit_files, "UNARCHIVED_COMMITS_MIN", 0)
 
 
 class CommitContent(NamedTuple):
@@ -314,7 +314,7 @@ RULES: Mapping[str, tuple[str, Callable[..., Any], str, str]] = {
     ),
     "commit files are removed after their archive exists": (
         ARCHIVED,
-        CommitFiles._pack,
+        CommitFiles._archive,
         "self._storage.put_if_absent(archive_path(end), content)",
         "[self._storage.remove(commit_path(commit_number)) for commit_number in commits] and "
         "self._storage.put_if_absent(archive_path(end), content)",

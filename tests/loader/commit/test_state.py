@@ -29,7 +29,7 @@ from support.loader.loader_samples import (
 def state_of(*commits: Commit) -> LoaderState:
     state = EMPTY
     for commit_number, commit in enumerate(commits, start=1):
-        state = fold(state, commit.at(commit_number))
+        state = fold(state, commit.with_number(commit_number))
     return state
 
 
@@ -98,16 +98,16 @@ def test_foreign_ids_are_stored() -> None:
         (load("w2", {"orders": topic_commit(committed_range(0, 20, 20, 25))}), ConflictRule.OFFSETS_COMMITTED),
         (load("w2", {"orders": topic_commit(topic_id_before="id-0")}), ConflictRule.TOPIC_RECREATED),
         (load("w2", {"orders": topic_commit(new=True)}), ConflictRule.TOPIC_COMMITTED),
-        (load("w2", {"orders": topic_commit(revision_before=2)}), ConflictRule.LOAD_SCHEMA_MOVED),
+        (load("w2", {"orders": topic_commit(revision_before=2)}), ConflictRule.LOAD_SCHEMA_CHANGED),
         (load("w2", {"orders": topic_commit(topic_id="id-2")}), None),
         (
             load("w2", {"orders": topic_commit(committed_range(0, 15, 0, 5), topic_id="id-2")}),
             ConflictRule.OFFSETS_COMMITTED,
         ),
-        (load("w2", {"Orders": topic_commit(new=True)}), ConflictRule.TABLE_TAKEN),
+        (load("w2", {"Orders": topic_commit(new=True)}), ConflictRule.TABLE_NAME_IN_USE),
         (
             load("w2", {"a.b": topic_commit(new=True, table="a_b"), "a-b": topic_commit(new=True, table="a_b")}),
-            ConflictRule.TABLE_TAKEN,
+            ConflictRule.TABLE_NAME_IN_USE,
         ),
         (clean("c1", "w9"), None),
         (clean("c1", "w9", "w1"), ConflictRule.RUN_COMMITTED),
@@ -123,7 +123,7 @@ def test_a_divergence_moves_the_next_offset_back_and_increments_the_incarnation(
     again = dataclasses.replace(diverged_range(12, 12, 40), epochs=ReadEpochs(((4, 12),), 40))
     state = state_of(load("w1", {"orders": topic_commit(first, new=True)}))
     assert state.topics["orders"].partitions[0].epochs == ReadEpochs(((1, 10), (2, 13)), 15)
-    state = fold(state, load("w2", {"orders": topic_commit(again)}).at(2))
+    state = fold(state, load("w2", {"orders": topic_commit(again)}).with_number(2))
     known = state.topics["orders"].partitions[0]
     assert (known.next_offset, known.incarnation, known.epochs) == (40, 1, ReadEpochs(((1, 10), (4, 12)), 40))
     for incarnation, rule in ((0, ConflictRule.LOG_DIVERGED), (1, None)):
@@ -133,8 +133,8 @@ def test_a_divergence_moves_the_next_offset_back_and_increments_the_incarnation(
 
 
 def test_a_release_without_incarnations_refuses_a_log_with_one() -> None:
-    first = load("w1", {"orders": topic_commit(committed_range(0, None, 10, 15), new=True)}).at(1)
-    second = load("w2", {"orders": topic_commit(diverged_range(12, 12, 40))}).at(2)
+    first = load("w1", {"orders": topic_commit(committed_range(0, None, 10, 15), new=True)}).with_number(1)
+    second = load("w2", {"orders": topic_commit(diverged_range(12, 12, 40))}).with_number(2)
     state = fold(fold(EMPTY, first), second)
     for value, needs in ((first, []), (second, ["incarnation"]), (state, ["incarnation"])):
         document = json.loads(write_document(value))
@@ -147,7 +147,7 @@ def test_a_voided_run_conflicts() -> None:
     late = load("w2", {"orders": topic_commit(committed_range(0, 15, 15, 20))})
     conflict = find_conflict(state, late)
     assert conflict is not None
-    assert conflict.rule is ConflictRule.WORK_VOIDED
+    assert conflict.rule is ConflictRule.RUN_VOIDED
 
 
 def test_a_schema_change_increments_the_revision() -> None:
@@ -156,7 +156,7 @@ def test_a_schema_change_increments_the_revision() -> None:
     assert state.topics["orders"].load_schema.revision == 2
     late = find_conflict(state, load("w3", {"orders": topic_commit(committed_range(0, 15, 15, 20))}))
     assert late is not None
-    assert late.rule is ConflictRule.LOAD_SCHEMA_MOVED
+    assert late.rule is ConflictRule.LOAD_SCHEMA_CHANGED
 
 
 def test_state_does_not_grow_with_the_number_of_commits() -> None:
@@ -168,7 +168,7 @@ def test_state_does_not_grow_with_the_number_of_commits() -> None:
             committed_range(0, start, start, start + 5), files=[committed_file("0-0", 0, start, start + 5)]
         )
         commit = dataclasses.replace(load(f"w{commit_number}", {"orders": one}), published=state.staged_runs)
-        state = fold(state, commit.at(commit_number))
+        state = fold(state, commit.with_number(commit_number))
         sizes.append(len(canonical(to_json(state))))
     assert state.topics["orders"].data == FileTotals(1_001, 5 * 1_001, 1_000 * 1_001)
     assert state.staged_runs == {"w1001"}
@@ -179,8 +179,11 @@ def test_only_published_runs_are_dropped_from_the_state() -> None:
     state = state_of(FIRST, load("w2", {"orders": topic_commit(committed_range(0, 15, 15, 20))}))
     assert state.staged_runs == {"w1", "w2"}
     third = load("w3", {"orders": topic_commit(committed_range(0, 20, 20, 25))})
-    assert fold(state, dataclasses.replace(third, published=frozenset({"w1"})).at(3)).staged_runs == {"w2", "w3"}
-    assert fold(state, clean("c1", "w9").at(3)).staged_runs == {"w1", "w2"}, "a cleaning commit stages nothing"
+    assert fold(state, dataclasses.replace(third, published=frozenset({"w1"})).with_number(3)).staged_runs == {
+        "w2",
+        "w3",
+    }
+    assert fold(state, clean("c1", "w9").with_number(3)).staged_runs == {"w1", "w2"}, "a cleaning commit stages nothing"
 
 
 def test_conflicts_are_returned_by_topic() -> None:
@@ -223,8 +226,8 @@ def test_a_rewrite_removes_files_and_begins_a_generation() -> None:
 
 
 def test_file_names_contain_generation_commit_number_and_run() -> None:
-    assert [file.name for file in MERGED.at(3).topics["orders"].files] == ["1-3-89abcdef-0-0"]
-    assert [file.name for file in MORE.at(2).topics["orders"].files] == ["0-2-w2-0-0"]
+    assert [file.name for file in MERGED.with_number(3).topics["orders"].files] == ["1-3-89abcdef-0-0"]
+    assert [file.name for file in MORE.with_number(2).topics["orders"].files] == ["0-2-w2-0-0"]
 
 
 def test_the_later_of_two_rewrites_of_a_topic_conflicts() -> None:

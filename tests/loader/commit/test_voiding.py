@@ -40,7 +40,7 @@ def _small_commit_limit() -> Iterator[None]:
 
 
 def committed(known: LoaderState, proposal: Commit) -> LoaderState:
-    return fold(known, proposal.at(known.commit_number + 1))
+    return fold(known, proposal.with_number(known.commit_number + 1))
 
 
 def others(known: LoaderState, count: int) -> LoaderState:

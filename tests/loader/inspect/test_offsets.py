@@ -9,7 +9,7 @@ from headrace.loader.plan.discover import DiscoveredTopic, Discovery, PartitionO
 from support.loader.loader_samples import committed_range, load, topic_commit
 
 CHOSEN = (StartOffset("orders", 1, 7), StartOffset("clicks", 0, 9))
-STATE = fold(EMPTY, load("w1", {"orders": topic_commit(committed_range(0, None, 0, 40), new=True)}).at(1))
+STATE = fold(EMPTY, load("w1", {"orders": topic_commit(committed_range(0, None, 0, 40), new=True)}).with_number(1))
 STATE = fold(STATE, Commit(2, CommitKind.OFFSETS, "op", 1, "b", {}, frozenset(), reason="why", starts=CHOSEN))
 
 

@@ -15,7 +15,7 @@ from headrace.loader.offsets.choose import Choice, LogBounds, OffsetChange, comm
 from headrace.loader.work_unit import RangeCounts, SkippedOffsets
 from support.loader.loader_samples import committed_range, load, topic_commit
 
-LOADED = fold(EMPTY, load("w1", {"orders": topic_commit(committed_range(0, None, 0, 40), new=True)}).at(1))
+LOADED = fold(EMPTY, load("w1", {"orders": topic_commit(committed_range(0, None, 0, 40), new=True)}).with_number(1))
 BOUNDS = LogBounds(0, 100)
 
 
@@ -24,7 +24,7 @@ def proposal(choice: Choice, state: LoaderState) -> Commit:
 
 
 def after(choice: Choice, state: LoaderState) -> LoaderState:
-    return fold(state, proposal(choice, state).at(state.commit_number + 1))
+    return fold(state, proposal(choice, state).with_number(state.commit_number + 1))
 
 
 def test_skipped_offsets_are_a_gap_with_a_reason() -> None:
@@ -36,7 +36,7 @@ def test_skipped_offsets_are_a_gap_with_a_reason() -> None:
     known = LOADED.topics["orders"]
     assert committed.leader_epoch == known.partitions[0].leader_epoch
     assert commit.planned_after == LOADED.commit_number
-    state = fold(LOADED, commit.at(2))
+    state = fold(LOADED, commit.with_number(2))
     assert state.topics["orders"].partitions[0].next_offset == 60
     assert state.topics["orders"].partitions[0].bytes_per_kilo_offset == known.partitions[0].bytes_per_kilo_offset
     assert (state.topics["orders"].load_schema, state.topics["orders"].data) == (known.load_schema, known.data)
@@ -107,11 +107,11 @@ def test_start_offset_of_an_unloaded_partition_can_be_set_repeatedly(topic: str,
 def test_a_start_is_kept_until_its_partition_is_loaded() -> None:
     state = after(starts(LOADED, {"clicks": {0: 5, 1: 6}}, "why"), LOADED)
     first = topic_commit(committed_range(0, 5, 5, 9), new=True, table="clicks")
-    state = fold(state, load("w2", {"clicks": first}).at(3))
+    state = fold(state, load("w2", {"clicks": first}).with_number(3))
     assert state.starts == {"clicks": {1: 6}}
     assert (state.next_offset("clicks", 0), state.next_offset("clicks", 1)) == (9, 6)
     second = topic_commit(committed_range(1, 6, 6, 8), table="clicks")
-    assert fold(state, load("w3", {"clicks": second}).at(4)).starts == {}
+    assert fold(state, load("w3", {"clicks": second}).with_number(4)).starts == {}
 
 
 def test_import_does_not_change_loaded_partitions() -> None:

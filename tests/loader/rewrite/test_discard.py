@@ -71,7 +71,7 @@ def test_discard_removes_all_messages_and_commits_the_reason(shelf: Shelf) -> No
     report = discarded(shelf)
     assert (report.discarded, report.left, report.problems) == (dry.discarded, {}, ())
     assert offsets_left(shelf) == []
-    assert next(shelf.log.back("orders", shelf.log.read_state())).value.reason == "ticket 4711"
+    assert next(shelf.log.history("orders", shelf.log.read_state())).value.reason == "ticket 4711"
     assert discarded(shelf) == DiscardReport()
     assert verified(shelf) == []
     assert locate(shelf.log, FileIndex(shelf.log), shelf.storage.files, "orders", 0, 5).fate is OffsetFate.REMOVED
@@ -88,14 +88,14 @@ def test_discard_by_code_removes_only_messages_with_this_code(shelf: Shelf) -> N
 
 def merge_quarantine(shelf: Shelf) -> None:
     """Merges the quarantine files of the second hour, so that one file has messages with both codes."""
-    together = CompactSettings(0, 1_000_000, 1_000, lambda topic: "deflate")
+    merge_settings = CompactSettings(0, 1_000_000, 1_000, lambda topic: "deflate")
     files, staging = shelf.storage.files, shelf.storage.staging
-    merging = dataclasses.replace(
+    merge_ports = dataclasses.replace(
         ports(shelf),
         run_merges=lambda units: [merge(unit, files, staging.sink(unit.run_id)) for unit in units],
         now_ms=lambda: TIME_MS + 10**9,
     )
-    assert compact(merging, ["orders"], together, is_dry=False).problems == {}
+    assert compact(merge_ports, ["orders"], merge_settings, is_dry=False).problems == {}
     assert [file.records for file in committed_files(shelf.log, "orders")] == [1, 3]
 
 

@@ -97,7 +97,7 @@ def value_subject(topic: str) -> str:
 
 def commits_of(log: CommitLog, topic: str, state: LoaderState, since: int = 0) -> list[Commit]:
     """Returns the commits after commit number `since` that contain a topic, oldest first."""
-    return [found.value for found in log.back(topic, state, since)][::-1]
+    return [found.value for found in log.history(topic, state, since)][::-1]
 
 
 def step_of(
@@ -121,7 +121,7 @@ def step_of(
 
 def load(run_id: str, topics: dict[str, TopicCommit], commit_number: int = 0) -> Commit:
     proposal = Commit(0, CommitKind.LOAD, run_id, 1_767_225_600_000, "test", topics, frozenset())
-    return proposal.at(commit_number) if commit_number else proposal
+    return proposal.with_number(commit_number) if commit_number else proposal
 
 
 def clean(run_id: str, *voided: str, commit_number: int = 0) -> Commit:

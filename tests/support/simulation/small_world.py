@@ -37,8 +37,8 @@ def make_small(patch: pytest.MonkeyPatch) -> None:
     """Changes constants of the loader, so that few commits suffice for checkpoints and archives, and a run with two
     topics makes two commits."""
     patch.setattr(commit_files, "ARCHIVE_COMMITS", 2)
-    patch.setattr(commit_files, "LOOSE_COMMITS_MIN", 2)
-    patch.setattr(commit_log, "CHECKPOINT_EVERY", 2)
+    patch.setattr(commit_files, "UNARCHIVED_COMMITS_MIN", 2)
+    patch.setattr(commit_log, "CHECKPOINT_INTERVAL_COMMITS", 2)
     patch.setattr(prepare, "COMMIT_BYTES_MAX", 1)
     for module in (sink, registry_requests):
         patch.setattr(module, "ThreadPoolExecutor", OneByOne)

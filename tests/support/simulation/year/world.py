@@ -32,7 +32,7 @@ from support.simulation.year.registry import YearRegistry
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
 FILE_BYTES_TARGET = 64 * 1024  # so that large partitions are split
-CHECKPOINT_EVERY = 10  # commits: each day's load is a new process, which would read up to a hundred
+CHECKPOINT_INTERVAL_COMMITS = 10  # commits: each day's load is a new process, which would read up to a hundred
 LITERAL_CHARS_MAX = 1_500  # so that the schemas of some tables are separate files
 
 
@@ -85,7 +85,7 @@ def unhurried() -> Iterator[None]:
             patch.setattr(module, "ThreadPoolExecutor", OneByOne)
         remember_results(patch)
         keep_journal_in_memory(patch)
-        patch.setattr(commit_log, "CHECKPOINT_EVERY", CHECKPOINT_EVERY)
+        patch.setattr(commit_log, "CHECKPOINT_INTERVAL_COMMITS", CHECKPOINT_INTERVAL_COMMITS)
         calls = dict(faults.CALLS)
         calls[YearCluster] = calls.pop(ServingCluster)
         calls[YearRegistry] = calls.pop(FakeRegistry)
