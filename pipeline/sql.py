@@ -36,7 +36,7 @@ change of a load, because they bypass its check that the table is still the one 
 can also lock a table permanently."""
 
 NUMERIC_TYPES = frozenset({"tinyint", "smallint", "int", "bigint", "float", "double", "decimal"})
-PLAIN_TYPES = frozenset({"tinyint", "smallint", "int", "bigint", "float", "double", "boolean", "string", "void"})
+JSON_NATIVE_TYPES = frozenset({"tinyint", "smallint", "int", "bigint", "float", "double", "boolean", "string", "void"})
 """The types that Spark's JSON functions already write in the form described above."""
 NESTED_TYPES = frozenset({"struct", "array", "map", "variant"})
 
@@ -44,7 +44,7 @@ KAFKA_COLUMN_TYPE = "struct<partition:int,offset:bigint,timestamp:"
 """The start of the type of the column `kafka`, which has partition, offset and timestamp of a row's message, as Spark
 prints types."""
 
-_LEADING = re.compile(r"\s+|--[^\n]*(?:\n|$)|/\*.*?\*/|\(", re.DOTALL)
+_LEADING_BLANKS = re.compile(r"\s+|--[^\n]*(?:\n|$)|/\*.*?\*/|\(", re.DOTALL)
 _COMMAND = "org.apache.spark.sql.catalyst.plans.logical.Command"
 _READ_COMMANDS = ("Show", "Describe", "Explain")
 _WRITE_STATEMENTS = ("Insert", "Call", "ExecuteImmediate", "UnresolvedExecuteImmediate")
@@ -86,7 +86,7 @@ def check_statement(text: str) -> str:
     while statement.endswith(";"):
         statement = statement[:-1].rstrip()
     rest = statement
-    while (blank := _LEADING.match(rest)) is not None:
+    while (blank := _LEADING_BLANKS.match(rest)) is not None:
         rest = rest[blank.end() :]
     if not rest:
         raise QueryFailed("no query given; expected one, such as: headrace sql 'SHOW TABLES'")
@@ -116,16 +116,16 @@ def run_query(session: SparkSession, statement: str, database: str, *, with_valu
         _reject_writes(session, statement)
         if session.catalog.databaseExists(database):
             session.catalog.setCurrentDatabase(database)
-        return _collected(session.sql(statement), with_values)
+        return _collect(session.sql(statement), with_values)
     except (PySparkException, Py4JError) as error:
-        if "PARSE_SYNTAX_ERROR" in str(error) and _ends_before(statement, str(error)):
+        if "PARSE_SYNTAX_ERROR" in str(error) and _error_follows_semicolon(statement, str(error)):
             raise QueryFailed(
                 "expected one query, found more text after a semicolon; run the queries one at a time"
             ) from error
         raise QueryFailed(error_line(error)) from error
 
 
-def _ends_before(statement: str, failure: str) -> bool:
+def _error_follows_semicolon(statement: str, failure: str) -> bool:
     """Returns whether Spark found a syntax error right after a semicolon, which means that the text has several
     statements.
 
@@ -173,19 +173,21 @@ def _reject_writes(session: Any, statement: str) -> None:
         nodes += [children.apply(index) for index in range(children.size())]
 
 
-def _collected(frame: DataFrame, with_values: bool) -> QueryResult:
+def _collect(frame: DataFrame, with_values: bool) -> QueryResult:
     from pyspark.sql import functions
 
     names, types = tuple(frame.columns), tuple(field.dataType for field in frame.schema.fields)
     # Columns by position, since a query may return the same name twice.
     keys = [f"c{i}" for i in range(len(names))]
-    plain = frame.toDF(*keys)
+    renamed = frame.toDF(*keys)
     texts = [_as_text(functions.col(key), kind).alias(f"{key}_text") for key, kind in zip(keys, types, strict=True)]
     if with_values:
-        ready = [_json_ready(functions.col(key), kind).alias(key) for key, kind in zip(keys, types, strict=True)]
-        row_document = functions.struct(*ready)
+        json_columns = [
+            _as_json_value(functions.col(key), kind).alias(key) for key, kind in zip(keys, types, strict=True)
+        ]
+        row_document = functions.struct(*json_columns)
         texts.append(functions.to_json(row_document, {"ignoreNullFields": "false"}).alias("whole"))
-    rows = [tuple(row) for row in plain.select(*texts).collect()] if keys else []
+    rows = [tuple(row) for row in renamed.select(*texts).collect()] if keys else []
     documents = [json.loads(row[-1]) for row in rows] if with_values else []
     return QueryResult(
         columns=names,
@@ -200,13 +202,13 @@ def _as_text(column: Any, kind: DataType) -> Any:
 
     name = _short_name(kind)
     if name in NESTED_TYPES:
-        return functions.to_json(_json_ready(column, kind), {"ignoreNullFields": "false"})
+        return functions.to_json(_as_json_value(column, kind), {"ignoreNullFields": "false"})
     if name == "binary":
         return functions.lower(functions.hex(column))
     return column.cast("string")
 
 
-def _json_ready(column: Any, kind: DataType) -> Any:
+def _as_json_value(column: Any, kind: DataType) -> Any:
     """Returns the column with all values in a form that Spark's JSON functions write as query results need it: values
     such as decimals and timestamps become text, also inside structs, arrays and maps.
 
@@ -217,31 +219,33 @@ def _json_ready(column: Any, kind: DataType) -> Any:
     from pyspark.sql import functions
     from pyspark.sql.types import ArrayType, MapType, StructType
 
-    if _is_plain(kind):
+    if _is_json_native(kind):
         return column
     if isinstance(kind, StructType):
-        fields = [_json_ready(column.getField(field.name), field.dataType).alias(field.name) for field in kind.fields]
+        fields = [
+            _as_json_value(column.getField(field.name), field.dataType).alias(field.name) for field in kind.fields
+        ]
         return functions.when(column.isNotNull(), functions.struct(*fields))
     if isinstance(kind, ArrayType):
-        return functions.transform(column, lambda item: _json_ready(item, kind.elementType))
+        return functions.transform(column, lambda item: _as_json_value(item, kind.elementType))
     if isinstance(kind, MapType):
-        by_text = functions.transform_keys(column, lambda key, _: _as_text(key, kind.keyType))
-        return functions.transform_values(by_text, lambda _, value: _json_ready(value, kind.valueType))
+        text_keys = functions.transform_keys(column, lambda key, _: _as_text(key, kind.keyType))
+        return functions.transform_values(text_keys, lambda _, value: _as_json_value(value, kind.valueType))
     return _as_text(column, kind)
 
 
-def _is_plain(kind: DataType) -> bool:
+def _is_json_native(kind: DataType) -> bool:
     """Returns whether Spark's JSON functions already write all values of the type `kind` in the form of query results,
-    in which for example decimals are text. If not, `_json_ready` must convert the values first."""
+    in which for example decimals are text. If not, `_as_json_value` must convert the values first."""
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     if isinstance(kind, StructType):
-        return all(_is_plain(field.dataType) for field in kind.fields)
+        return all(_is_json_native(field.dataType) for field in kind.fields)
     if isinstance(kind, ArrayType):
-        return _is_plain(kind.elementType)
+        return _is_json_native(kind.elementType)
     if isinstance(kind, MapType):
-        return _short_name(kind.keyType) == "string" and _is_plain(kind.valueType)
-    return _short_name(kind) in PLAIN_TYPES or _short_name(kind) == "variant"
+        return _short_name(kind.keyType) == "string" and _is_json_native(kind.valueType)
+    return _short_name(kind) in JSON_NATIVE_TYPES or _short_name(kind) == "variant"
 
 
 def _short_name(kind: DataType) -> str:
@@ -256,7 +260,7 @@ def aligned_rows(result: QueryResult, cell_chars_max: int) -> Sequence[Sequence[
         [
             "NULL"
             if value is None
-            else _shortened(_format_kafka_column(value) if i in kafka_columns else value, cell_chars_max)
+            else _shorten(_format_kafka_column(value) if i in kafka_columns else value, cell_chars_max)
             for i, value in enumerate(row)
         ]
         for row in result.rows
@@ -268,6 +272,6 @@ def _format_kafka_column(text: str) -> str:
     return f"{position['partition']}:{position['offset']} {position['timestamp'] or ''}".rstrip()
 
 
-def _shortened(text: str, chars_max: int) -> str:
+def _shorten(text: str, chars_max: int) -> str:
     line = "".join(character if character.isprintable() else " " for character in text)
     return line if len(line) <= chars_max else line[: chars_max - 1] + "…"

@@ -63,14 +63,14 @@ def send_query(path: Path, request: SqlRequest, is_up: Callable[[], bool]) -> Qu
     while True:
         try:
             with _connected(path) as connection:
-                return _send_on(connection, request)
+                return _send_request(connection, request)
         except SqlServerUnavailable:
             if not is_up() or time.monotonic() > deadline:
                 raise
             time.sleep(POLL_S)
 
 
-def _send_on(connection: socket.socket, request: SqlRequest) -> QueryResult:
+def _send_request(connection: socket.socket, request: SqlRequest) -> QueryResult:
     response = _exchange(connection, json.dumps(dataclasses.asdict(request)).encode())
     if response in (b"", NOT_STARTED):
         raise SqlServerUnavailable("the SQL server of `headrace up` has just ended; run the query again")
@@ -146,11 +146,11 @@ def listening(path: Path) -> Iterator[socket.socket]:
     """
     path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX) as listener, _short_name(path) as name:
-        before = os.umask(0o177)
+        previous_umask = os.umask(0o177)
         try:
             listener.bind(name)
         finally:
-            os.umask(before)
+            os.umask(previous_umask)
         listener.listen()
         yield listener
     path.unlink(missing_ok=True)

@@ -53,8 +53,8 @@ REQUEST_TIMEOUT_S = 10.0  # for a complete request
 POLL_S = 0.2
 RESPONSE_GRACE_S = 0.5  # clients that waited for the socket send their requests within this time
 JVM_END_S = 5.0  # between a call that failed because the JVM ended and the end of its process
-JVM_END_WORDS = ("Py4J", "py4j", "Connection", "Answer from Java", "OutOfMemory", "cancelled")
-METASTORE_TRIES = 30  # one per second; meanwhile a metastore that died is restarted
+JVM_END_MARKERS = ("Py4J", "py4j", "Connection", "Answer from Java", "OutOfMemory", "cancelled")
+METASTORE_ATTEMPTS_MAX = 30  # one per second; meanwhile a metastore that died is restarted
 PORT_KEY = "hadoop.hive.server2.thrift.port"
 HOST_KEY = "hadoop.hive.server2.thrift.bind.host"
 
@@ -91,12 +91,12 @@ def serve(options: SqlOptions, stop: threading.Event) -> None:
     from headrace.hive_ddl.executors.session import close_session, open_session
     from headrace.hive_ddl.table import local_location
 
-    conf = {**options.conf, "hadoop.hive.metastore.connect.retries": str(METASTORE_TRIES)}
-    ready_words = [f"sql_socket={options.socket}"]
+    conf = {**options.conf, "hadoop.hive.metastore.connect.retries": str(METASTORE_ATTEMPTS_MAX)}
+    ready_fields = [f"sql_socket={options.socket}"]
     if options.listen is not None:
         port = free_port(options.listen, "SQL server", "sql.listen")
         conf |= {HOST_KEY: options.listen.host, PORT_KEY: str(port)}
-        ready_words.append(f"sql={Address(options.listen.host, port)}")
+        ready_fields.append(f"sql={Address(options.listen.host, port)}")
     session = open_session(
         app_name="headrace sql",
         master=options.master,
@@ -114,7 +114,7 @@ def serve(options: SqlOptions, stop: threading.Event) -> None:
         with listening(options.socket) as listener:
             server = _QueryServer(session, options.memory)
             threading.Thread(target=server.accept_queries, args=(listener,), name="sql", daemon=True).start()
-            print("ready", *ready_words, flush=True)
+            print("ready", *ready_fields, flush=True)
             threading.Thread(target=server.warm_up, name="warm-up", daemon=True).start()
             try:
                 wait_for_end(gateway, stop, "sql.memory", options.memory)
@@ -132,7 +132,7 @@ class _QueryServer:
         self._session = session
         self._jvm: subprocess.Popen[bytes] | None = getattr(session.sparkContext._gateway, "proc", None)
         self._memory = memory
-        self._numbers = itertools.count(1)
+        self._query_numbers = itertools.count(1)
         self._threads: set[threading.Thread] = set()
         self._slots = threading.Semaphore(QUERIES_MAX)
 
@@ -187,7 +187,7 @@ class _QueryServer:
     def _run_until_hangup(self, connection: socket.socket, request: SqlRequest) -> bytes:
         """Runs the query of a request and returns the bytes of the response. Cancels the query in Spark when the client
         closes the connection."""
-        group = f"headrace-sql-{next(self._numbers)}"
+        group = f"headrace-sql-{next(self._query_numbers)}"
         responses: list[bytes] = []
         # Spark's job groups belong to a thread, in Python and in the JVM.
         worker = threading.Thread(target=lambda: responses.append(self._run_query(request, group)), daemon=True)
@@ -214,15 +214,15 @@ class _QueryServer:
             logger.warning("query_failed reason=%s", error)
             return error_bytes(self._failure_reason(f"{type(error).__name__}: {error}"))
 
-    def _failure_reason(self, otherwise: str) -> str:
-        """Returns the reason why a query failed: the end of the JVM if that is the cause, otherwise `otherwise`, the
+    def _failure_reason(self, message: str) -> str:
+        """Returns the reason why a query failed: the end of the JVM if that is the cause, otherwise `message`, the
         message of the error."""
-        if self._jvm is None or not any(word in otherwise for word in JVM_END_WORDS):
-            return otherwise
+        if self._jvm is None or not any(marker in message for marker in JVM_END_MARKERS):
+            return message
         try:
             code = self._jvm.wait(JVM_END_S)
         except subprocess.TimeoutExpired:  # the JVM still runs, so the failure has another cause
-            return otherwise
+            return message
         end = jvm_end_reason(code, "sql.memory", self._memory)
         return f"the SQL server ended during the query and restarts: {end}"
 

@@ -74,12 +74,12 @@ def serve(args: argparse.Namespace, settings: Settings, run_once: RunOnce) -> in
                 return EXIT_OK
             if not is_requested or settings_from(args, environment) != settings or _has_died(session):
                 return EXIT_RESTART
-            uses = session.uses
+            use_count = session.use_count
             with _sigterm_handled_by(signal.SIG_DFL):
                 code = run_once(args, settings, session)
             sys.stdout.flush()  # print the report before the response
             print(f"ended code={code}", file=responses, flush=True)
-            if session.uses > uses:
+            if session.use_count > use_count:
                 last_used_at = time.monotonic()
             if session.is_open and not (session.is_alive and may_outlive_load(settings)):
                 return EXIT_RESTART
@@ -91,7 +91,7 @@ def _collect_garbage(session: LoadSession) -> None:
     afterwards, because Python discards an exception that a signal handler raises during a garbage collection."""
     received: list[int] = []
     with _sigterm_handled_by(lambda number, _: received.append(number)):
-        session.tidy()
+        session.collect_garbage()
         gc.collect()
     if received:
         _exit_for_restart(signal.SIGTERM, None)

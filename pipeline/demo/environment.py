@@ -94,30 +94,30 @@ class LocalEnvironment:
     def __init__(self, data_dir: Path, environment: Mapping[str, str]) -> None:
         self._environment: Mapping[str, str] = {**environment, **DEMO_SETTINGS, "HEADRACE__DATA_DIR": str(data_dir)}
         self._data_dir = data_dir
-        self._up: Part | None = None
+        self._up_process: Part | None = None
 
     def start(self, detail: PrintDetail) -> None:
         command = PartCommand("up", ("headrace", "up", "--data-dir", str(self._data_dir), "--only", SERVERS))
-        self._up = Part(command, self._data_dir / "logs", self._environment)
-        self._found = self._up.wait_until_ready(time.monotonic() + START_TIMEOUT_S, lambda: False)
+        self._up_process = Part(command, self._data_dir / "logs", self._environment)
+        self._addresses = self._up_process.wait_until_ready(time.monotonic() + START_TIMEOUT_S, lambda: False)
         self.settings = load_settings(environment=self._environment, working_dir=self._data_dir)
-        detail(", ".join(f"{name} {self._found[name]}" for name in ("registry", "broker", "metastore")))
+        detail(", ".join(f"{name} {self._addresses[name]}" for name in ("registry", "broker", "metastore")))
 
     def command(self, *arguments: str) -> RunnableCommand:
         return RunnableCommand(python_command("headrace", *arguments), python_environment(self._environment))
 
     def stop(self) -> None:
-        if self._up is not None:
-            self._up.stop(time.monotonic() + START_TIMEOUT_S)
+        if self._up_process is not None:
+            self._up_process.stop(time.monotonic() + START_TIMEOUT_S)
 
     @contextmanager
     def engine(self, detail: PrintDetail) -> Iterator[RunQuery]:
         session = open_session(
             app_name="headrace demo",
             master=self.settings.spark["master"],
-            metastore_uri=self._found["metastore"],
+            metastore_uri=self._addresses["metastore"],
             data_dir=self._data_dir,
-            warehouse_uri=local_location(Path(self._found["warehouse"])),
+            warehouse_uri=local_location(Path(self._addresses["warehouse"])),
             extra={},
         )
         try:

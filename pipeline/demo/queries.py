@@ -159,11 +159,11 @@ def differences(found: Table, expected: Table) -> Sequence[str]:
     return [
         f"row {number}: found {tuple(left)}, expected {tuple(right)}"
         for number, (left, right) in enumerate(zip(found, expected, strict=True), 1)
-        if len(left) != len(right) or not all(map(_same, left, right))
+        if len(left) != len(right) or not all(map(_are_equal, left, right))
     ]
 
 
-def _same(left: Cell, right: Cell) -> bool:
+def _are_equal(left: Cell, right: Cell) -> bool:
     if isinstance(left, float) and isinstance(right, float):
         return math.isclose(left, right, rel_tol=1e-12, abs_tol=1e-12)
     return bool(left == right)

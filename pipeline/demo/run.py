@@ -38,11 +38,11 @@ from headrace.registry.errors import IncompatibleSchema
 from headrace.settings import Settings
 from headrace.settings.addresses import live_addresses
 
-MARKER = ".made-by-headrace-demo"
+MARKER_NAME = ".made-by-headrace-demo"
 BAR_CHARS = 30
-REDRAW_S = 0.1
-LINE_EVERY_S = 5.0
-BATCH = 1_000  # events between updates of the progress bar
+REDRAW_INTERVAL_S = 0.1
+LINE_INTERVAL_S = 5.0
+BATCH_EVENTS = 1_000  # events between updates of the progress bar
 
 
 class DemoError(Exception):
@@ -141,9 +141,9 @@ def schema_text(name: str) -> str:
     return (directory / f"{name}.avsc").read_text(encoding="utf-8")
 
 
-def events_of(data: Path, sent: EventBatch) -> list[Event]:
-    topic = TOPICS[sent.topic]
-    return [sent.event(topic.event(row)) for row in read_rows(data, topic.file) if sent.has_row(row)]
+def events_of(data: Path, batch: EventBatch) -> list[Event]:
+    topic = TOPICS[batch.topic]
+    return [batch.event(topic.event(row)) for row in read_rows(data, topic.file) if batch.has_row(row)]
 
 
 class _Demo:
@@ -153,7 +153,7 @@ class _Demo:
         self._log_dir = log_dir
         self._out = out
         self._reader = ThreadPoolExecutor(max_workers=1)
-        self._read: dict[EventBatch, Future[list[Event]]] = {}
+        self._read_batches: dict[EventBatch, Future[list[Event]]] = {}
 
     def start(self) -> None:
         self._print_heading("Starting the servers")
@@ -223,12 +223,12 @@ class _Demo:
         self._print_detail("")
         self._print_detail(f"{query.title}  ({time.monotonic() - started:.1f} s)")
         self._table(query.columns, as_text(found), numeric_columns(expected))
-        different = differences(found, expected)
-        for line in different[:5]:
+        problems = differences(found, expected)
+        for line in problems[:5]:
             self._print_detail(f"  WRONG: {line}")
-        if not different:
+        if not problems:
             self._print_detail("  as expected")
-        return not different
+        return not problems
 
     def audit(self) -> bool:
         self._print_heading("Auditing: comparing the counts of producers, broker and tables")
@@ -239,8 +239,8 @@ class _Demo:
             raise DemoError(f"the audit failed: {_last_line(run.stderr)}")
         return run.returncode == 0
 
-    def print_result(self, result: DemoResult, seconds: float) -> None:
-        self._print_heading(f"Done in {seconds:.0f} s")
+    def print_result(self, result: DemoResult, duration_s: float) -> None:
+        self._print_heading(f"Done in {duration_s:.0f} s")
         if result.wrong_queries:
             self._print_detail(f"WRONG results: {'; '.join(result.wrong_queries)}")
         if not result.is_audit_complete:
@@ -252,33 +252,35 @@ class _Demo:
             self._print_detail(f"  {command}")
 
     def _read_ahead(self, batches: Iterable[EventBatch]) -> None:
-        self._read = {one: self._reader.submit(events_of, self._data, one) for one in batches}
+        self._read_batches = {batch: self._reader.submit(events_of, self._data, batch) for batch in batches}
 
     def _produce_all(self, batches: Iterable[EventBatch]) -> None:
-        events, seconds = 0, 0.0
-        for one in batches:
-            count, took = self._produce(TOPICS[one.topic], schema_text(one.schema), self._read.pop(one).result())
-            events, seconds = events + count, seconds + took
-        self._print_detail(f"{events:,} events acknowledged, {events / max(seconds, 1e-6):,.0f}/s")
+        count, duration_s = 0, 0.0
+        for batch in batches:
+            batch_count, batch_s = self._produce(
+                TOPICS[batch.topic], schema_text(batch.schema), self._read_batches.pop(batch).result()
+            )
+            count, duration_s = count + batch_count, duration_s + batch_s
+        self._print_detail(f"{count:,} events acknowledged, {count / max(duration_s, 1e-6):,.0f}/s")
 
-    def _produce(self, topic: DemoTopic, schema: str, listed: Sequence[Event]) -> tuple[int, float]:
+    def _produce(self, topic: DemoTopic, schema: str, events: Sequence[Event]) -> tuple[int, float]:
         """Sends events to a topic and waits for their acknowledgement. Returns their number and the seconds taken.
 
         Args:
             schema: text of the schema that they are written with.
-            listed: the events to send.
+            events: the events to send.
         """
-        progress = Progress(f"  {topic.name}", len(listed), self._out)
+        progress = Progress(f"  {topic.name}", len(events), self._out)
         key = topic.key
-        original = [key(event) for event in listed]
+        keys = [key(event) for event in events]
         with Producer(self._environment.settings, app="headrace-demo") as producer:
-            for start in range(0, len(listed), BATCH):
-                batch = listed[start : start + BATCH]
-                for event, event_key in zip(batch, original[start : start + BATCH], strict=True):
+            for start in range(0, len(events), BATCH_EVENTS):
+                batch = events[start : start + BATCH_EVENTS]
+                for event, event_key in zip(batch, keys[start : start + BATCH_EVENTS], strict=True):
                     producer.send(topic.name, event, key=event_key, schema=schema)
                 progress.add(len(batch))
             producer.flush(timeout_s=120)
-        return len(listed), progress.finish()
+        return len(events), progress.finish()
 
     def _load(self) -> None:
         self._print_heading("Loading (headrace load)")
@@ -334,13 +336,13 @@ class Progress:
         self._bar = out.isatty()
         self._count = 0
         self._start = time.monotonic()
-        self._shown = 0.0 if self._bar else self._start
+        self._last_shown_at = 0.0 if self._bar else self._start
 
     def add(self, count: int) -> None:
         self._count += count
         now = time.monotonic()
-        if now - self._shown >= (REDRAW_S if self._bar else LINE_EVERY_S):
-            self._shown = now
+        if now - self._last_shown_at >= (REDRAW_INTERVAL_S if self._bar else LINE_INTERVAL_S):
+            self._last_shown_at = now
             self._show(now)
 
     def finish(self) -> float:
@@ -353,11 +355,11 @@ class Progress:
         return now - self._start
 
     def _show(self, now: float) -> None:
-        share = min(1.0, self._count / self._total)
+        fraction = min(1.0, self._count / self._total)
         rate = self._count / max(1e-6, now - self._start)
-        text = f"{self._label}  {self._count:,} of {self._total:,} ({share:.0%}), {rate:,.0f}/s"
+        text = f"{self._label}  {self._count:,} of {self._total:,} ({fraction:.0%}), {rate:,.0f}/s"
         if self._bar:
-            filled = round(share * BAR_CHARS)
+            filled = round(fraction * BAR_CHARS)
             self._out.write(f"\r\x1b[K{'█' * filled}{'░' * (BAR_CHARS - filled)} {text}")
         else:
             self._out.write(f"{text}\n")
@@ -366,7 +368,7 @@ class Progress:
 
 def prepare_directory(data_dir: Path) -> None:
     """Creates an empty directory with the demo's marker file. Deletes only a directory that has the marker."""
-    marker = data_dir / MARKER
+    marker = data_dir / MARKER_NAME
     try:
         if data_dir.exists() and any(data_dir.iterdir()):
             if not marker.is_file():

@@ -79,7 +79,7 @@ class Part:
             preexec_fn=_before_exec(os.getpid(), command.niceness),
         )
         self.started_at = time.monotonic()
-        self._line_begun = b""
+        self._partial_line = b""
         self._responses: deque[str] = deque()
         self._addresses: Mapping[str, str] | None = None if command.is_server else {}
         self._ready_at: float | None = None
@@ -138,7 +138,7 @@ class Part:
         if not output.poll(wait_s * 1000):
             return
         chunk = os.read(self.process.stdout.fileno(), 65536)
-        *lines, self._line_begun = (self._line_begun + chunk).split(b"\n")
+        *lines, self._partial_line = (self._partial_line + chunk).split(b"\n")
         for line in lines:
             self._handle_line(line.decode("utf-8", "replace"))
         if not chunk:
@@ -164,10 +164,10 @@ class Part:
     def end_reason(self) -> str:
         """Returns the reason why the part ended, as far as it is known, and the path of its log."""
         code = self.process.returncode
-        why = self.last_log_line() if code >= 0 else f"killed by {signal.Signals(-code).name}"
+        reason = self.last_log_line() if code >= 0 else f"killed by {signal.Signals(-code).name}"
         if code == -signal.SIGKILL:
-            why += ", manually or by the kernel's OOM killer"
-        return f"{why} (log: {self.log.path}){disk_full_note(self.log.path)}"
+            reason += ", manually or by the kernel's OOM killer"
+        return f"{reason} (log: {self.log.path}){disk_full_note(self.log.path)}"
 
     @property
     def is_ready(self) -> bool:

@@ -67,8 +67,8 @@ class PartLog:
 
     def _is_due(self) -> bool:
         with self.path.open("rb") as log:
-            begun_s = first_time_s(log.read(HEAD_BYTES))
-        return is_due(self.path.stat().st_size, begun_s, time.time())
+            first_line_s = first_time_s(log.read(HEAD_BYTES))
+        return is_due(self.path.stat().st_size, first_line_s, time.time())
 
     def _shift_rotated(self) -> None:
         for number in range(ROTATED_LOGS_MAX, 1, -1):
@@ -76,15 +76,15 @@ class PartLog:
                 older.replace(rotated_path(self.path, number))
 
 
-def is_due(size: int, begun_s: float | None, now_s: float) -> bool:
+def is_due(size: int, first_line_s: float | None, now_s: float) -> bool:
     """Returns whether a log is so large or so old at the time `now_s` that it must be rotated. Times are in seconds
     since 1970.
 
     Args:
         size: the length of the log in bytes.
-        begun_s: the time of its first line; None if no line has a time.
+        first_line_s: the time of its first line; None if no line has a time.
     """
-    return size > LOG_BYTES_MAX or (begun_s is not None and now_s - begun_s > LOG_AGE_S)
+    return size > LOG_BYTES_MAX or (first_line_s is not None and now_s - first_line_s > LOG_AGE_S)
 
 
 def first_time_s(head: bytes) -> float | None:

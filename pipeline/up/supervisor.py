@@ -39,10 +39,10 @@ CLASS_ARCHIVE = PartCommand(
 def run_up(
     settings: Settings,
     environment: Mapping[str, str],
-    announce: Callable[[LiveAddresses], None],
+    on_ready: Callable[[LiveAddresses], None],
     only: Collection[str] = (),
 ) -> None:
-    """Starts the parts, calls `announce` when the servers are ready (the SQL server only if `sql.listen` is set), and
+    """Starts the parts, calls `on_ready` when the servers are ready (the SQL server only if `sql.listen` is set), and
     returns after a clean stop by SIGINT or SIGTERM.
 
     Args:
@@ -71,7 +71,7 @@ def run_up(
         try:
             addresses = supervisor.start(names)
             up_file.publish(addresses)
-            announce(addresses)
+            on_ready(addresses)
             supervisor.watch()
         except KeyboardInterrupt:
             logger.info("up_stopped reason=signal")
@@ -172,11 +172,11 @@ class _Supervisor:
         self._parts[name] = Part(part_command(name, self._settings, self._addresses), self._log_dir, self._environment)
 
     def _check_part(self, name: str, part: Part) -> None:
-        was_ready, lived_s = part.is_ready, time.monotonic() - part.started_at
+        was_ready, uptime_s = part.is_ready, time.monotonic() - part.started_at
         if part.process.poll() is None:
             if part.ready(0) is not None and not was_ready:
                 logger.info("part_ready part=%s", name)
-            if part.is_ready or lived_s < READY_TIMEOUT_S:
+            if part.is_ready or uptime_s < READY_TIMEOUT_S:
                 return
         if self._stop.is_set():
             return

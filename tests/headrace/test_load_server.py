@@ -31,12 +31,12 @@ class FakeSession:
         assert outlives_load
         self.is_open = False
         self.is_alive = True
-        self.uses = 0
-        self.times_tidied = 0
+        self.use_count = 0
+        self.gc_count = 0
         self.is_closed = False
 
-    def tidy(self) -> None:
-        self.times_tidied += 1
+    def collect_garbage(self) -> None:
+        self.gc_count += 1
 
     def close(self) -> None:
         self.is_closed = True
@@ -96,7 +96,7 @@ class LoadServer:
 
     def with_spark(self) -> int:
         self.session.is_open = True
-        self.session.uses += 1
+        self.session.use_count += 1
         return 0
 
     def _open(self, *, outlives_load: bool) -> FakeSession:
@@ -119,7 +119,7 @@ def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LoadServer:
 def test_consecutive_loads_share_a_session(process: LoadServer, tmp_path: Path) -> None:
     process.set(spark_idle_timeout="365d")
     assert process.request_loads(3) == 0
-    assert (process.loads, process.session.uses, process.session.times_tidied) == (3, 3, 3)
+    assert (process.loads, process.session.use_count, process.session.gc_count) == (3, 3, 3)
     assert process.session.is_closed
     assert process.responses == ["ready load=waiting\n", *["ended code=0\n"] * 3]
     assert (tmp_path / "log").read_text() == "a report\n" * 3
@@ -166,7 +166,7 @@ def test_process_ends_after_its_jvm_ended(process: LoadServer) -> None:
     def dies_later() -> int:
         monitored = process.session
         process.with_spark()
-        monitored.tidy = lambda: setattr(monitored, "is_alive", False)  # type: ignore[method-assign]
+        monitored.collect_garbage = lambda: setattr(monitored, "is_alive", False)  # type: ignore[method-assign]
         return 0
 
     process.at_load = dies_later
@@ -222,7 +222,7 @@ def test_sigterm_between_loads_closes_spark(process: LoadServer) -> None:
         return process.with_spark()
 
     def report_when_idle() -> None:
-        while not process.session.times_tidied:
+        while not process.session.gc_count:
             time.sleep(0.01)
         time.sleep(0.1)
         # To this thread, so that it does not end select(2) of the main thread: as when it arrives just before the call.
@@ -241,7 +241,7 @@ def test_sigterm_during_a_garbage_collection_is_handled_afterwards(process: Load
     reported = threading.Event()
 
     def report(phase: str, info: object) -> None:
-        if process.session.times_tidied and not reported.is_set():
+        if process.session.gc_count and not reported.is_set():
             reported.set()
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(0)  # an exception of a signal handler is raised here

@@ -82,7 +82,7 @@ def test_consecutive_loads_share_a_session(fake_spark: FakeSpark, settings: Sett
         assert connection.tables_are_open
         connection.close()
     assert len({id(one) for one in executors}) == 3, "each load connects to the metastore"
-    assert (len(fake_spark.opened), fake_spark.closed, shared.uses) == (1, [], 3)
+    assert (len(fake_spark.opened), fake_spark.closed, shared.use_count) == (1, [], 3)
     assert shared.is_alive
     shared.close()
     assert (len(fake_spark.closed), shared.is_open) == (1, False)
@@ -143,7 +143,7 @@ def test_session_without_metastore_is_alive_unless_spark_changes_tables(
     connection = connection_of(load_settings(flags=flags), shared)
     assert connection._task_session() is connection._task_session()
     assert len(fake_spark.opened_without_metastore) == 1
-    assert (shared.is_open, shared.is_alive, shared.uses) == (True, is_alive, 2)
+    assert (shared.is_open, shared.is_alive, shared.use_count) == (True, is_alive, 2)
 
 
 def test_session_is_not_alive_after_its_jvm_ended(fake_spark: FakeSpark, settings: Settings) -> None:
@@ -152,7 +152,7 @@ def test_session_is_not_alive_after_its_jvm_ended(fake_spark: FakeSpark, setting
     shared.with_metastore(settings)
     assert shared.is_alive
     fake_spark.jvm_code = -9
-    shared.tidy()  # a failed collection is not an error
+    shared.collect_garbage()  # a failed collection is not an error
     assert not shared.is_alive
 
 
