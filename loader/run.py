@@ -208,7 +208,7 @@ def _execute(
     logger.info("phase_started phase=validate run_id=%s", plan.run_id)
     changes = fetch_changes(plan, ports.cluster)
     planned = {topic: work.ranges for topic, work in plan.topic_work.items()}
-    reconciled = reconcile(planned, reading.units, reading.results, changes.moved)
+    reconciled = reconcile(planned, reading.units, reading.results, changes.new_leaders)
     reconciled = revalidate(plan, reconciled, changes, ports.staging)
     reconciled = with_findings(reconciled, {topic: work.policy for topic, work in plan.topic_work.items()})
     published = published_runs(ports.log, ports.staging)

@@ -39,9 +39,9 @@ def with_findings(
     }
 
 
-def _with_findings(topic: str, one: ReconciledTopic, share_max: float) -> ReconciledTopic:
-    problems, notes = list(one.problems), list(one.notes)
-    counts = one.counts
+def _with_findings(topic: str, reconciled: ReconciledTopic, share_max: float) -> ReconciledTopic:
+    problems, notes = list(reconciled.problems), list(reconciled.notes)
+    counts = reconciled.counts
     messages = counts.records + counts.quarantined
     if counts.quarantined > share_max * messages:
         problems.append(
@@ -49,76 +49,78 @@ def _with_findings(topic: str, one: ReconciledTopic, share_max: float) -> Reconc
             f"loader.quarantine_ratio_max ({share_max:.0%}) allows; they are in the quarantine, and the rest was "
             f"loaded: remove the causes that `headrace quarantine list {topic}` shows, or raise the limit"
         )
-    problems += [_skipped_problem(offsets.partition, passed) for offsets in one.ranges for passed in offsets.skipped]
-    for odd in one.implausible_times:
-        sentence = f"{odd.messages:,} of {count_text(messages, 'message')} {_what_is_odd(odd)}"
-        if odd.messages > share_max * messages:
+    problems += [
+        _skipped_problem(offsets.partition, skipped) for offsets in reconciled.ranges for skipped in offsets.skipped
+    ]
+    for times in reconciled.implausible_times:
+        sentence = f"{times.messages:,} of {count_text(messages, 'message')} {_description(times)}"
+        if times.messages > share_max * messages:
             problems.append(sentence)
         else:
             notes.append(f"{topic}: {sentence}")
-    slow = one.by_reference - counts.quarantined
+    slow = reconciled.by_reference - counts.quarantined
     if slow >= SLOW_MIN and slow > share_max * messages:
         notes.append(
             f"{topic}: {slow:,} of {count_text(messages, 'message')} took several times as long as usual, because "
             "Python converts them instead of the C core: they have a recursive type, implausible event times, or "
             "their schema in a header"
         )
-    future = one.time_sources.get(FUTURE_TIME, 0)
+    future = reconciled.time_sources.get(FUTURE_TIME, 0)
     if future:
         notes.append(
             f"{topic}: {future:,} of {count_text(messages, 'message')} are dated further after their arrival than "
             "loader.future_max allows; their time partition is that of their arrival"
         )
-    return dataclasses.replace(one, problems=tuple(problems), notes=tuple(notes))
+    return dataclasses.replace(reconciled, problems=tuple(problems), notes=tuple(notes))
 
 
-def _skipped_problem(partition: int, passed: SkippedOffsets) -> str:
-    where = "its bytes are in the quarantine" if passed.is_kept else "its bytes are not stored"
+def _skipped_problem(partition: int, skipped: SkippedOffsets) -> str:
+    where = "its bytes are in the quarantine" if skipped.is_kept else "its bytes are not stored"
     return (
-        f"partition {partition}: corrupt_batches skipped {count_text(passed.end - passed.start, 'offset')} from "
-        f"{passed.start}; {where}: {passed.reason}"
+        f"partition {partition}: corrupt_batches skipped {count_text(skipped.end - skipped.start, 'offset')} from "
+        f"{skipped.start}; {where}: {skipped.reason}"
     )
 
 
-def _what_is_odd(odd: ImplausibleTimeCount) -> str:
-    where = "the record's timestamp" if odd.source == RECORD_TIME else f"the field {odd.source}"
-    if odd.kind is ImplausibleTimeKind.SCATTERED:
+def _description(times: ImplausibleTimeCount) -> str:
+    where = "the record's timestamp" if times.source == RECORD_TIME else f"the field {times.source}"
+    if times.kind is ImplausibleTimeKind.SCATTERED:
         return (
             f"have times in {where} beyond the limit of {WINDOWS_MAX:,} audit windows (such as "
-            f"{time_text(odd.value)}), and are audited as '{SPECIAL_WINDOWS[SCATTERED_MS]}'; if these are no event "
-            f"times, {_another_field(odd)}"
+            f"{time_text(times.value)}), and are audited as '{SPECIAL_WINDOWS[SCATTERED_MS]}'; if these are no event "
+            f"times, {_another_field(times)}"
         )
-    unit = likely_unit(odd.value)
-    example = f"such as {odd.value}"
+    unit = likely_unit(times.value)
+    example = f"such as {times.value}"
     if unit:
-        time_ms = odd.value * 1000 // UNITS_PER_SECOND[unit]
+        time_ms = times.value * 1000 // UNITS_PER_SECOND[unit]
         example += f", which in {UNIT_NAMES[unit]} is {time_text(time_ms)}"
-    if odd.kind is ImplausibleTimeKind.WRONG_UNIT:
-        return f"have a time in {where} that seems to be in another unit ({example}); {_mend(odd, unit)}"
-    filed = "under 1970-01-01" if odd.source == RECORD_TIME else "by the record's timestamp"
+    if times.kind is ImplausibleTimeKind.WRONG_UNIT:
+        return f"have a time in {where} that seems to be in another unit ({example}); {_remedy(times, unit)}"
+    filed = "under 1970-01-01" if times.source == RECORD_TIME else "by the record's timestamp"
     return (
         f"have a time before 1970 or after 9999 in {where} ({example}); they are filed {filed} and audited as "
-        f"'{SPECIAL_WINDOWS[OUT_OF_RANGE_MS]}': {_mend(odd, unit)}"
+        f"'{SPECIAL_WINDOWS[OUT_OF_RANGE_MS]}': {_remedy(times, unit)}"
     )
 
 
-def _mend(odd: ImplausibleTimeCount, unit: str) -> str:
-    """Returns the remedy for the implausible times `odd`, as text that ends a message. The remedy is usually the
+def _remedy(times: ImplausibleTimeCount, unit: str) -> str:
+    """Returns the remedy for the implausible times, as text that ends a message. The remedy is usually the
     logical type of the unit that the times seem to have; Avro has none for seconds.
 
     Args:
         unit: this unit, "" if unknown.
     """
-    if odd.source == RECORD_TIME:
+    if times.source == RECORD_TIME:
         return "change the producer to set timestamps in milliseconds"
     if not unit:
-        return f"repair its producer, or {_another_field(odd)}"
+        return f"repair its producer, or {_another_field(times)}"
     if unit == "seconds":
-        return f"there is no logical type for seconds: write milliseconds, or {_another_field(odd)}"
-    return f"give it the logical type timestamp-{unit} in the next version of the schema, or {_another_field(odd)}"
+        return f"there is no logical type for seconds: write milliseconds, or {_another_field(times)}"
+    return f"give it the logical type timestamp-{unit} in the next version of the schema, or {_another_field(times)}"
 
 
-def _another_field(odd: ImplausibleTimeCount) -> str:
-    if odd.source == RECORD_TIME:
+def _another_field(times: ImplausibleTimeCount) -> str:
+    if times.source == RECORD_TIME:
         return "change the producer to set no timestamp"
     return "name another field in the subject's metadata property headrace.time"

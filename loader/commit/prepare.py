@@ -50,10 +50,10 @@ def new_load_commit(
     )
 
 
-def _topic_commit(work: TopicWork, one: ReconciledTopic, foreign_ids: frozenset[int]) -> TopicCommit | None:
+def _topic_commit(work: TopicWork, reconciled: ReconciledTopic, foreign_ids: frozenset[int]) -> TopicCommit | None:
     known = work.known
     changed = known is None or work.schemas.is_changed or work.ranges.starts_again or work.ranges.continues
-    if not (changed or foreign_ids or one.ranges):
+    if not (changed or foreign_ids or reconciled.ranges):
         return None
     return TopicCommit(
         topic_id=work.ranges.topic_id,
@@ -64,10 +64,10 @@ def _topic_commit(work: TopicWork, one: ReconciledTopic, foreign_ids: frozenset[
         partition_by=work.policy.partition_by,
         kafka_column=work.policy.kafka_column,
         load_schema=work.schemas.load_schema if known is None or work.schemas.is_changed else None,
-        ranges=one.ranges,
-        files=one.files,
-        audit=one.audit,
-        time_sources=one.time_sources,
+        ranges=reconciled.ranges,
+        files=reconciled.files,
+        audit=reconciled.audit,
+        time_sources=reconciled.time_sources,
         foreign_ids=foreign_ids,
         continues=work.ranges.continues,
     )

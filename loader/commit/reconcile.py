@@ -32,12 +32,12 @@ from headrace.loader.work_unit import (
     WorkUnit,
 )
 
-TIMES_OF_RECORDS = frozenset({RECORD_TIME, NULL_TIME, OUT_OF_RANGE_TIME, FUTURE_TIME})
+RECORD_TIME_SOURCES = frozenset({RECORD_TIME, NULL_TIME, OUT_OF_RANGE_TIME, FUTURE_TIME})
 NO_COUNTS = RangeCounts()
-READ_AGAIN = (
+REREAD_REMEDY = (
     "nothing of it was committed and the next load reads it again; if this problem recurs, it is a defect of the loader"
 )
-SPACE_NEEDED = "its messages were not loaded; free space there or repair the disk, and the next load reads them again"
+DISK_REMEDY = "its messages were not loaded; free space there or repair the disk, and the next load reads them again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class ReconciledTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class _TaskRange:
     """An offset range that one task was to read, with the task's result for it."""
 
     task: int
@@ -72,7 +72,7 @@ class _Piece:
     result: RangeResult
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         return self.result.done.end == self.planned.end
 
     def is_in(self, task: int, file: StagedFile) -> bool:
@@ -101,7 +101,7 @@ def reconcile(
     planned: Mapping[str, TopicRanges],
     units: Sequence[WorkUnit],
     results: Sequence[UnitResult],
-    moved: Mapping[str, Collection[int]],
+    new_leaders: Mapping[str, Collection[int]],
 ) -> dict[str, ReconciledTopic]:
     """Returns the committable part of each planned topic.
 
@@ -109,27 +109,29 @@ def reconcile(
         planned: by topic, the offset ranges that the run was to load.
         units: the work units; each has the parts of these ranges that one task was to read.
         results: the results that the tasks returned; a failed task may have none.
-        moved: by topic, partitions that changed their leader during the read; their results are discarded.
+        new_leaders: by topic, partitions that changed their leader during the read; their results are discarded.
     """
     by_task = {result.task: result for result in results}
-    pieces: dict[str, list[_Piece]] = defaultdict(list)
+    task_ranges: dict[str, list[_TaskRange]] = defaultdict(list)
     files: dict[str, list[_TaskFile]] = defaultdict(list)
     failures: dict[str, dict[str, None]] = defaultdict(dict)
     for unit in units:
         result = by_task.get(unit.task)
         for file in result.files if result else ():
             files[file.topic].append(_TaskFile(unit.task, file))
-        for piece, failure in _pieces(unit, result):
-            topic = piece.planned.topic_partition.topic
-            pieces[topic].append(piece)
+        for task_range, failure in _task_ranges(unit, result):
+            topic = task_range.planned.topic_partition.topic
+            task_ranges[topic].append(task_range)
             failures[topic].update({failure: None} if failure else {})
     return {
-        topic: _reconcile_topic(ranges, pieces[topic], files[topic], tuple(failures[topic]), moved.get(topic, ()))
+        topic: _reconcile_topic(
+            ranges, task_ranges[topic], files[topic], tuple(failures[topic]), new_leaders.get(topic, ())
+        )
         for topic, ranges in planned.items()
     }
 
 
-def _pieces(unit: WorkUnit, result: UnitResult | None) -> Iterator[tuple[_Piece, str]]:
+def _task_ranges(unit: WorkUnit, result: UnitResult | None) -> Iterator[tuple[_TaskRange, str]]:
     """Yields each range of a work unit with its result and an error text, which is "" if the result is usable. A range
     without a usable result gets an empty one.
 
@@ -142,76 +144,82 @@ def _pieces(unit: WorkUnit, result: UnitResult | None) -> Iterator[tuple[_Piece,
         found = returned.get((offsets.topic_partition, offsets.start))
         failure = ""
         if disk_error:
-            failure = f"task {unit.task} {disk_error}; {SPACE_NEEDED}"
+            failure = f"task {unit.task} {disk_error}; {DISK_REMEDY}"
         elif found is None:
-            failure = f"task {unit.task} returned nothing for {_name(offsets)}; {READ_AGAIN}"
+            failure = f"task {unit.task} returned nothing for {_range_name(offsets)}; {REREAD_REMEDY}"
         if found is None or failure:
             found = RangeResult(dataclasses.replace(offsets, end=offsets.start), NO_COUNTS)
-        yield _Piece(unit.task, offsets, found), failure
+        yield _TaskRange(unit.task, offsets, found), failure
 
 
 def _reconcile_topic(
     ranges: TopicRanges,
-    pieces: Sequence[_Piece],
+    task_ranges: Sequence[_TaskRange],
     files: Sequence[_TaskFile],
     failures: Sequence[str],
-    moved: Collection[int],
+    new_leaders: Collection[int],
 ) -> ReconciledTopic:
     problems = [
         f"partition {number} changed its leader during the read; the next load reads it again"
-        for number in sorted(moved)
+        for number in sorted(new_leaders)
     ]
     problems += failures
     problems += [
-        f"{_name(piece.planned)}: {piece.result.error}; {_advice(piece)}" for piece in pieces if piece.result.error
+        f"{_range_name(task_range.planned)}: {task_range.result.error}; {_remedy(task_range)}"
+        for task_range in task_ranges
+        if task_range.result.error
     ]
-    wrong = [piece for piece in pieces if piece.result.counts.total != _length(piece.result.done)]
+    rejected = [
+        task_range for task_range in task_ranges if task_range.result.counts.total != _length(task_range.result.done)
+    ]
     problems += [
-        f"{_name(piece.planned)}: {piece.result.counts.total} of {_length(piece.result.done)} offsets accounted for; "
-        f"{READ_AGAIN}"
-        for piece in wrong
+        f"{_range_name(task_range.planned)}: {task_range.result.counts.total} of {_length(task_range.result.done)} "
+        f"offsets accounted for; {REREAD_REMEDY}"
+        for task_range in rejected
     ]
-    wrong += [piece for piece in pieces if piece.planned.topic_partition.partition in moved]
-    kept, kept_files = _whole(pieces, files, wrong)
-    mismatch = _accounting(kept, kept_files)
+    rejected += [
+        task_range for task_range in task_ranges if task_range.planned.topic_partition.partition in new_leaders
+    ]
+    committable, committable_files = _committable(task_ranges, files, rejected)
+    mismatch = _row_count_mismatch(committable, committable_files)
     if mismatch:
         return ReconciledTopic(problems=(*problems, mismatch))
-    by_partition: dict[int, list[_Piece]] = defaultdict(list)
-    for piece in kept:
-        by_partition[piece.planned.topic_partition.partition].append(piece)
+    by_partition: dict[int, list[_TaskRange]] = defaultdict(list)
+    for task_range in committable:
+        by_partition[task_range.planned.topic_partition.partition].append(task_range)
     committed = tuple(
         _committed_range(offsets, by_partition[offsets.partition])
         for offsets in ranges.ranges
-        if offsets.partition not in moved
+        if offsets.partition not in new_leaders
     )
-    time_sources = _time_sources(kept)
-    audit, scattered = _series(kept)
+    time_sources = _time_sources(committable)
+    audit, scattered = _count_series(committable)
     return ReconciledTopic(
         ranges=tuple(
             found
             for found in committed
             if found.end > found.start or found.previous not in (None, found.start) or found.replaced
         ),
-        files=_committed_files(kept_files),
+        files=_committed_files(committable_files),
         audit=audit,
         time_sources=time_sources,
-        implausible_times=_implausible_times(kept, scattered, time_sources),
+        implausible_times=_implausible_times(committable, scattered, time_sources),
         problems=tuple(problems),
-        by_reference=sum(piece.result.by_reference for piece in kept),
+        by_reference=sum(task_range.result.by_reference for task_range in committable),
     )
 
 
-def _advice(piece: _Piece) -> str:
+def _remedy(task_range: _TaskRange) -> str:
     """Returns the remedy for an offset range that was not read to its end, as text that ends a message.
 
     Args:
-        piece: the range with the task's result.
+        task_range: the range with the task's result.
     """
-    stop = piece.result.corrupt_stop
+    stop = task_range.result.corrupt_stop
     if stop is None:
         return BROKER_REMEDY
-    at = piece.planned.topic_partition
-    skip = f"headrace offsets skip {at.topic} {at.partition} {stop.offset}"
+    topic_partition = task_range.planned.topic_partition
+    skip = f"headrace offsets skip {topic_partition.topic} {topic_partition.partition} {stop.offset}"
     replica = "no later offset is read. Elect another replica as leader, whose copy may be intact; else"
     if stop.next_offset < 0:
         return f"{replica} find the next readable offset, and skip the batch: {skip} --to OFFSET --reason TEXT"
@@ -221,93 +229,99 @@ def _advice(piece: _Piece) -> str:
     )
 
 
-def _whole(
-    pieces: Sequence[_Piece], files: Sequence[_TaskFile], wrong: Sequence[_Piece]
-) -> tuple[list[_Piece], list[_TaskFile]]:
-    """Returns the pieces and files that can be committed: as many as possible, such that the pieces of each partition
-    are contiguous from the first, and no file has rows of a piece that is left out.
+def _committable(
+    task_ranges: Sequence[_TaskRange], files: Sequence[_TaskFile], rejected: Sequence[_TaskRange]
+) -> tuple[list[_TaskRange], list[_TaskFile]]:
+    """Returns the ranges and files that can be committed: as many as possible, such that the ranges of each partition
+    are contiguous from the first, and no file has rows of a range that is left out.
 
     Args:
-        pieces: the offset ranges that tasks read, with their results.
+        task_ranges: the offset ranges that tasks read, with their results.
         files: the files that the tasks wrote.
-        wrong: pieces that are left out in any case.
+        rejected: ranges that are left out in any case.
     """
-    partitions: dict[int, list[_Piece]] = defaultdict(list)
-    for piece in sorted(pieces, key=lambda piece: piece.planned.start):
-        partitions[piece.planned.topic_partition.partition].append(piece)
-    left_out: set[int] = {id(piece) for piece in wrong}
-    kept_files = list(files)
+    partitions: dict[int, list[_TaskRange]] = defaultdict(list)
+    for task_range in sorted(task_ranges, key=lambda task_range: task_range.planned.start):
+        partitions[task_range.planned.topic_partition.partition].append(task_range)
+    excluded_ids: set[int] = {id(task_range) for task_range in rejected}
+    committable_files = list(files)
     while True:
-        before = len(left_out)
-        for row in partitions.values():
+        before = len(excluded_ids)
+        for partition_ranges in partitions.values():
             broken = False
-            for piece in row:
+            for task_range in partition_ranges:
                 if broken:
-                    left_out.add(id(piece))
-                broken = broken or id(piece) in left_out or not piece.is_whole
-        outside = [piece for piece in pieces if id(piece) in left_out]
-        dropped = [one for one in kept_files if any(piece.is_in(one.task, one.file) for piece in outside)]
-        gone = {id(one) for one in dropped}
-        kept_files = [one for one in kept_files if id(one) not in gone]
-        left_out |= {id(piece) for one in dropped for piece in pieces if piece.is_in(one.task, one.file)}
-        if len(left_out) == before:
-            return [piece for piece in pieces if id(piece) not in left_out], kept_files
+                    excluded_ids.add(id(task_range))
+                broken = broken or id(task_range) in excluded_ids or not task_range.is_complete
+        outside = [task_range for task_range in task_ranges if id(task_range) in excluded_ids]
+        dropped = [
+            one for one in committable_files if any(task_range.is_in(one.task, one.file) for task_range in outside)
+        ]
+        dropped_ids = {id(one) for one in dropped}
+        committable_files = [one for one in committable_files if id(one) not in dropped_ids]
+        excluded_ids |= {
+            id(task_range) for one in dropped for task_range in task_ranges if task_range.is_in(one.task, one.file)
+        }
+        if len(excluded_ids) == before:
+            return [task_range for task_range in task_ranges if id(task_range) not in excluded_ids], committable_files
 
 
-def _accounting(pieces: Sequence[_Piece], files: Sequence[_TaskFile]) -> str:
+def _row_count_mismatch(task_ranges: Sequence[_TaskRange], files: Sequence[_TaskFile]) -> str:
     """Compares the number of rows in the files with the number that the results of the ranges state, by task and
     partition. Returns the first difference as a sentence, "" if they agree.
 
     Args:
-        pieces: the offset ranges that can be committed, with their results.
+        task_ranges: the offset ranges that can be committed, with their results.
         files: the files that can be committed.
     """
     for kind in FileKind:
         expected: dict[tuple[int, int], int] = defaultdict(int)
-        for piece in pieces:
-            counts = piece.result.counts
-            batches_kept = sum(one.is_kept for one in piece.result.skipped)
-            number = counts.records if kind is FileKind.DATA else counts.quarantined + batches_kept
-            expected[(piece.task, piece.planned.topic_partition.partition)] += number
+        for task_range in task_ranges:
+            counts = task_range.result.counts
+            quarantined_batches = sum(one.is_kept for one in task_range.result.skipped)
+            number = counts.records if kind is FileKind.DATA else counts.quarantined + quarantined_batches
+            expected[(task_range.task, task_range.planned.topic_partition.partition)] += number
         found: dict[tuple[int, int], int] = defaultdict(int)
         for one in files:
             if one.file.kind is kind:
                 for part in one.file.ranges:
                     found[(one.task, part.partition)] += part.records
         for task, partition in sorted({*expected, *found}):
-            wanted, there = expected[(task, partition)], found[(task, partition)]
-            if wanted != there:
+            counted, written = expected[(task, partition)], found[(task, partition)]
+            if counted != written:
                 return (
-                    f"partition {partition}: task {task} wrote {there} {kind.value} records and counted {wanted}; "
-                    f"{READ_AGAIN}"
+                    f"partition {partition}: task {task} wrote {written} {kind.value} records and counted {counted}; "
+                    f"{REREAD_REMEDY}"
                 )
     return ""
 
 
-def _committed_range(planned: PlannedRange, pieces: Sequence[_Piece]) -> CommittedRange:
-    """Merges the committable pieces of one partition into one range.
+def _committed_range(planned: PlannedRange, task_ranges: Sequence[_TaskRange]) -> CommittedRange:
+    """Merges the committable ranges of one partition into one range.
 
     Args:
         planned: the partition's offset range in the plan.
     """
-    pieces = sorted(pieces, key=lambda piece: piece.planned.start)
-    gaps = [gap for piece in pieces for gap in piece.result.gaps]
-    due = planned.previous if planned.diverged_at is None else planned.diverged_at
-    if due is not None and due < planned.start:
-        gaps.insert(0, (due, planned.start))
+    task_ranges = sorted(task_ranges, key=lambda task_range: task_range.planned.start)
+    gaps = [gap for task_range in task_ranges for gap in task_range.result.gaps]
+    expected_start = planned.previous if planned.diverged_at is None else planned.diverged_at
+    if expected_start is not None and expected_start < planned.start:
+        gaps.insert(0, (expected_start, planned.start))
     return CommittedRange(
         partition=planned.partition,
         previous=planned.previous,
         start=planned.start,
-        end=max((piece.result.done.end for piece in pieces), default=planned.start),
+        end=max((task_range.result.done.end for task_range in task_ranges), default=planned.start),
         leader_epoch=planned.leader_epoch,
-        counts=sum_counts(piece.result.counts for piece in pieces),
+        counts=sum_counts(task_range.result.counts for task_range in task_ranges),
         gaps=tuple(gaps),
-        bytes_read=sum(piece.result.bytes_read for piece in pieces),
-        epochs=functools.reduce(ReadEpochs.followed_by, (piece.result.epochs for piece in pieces), NO_EPOCHS),
+        bytes_read=sum(task_range.result.bytes_read for task_range in task_ranges),
+        epochs=functools.reduce(
+            ReadEpochs.followed_by, (task_range.result.epochs for task_range in task_ranges), NO_EPOCHS
+        ),
         diverged_at=planned.diverged_at,
         incarnation=planned.incarnation,
-        skipped=tuple(one for piece in pieces for one in piece.result.skipped),
+        skipped=tuple(one for task_range in task_ranges for one in task_range.result.skipped),
     )
 
 
@@ -327,7 +341,7 @@ def _committed_files(files: Sequence[_TaskFile]) -> tuple[CommittedFile, ...]:
     return tuple(committed)
 
 
-def _series(pieces: Sequence[_Piece]) -> tuple[tuple[CountSeries, ...], Mapping[int, int]]:
+def _count_series(task_ranges: Sequence[_TaskRange]) -> tuple[tuple[CountSeries, ...], Mapping[int, int]]:
     """Returns the message counts by tier, outcome, partition and window. Also returns, by window, the number of
     messages that were moved from it to the window "scattered".
 
@@ -335,17 +349,17 @@ def _series(pieces: Sequence[_Piece]) -> tuple[tuple[CountSeries, ...], Mapping[
     "scattered". The tasks apply the same limit, but a commit merges the windows of up to a thousand ranges.
 
     Args:
-        pieces: the offset ranges to commit, with the counts in their results.
+        task_ranges: the offset ranges to commit, with the counts in their results.
     """
     read: dict[int, int] = defaultdict(int)
-    for piece in pieces:
-        for row in piece.result.audit:
+    for task_range in task_ranges:
+        for row in task_range.result.audit:
             if row.window_start_ms >= 0:
                 read[row.window_start_ms] += row.count if row.tier == "broker" else 0
     scattered = set(sorted(read, key=lambda start_ms: (-read[start_ms], start_ms))[WINDOWS_MAX:])
     sums: dict[tuple[str, str, int], dict[int, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0, 0]))
-    for piece in pieces:
-        for row in piece.result.audit:
+    for task_range in task_ranges:
+        for row in task_range.result.audit:
             start_ms = SCATTERED_MS if row.window_start_ms in scattered else row.window_start_ms
             total = sums[row.tier, row.outcome, row.partition][start_ms]
             total[0] += row.count
@@ -359,36 +373,36 @@ def _series(pieces: Sequence[_Piece]) -> tuple[tuple[CountSeries, ...], Mapping[
 
 
 def _implausible_times(
-    pieces: Sequence[_Piece], scattered: Mapping[int, int], time_sources: Mapping[str, int]
+    task_ranges: Sequence[_TaskRange], scattered: Mapping[int, int], time_sources: Mapping[str, int]
 ) -> tuple[ImplausibleTimeCount, ...]:
     """Adds up the implausible event times that the tasks reported, by kind, time source and unit. Adds the messages
-    that `_series` moved to the window "scattered", under the time field that most rows have, or the record's timestamp
-    if none has a time field.
+    that `_count_series` moved to the window "scattered", under the time field that most rows have, or the record's
+    timestamp if none has a time field.
 
     Args:
-        pieces: the offset ranges to commit, with their results.
+        task_ranges: the offset ranges to commit, with their results.
         scattered: by window, the number of messages that were moved.
         time_sources: by time source, the number of rows.
     """
-    notes = [one for piece in pieces for one in piece.result.implausible_times]
+    reported = [one for task_range in task_ranges for one in task_range.result.implausible_times]
     if scattered:
-        fields = [name for name in time_sources if name not in TIMES_OF_RECORDS]
+        fields = [name for name in time_sources if name not in RECORD_TIME_SOURCES]
         source = max(fields, key=lambda name: time_sources[name], default=RECORD_TIME)
-        notes.append(
+        reported.append(
             ImplausibleTimeCount(
                 ImplausibleTimeKind.SCATTERED, source, "", sum(scattered.values()), next(iter(scattered))
             )
         )
     sums: dict[tuple[ImplausibleTimeKind, str, str], list[int]] = {}
-    for one in notes:
+    for one in reported:
         sums.setdefault((one.kind, one.source, one.unit), [0, one.value])[0] += one.messages
     return tuple(ImplausibleTimeCount(*key, messages, value) for key, (messages, value) in sorted(sums.items()))
 
 
-def _time_sources(pieces: Sequence[_Piece]) -> dict[str, int]:
+def _time_sources(task_ranges: Sequence[_TaskRange]) -> dict[str, int]:
     total: dict[str, int] = defaultdict(int)
-    for piece in pieces:
-        for source, number in piece.result.time_sources.items():
+    for task_range in task_ranges:
+        for source, number in task_range.result.time_sources.items():
             total[source] += number
     return dict(total)
 
@@ -397,5 +411,5 @@ def _length(offsets: OffsetRange) -> int:
     return offsets.end - offsets.start
 
 
-def _name(offsets: OffsetRange) -> str:
+def _range_name(offsets: OffsetRange) -> str:
     return f"partition {offsets.topic_partition.partition} [{offsets.start}, {offsets.end})"

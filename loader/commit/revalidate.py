@@ -30,7 +30,7 @@ class Changes:
     partitions with a new leader."""
 
     recreated: frozenset[str]
-    moved: Mapping[str, frozenset[int]]
+    new_leaders: Mapping[str, frozenset[int]]
 
 
 def fetch_changes(plan: LoadPlan, cluster: Cluster) -> Changes:
@@ -43,16 +43,19 @@ def fetch_changes(plan: LoadPlan, cluster: Cluster) -> Changes:
     read = [
         topic for topic, work in plan.topic_work.items() if any(planned.has_changes for planned in work.ranges.ranges)
     ]
-    now = cluster.metadata(read).topics if read else {}
+    current = cluster.metadata(read).topics if read else {}
     recreated = frozenset(
         topic
-        for topic, found in now.items()
+        for topic, found in current.items()
         if found.topic_id and found.topic_id != plan.topic_work[topic].ranges.topic_id
     )
-    return Changes(recreated, {topic: _moved(plan.topic_work[topic].ranges, found) for topic, found in now.items()})
+    return Changes(
+        recreated,
+        {topic: _partitions_with_new_leader(plan.topic_work[topic].ranges, found) for topic, found in current.items()},
+    )
 
 
-def _moved(ranges: TopicRanges, found: TopicMetadata) -> frozenset[int]:
+def _partitions_with_new_leader(ranges: TopicRanges, found: TopicMetadata) -> frozenset[int]:
     moved = set()
     for planned in ranges.ranges:
         partition = found.partitions.get(planned.partition)
@@ -78,21 +81,23 @@ def revalidate(
         staging: contains the tasks' files, which are checked and made durable there.
     """
     checked = {}
-    for topic, one in reconciled.items():
+    for topic, reconciled_topic in reconciled.items():
         reason = ""
         if topic in changes.recreated:
             reason = "the topic was re-created during the read; the next load reads the new topic"
-        elif one.ranges or one.files:
+        elif reconciled_topic.ranges or reconciled_topic.files:
             share_max = plan.topic_work[topic].policy.quarantine_ratio_max
-            reason = _over_quarantine(one, share_max) or _not_staged(staging, plan.run_id, one)
+            reason = _quarantine_problem(reconciled_topic, share_max) or _staging_problem(
+                staging, plan.run_id, reconciled_topic
+            )
         if reason:
-            one = ReconciledTopic(problems=(*one.problems, reason))
-        checked[topic] = one
+            reconciled_topic = ReconciledTopic(problems=(*reconciled_topic.problems, reason))
+        checked[topic] = reconciled_topic
     return checked
 
 
-def _over_quarantine(one: ReconciledTopic, share_max: float) -> str:
-    counts = one.counts
+def _quarantine_problem(topic: ReconciledTopic, share_max: float) -> str:
+    counts = topic.counts
     messages = counts.records + counts.quarantined
     if counts.quarantined <= max(QUARANTINED_MIN, share_max * messages):
         return ""
@@ -102,9 +107,9 @@ def _over_quarantine(one: ReconciledTopic, share_max: float) -> str:
     )
 
 
-def _not_staged(staging: Staging, run_id: str, one: ReconciledTopic) -> str:
+def _staging_problem(staging: Staging, run_id: str, topic: ReconciledTopic) -> str:
     try:
-        staging.persist(run_id, [Staged(file.staged, file.length) for file in one.files])
+        staging.persist(run_id, [Staged(file.staged, file.length) for file in topic.files])
     except StorageError as error:
         return f"{error}; nothing of this topic was loaded, and the next load reads it again"
     return ""

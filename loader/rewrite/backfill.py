@@ -389,7 +389,7 @@ class _Backfill:
         changes = fetch_changes(plan, self._ports.cluster)
         if changes.recreated:
             raise _Stopped(f"the topic was re-created while it was read; {RETRY_ADVICE}")
-        if moved := changes.moved.get(self._topic):
+        if moved := changes.new_leaders.get(self._topic):
             raise _Stopped(f"the leader of {_partitions(moved)} changed during the read; {RETRY_ADVICE}")
         planned = {self._topic: plan.topic_work[self._topic].ranges}
         reconciled = reconcile(planned, reading.units, reading.results, {})[self._topic]

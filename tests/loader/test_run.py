@@ -28,7 +28,7 @@ from headrace.loader.apply.schema import SchemaApplier
 from headrace.loader.commit import commit_log, conflict
 from headrace.loader.commit.commit import Commit
 from headrace.loader.commit.commit_log import CommitLog, CommitResult
-from headrace.loader.commit.reconcile import SPACE_NEEDED
+from headrace.loader.commit.reconcile import DISK_REMEDY
 from headrace.loader.epochs import ReadEpochs
 from headrace.loader.errors import EarlierWarehouse, LoaderError, NoSuchTopic
 from headrace.loader.inspect.commit_chain import read_chain
@@ -1115,7 +1115,7 @@ def test_a_run_without_the_core_says_so_once(world: World, monkeypatch: pytest.M
     world.topic("orders", [1])
     assert not load(world).notes
     monkeypatch.setattr(avro_codec, "_CORE", None)
-    monkeypatch.setattr(avro_codec, "_WHY_NONE", "it was not built")
+    monkeypatch.setattr(avro_codec, "_MISSING_REASON", "it was not built")
     (note,) = load(world).notes
     assert "it was not built" in note
 
@@ -1146,7 +1146,7 @@ def test_a_full_disk_of_one_task_costs_only_what_it_read(world: World, monkeypat
 
     report = run_load(dataclasses.replace(ports, run_units=full), world.settings)
     assert report.tasks == 2 and report.problems.keys() == {tp.topic for tp in lost}
-    sentence = f"task 0 cannot write to /staging: no space; {SPACE_NEEDED}"
+    sentence = f"task 0 cannot write to /staging: no space; {DISK_REMEDY}"
     assert set(report.problems.values()) == {(sentence,)}
     for topic in ("orders", "clicks"):
         expected = [row for row in world.produced(topic) if TopicPartition(topic, row[0]) not in lost]

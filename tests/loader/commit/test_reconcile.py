@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from headrace.audit.window import OUT_OF_RANGE_MS, SCATTERED_MS, WINDOW_MS
 from headrace.kafka_wire.topic_partition import TopicPartition
-from headrace.loader.commit import reconcile as settling
-from headrace.loader.commit.reconcile import READ_AGAIN, SPACE_NEEDED, ReconciledTopic
+from headrace.loader.commit import reconcile as reconcile_module
+from headrace.loader.commit.reconcile import DISK_REMEDY, REREAD_REMEDY, ReconciledTopic
 from headrace.loader.epochs import ReadEpochs
 from headrace.loader.plan.ranges import BROKER_REMEDY, PlannedRange, TopicRanges
 from headrace.loader.work_unit import (
@@ -70,9 +70,9 @@ def reconcile(
     ranges: Mapping[str, TopicRanges],
     units: Sequence[WorkUnit],
     results: Sequence[UnitResult],
-    moved: Collection[int] = (),
+    new_leaders: Collection[int] = (),
 ) -> dict[str, ReconciledTopic]:
-    return settling.reconcile(ranges, units, results, {"t": moved, "another": {0, 1, 2}})
+    return reconcile_module.reconcile(ranges, units, results, {"t": new_leaders, "another": {0, 1, 2}})
 
 
 def ends(reconciled: ReconciledTopic) -> dict[int, int]:
@@ -118,7 +118,7 @@ def counted_in(partition: int, end: int, starts: Mapping[int, int], *odd: Implau
 def test_the_fullest_windows_remain_when_all_ranges_have_too_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(settling, "WINDOWS_MAX", 2)
+    monkeypatch.setattr(reconcile_module, "WINDOWS_MAX", 2)
     units = [unit(0, offsets(0, 0, 10), offsets(1, 0, 5))]
     first = counted_in(0, 10, {OUT_OF_RANGE_MS: 1, 0: 2, WINDOW_MS: 1, 2 * WINDOW_MS: 6})
     second = counted_in(1, 5, {SCATTERED_MS: 1, WINDOW_MS: 3, 3 * WINDOW_MS: 1})
@@ -147,7 +147,7 @@ def test_a_commit_has_a_limited_number_of_windows_and_all_messages(
     results = [counted_in(n, ends[n], starts) for n, starts in enumerate(ranges)]
     units = [unit(0, *(offsets(n, 0, end) for n, end in ends.items()))]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(settling, "WINDOWS_MAX", windows_max)
+        patch.setattr(reconcile_module, "WINDOWS_MAX", windows_max)
         files = [staged("a", *((n, 0, end) for n, end in ends.items() if end))]
         reconciled = reconcile(planned(ends), units, [result(0, results, files)])["t"]
     for tier in ("broker", "loader"):
@@ -198,7 +198,7 @@ def test_a_task_without_a_result_is_reported() -> None:
     assert reconciled.ranges == ()
     (problem,) = reconciled.problems
     assert re.match(r"task 3 .*\b0 \[0, 10\)", problem)
-    assert problem.endswith(READ_AGAIN)
+    assert problem.endswith(REREAD_REMEDY)
 
 
 def test_a_disk_error_of_a_task_drops_its_ranges_and_is_one_problem() -> None:
@@ -211,7 +211,7 @@ def test_a_disk_error_of_a_task_drops_its_ranges_and_is_one_problem() -> None:
     ]
     reconciled = reconcile(planned({0: 20, 1: 5, 2: 3}), units, results)["t"]
     assert ends(reconciled) == {0: 10, 2: 3}
-    assert reconciled.problems == (f"task 1 cannot write to /s on node-7: disk full; {SPACE_NEEDED}",)
+    assert reconciled.problems == (f"task 1 cannot write to /s on node-7: disk full; {DISK_REMEDY}",)
 
 
 def test_a_partition_with_a_new_leader_is_left_out_with_ranges_of_the_same_files() -> None:
@@ -225,7 +225,7 @@ def test_a_partition_with_a_new_leader_is_left_out_with_ranges_of_the_same_files
         result(1, [done(1, 5, 9), done(2, 0, 3)], [staged("c", (1, 5, 9), (2, 0, 3))]),
         result(2, [done(3, 0, 4)], [staged("d", (3, 0, 4))]),
     ]
-    reconciled = reconcile(planned({0: 10, 1: 9, 2: 3, 3: 4}), units, results, moved={1})["t"]
+    reconciled = reconcile(planned({0: 10, 1: 9, 2: 3, 3: 4}), units, results, new_leaders={1})["t"]
     assert ends(reconciled) == {0: 10, 3: 4}
     assert [file.staged for file in reconciled.files] == ["a", "d"]
     (problem,) = reconciled.problems
@@ -236,7 +236,7 @@ def test_data_loss_of_a_partition_with_a_new_leader_is_not_declared() -> None:
     ranges = (PlannedRange(0, 5, 20, 30, 0, 0), PlannedRange(1, 5, 20, 20, 0, 0))
     task = [unit(0, offsets(0, 20, 30))]
     read = [result(0, [done(0, 20, 30)], [staged("a", (0, 20, 30))])]
-    reconciled = reconcile({"t": TopicRanges("id", False, ranges, ())}, task, read, moved={0})["t"]
+    reconciled = reconcile({"t": TopicRanges("id", False, ranges, ())}, task, read, new_leaders={0})["t"]
     assert [(one.partition, one.gaps) for one in reconciled.ranges] == [(1, ((5, 20),))]
 
 
@@ -255,13 +255,13 @@ def test_a_mismatch_of_file_and_range_counts_holds_back_the_topic() -> None:
     reconciled = reconcile(planned({0: 10}), units, [result(0, [done(0, 0, 10)], [staged("a", (0, 0, 9))])])["t"]
     assert reconciled.ranges == ()
     (problem,) = reconciled.problems
-    assert re.match(rf"partition 0: task 0 .*\b9 data .*\b10; {re.escape(READ_AGAIN)}$", problem)
+    assert re.match(rf"partition 0: task 0 .*\b9 data .*\b10; {re.escape(REREAD_REMEDY)}$", problem)
     quarantine = staged("q", (0, 0, 1), kind=FileKind.QUARANTINE)
     reconciled = reconcile(
         planned({0: 10}), units, [result(0, [done(0, 0, 10)], [staged("a", (0, 0, 10)), quarantine])]
     )["t"]
     (problem,) = reconciled.problems
-    assert re.match(rf"partition 0: task 0 .*\b1 quarantine .*\b0; {re.escape(READ_AGAIN)}$", problem)
+    assert re.match(rf"partition 0: task 0 .*\b1 quarantine .*\b0; {re.escape(REREAD_REMEDY)}$", problem)
 
 
 def test_a_range_that_stopped_before_an_unknown_id_is_no_problem() -> None:
