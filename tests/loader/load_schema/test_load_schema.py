@@ -61,7 +61,7 @@ def rules(state: LoadState) -> list[tuple[str, str]]:
     return [(rule.column, rule.rule) for rule in state.applied]
 
 
-def fed(state: LoadState, schema: Schema) -> dict[str, str | None]:
+def sources_by_column(state: LoadState, schema: Schema) -> dict[str, str | None]:
     route = route_fields(load_root(state), schema, root_record(schema))
     assert not route.unmatched
     return {routed.column.name: routed.source.name if routed.source else None for routed in route.columns}
@@ -153,7 +153,7 @@ def test_promotions_widen_the_column_and_old_messages_still_go_to_it(old, new):
     state = folded(first, second)
     kind = columns(state)["a"]
     assert (kind if isinstance(kind, str) else kind["type"]) == new
-    assert fed(state, first) == fed(state, second) == {"a": "a"}
+    assert sources_by_column(state, first) == sources_by_column(state, second) == {"a": "a"}
 
 
 WIDENED_DEFAULTS = [
@@ -261,8 +261,8 @@ def test_a_type_that_does_not_fit_the_column_creates_a_sibling(old, new, sibling
     state = folded(first, second)
     assert list(columns(state)) == ["a", sibling]
     assert (sibling, rule) in rules(state)
-    assert fed(state, first) == {"a": "a", sibling: None}
-    assert fed(state, second) == {"a": None, sibling: "a"}
+    assert sources_by_column(state, first) == {"a": "a", sibling: None}
+    assert sources_by_column(state, second) == {"a": None, sibling: "a"}
     assert all(split(column.type)[1] and column.default is None for column in load_root(state).fields)
 
 
@@ -277,7 +277,7 @@ def test_a_fixed_decimal_unreadable_for_readers_is_plain_bytes(size, precision, 
     assert columns(state) == {"a": number, "b": ["null", {**number, "name": "F_2"}]}
     assert fold(state, 2, schema).text == state.text
     assert table_columns(parse_schema(state.text)) == (Column("a", "binary"), Column("b", "binary"))
-    assert fed(state, schema) == {"a": "a", "b": "b"}
+    assert sources_by_column(state, schema) == {"a": "a", "b": "b"}
 
 
 def test_a_fixed_decimal_stays_in_its_existing_column(monkeypatch):
@@ -288,7 +288,7 @@ def test_a_fixed_decimal_stays_in_its_existing_column(monkeypatch):
         state = folded(schema)
     assert columns(state) == {"a": kind}
     assert fold(state, 2, schema).text == state.text
-    assert fed(state, schema) == {"a": "a"}
+    assert sources_by_column(state, schema) == {"a": "a"}
 
 
 def test_a_third_type_creates_another_sibling_and_returning_types_use_theirs():
@@ -322,7 +322,7 @@ def test_a_plain_alias_renames_the_column_for_old_files_and_messages():
     assert json.loads(state.text)["fields"] == [
         {"name": "b", "type": "long", "aliases": ["a"], "headrace.source": ["b", "a"]}
     ]
-    assert fed(state, first) == {"b": "a"}
+    assert sources_by_column(state, first) == {"b": "a"}
     third = folded(first, second, record(field("b", "long")))
     assert third.text == state.text
 
@@ -333,7 +333,7 @@ def test_an_aliased_record_gets_a_column_under_its_new_name():
     state = folded(first, second)
     assert list(columns(state)) == ["a", "b"]
     assert ("b", "renamed-beside") in rules(state)
-    assert fed(state, second) == {"a": None, "b": "b"}
+    assert sources_by_column(state, second) == {"a": None, "b": "b"}
 
 
 def test_the_old_name_of_a_renamed_field_may_come_back_as_another_field():
@@ -343,9 +343,9 @@ def test_the_old_name_of_a_renamed_field_may_come_back_as_another_field():
     fourth = record(field("a", "string"))
     state = folded(first, second, third, fourth)
     assert list(columns(state)) == ["b", "a_2"]
-    assert fed(state, first) == {"b": "a", "a_2": None}
-    assert fed(state, third) == {"b": "b", "a_2": "a"}
-    assert fed(state, fourth) == {"b": None, "a_2": "a"}
+    assert sources_by_column(state, first) == {"b": "a", "a_2": None}
+    assert sources_by_column(state, third) == {"b": "b", "a_2": "a"}
+    assert sources_by_column(state, fourth) == {"b": None, "a_2": "a"}
 
 
 def test_a_third_field_with_a_reused_name_gets_a_new_column():
@@ -356,7 +356,7 @@ def test_a_third_field_with_a_reused_name_gets_a_new_column():
     fifth = record(field("c", "int"), field("a", "int"))
     state = folded(first, second, third, fourth, fifth)
     assert list(columns(state)) == ["b", "c", "a_3"]
-    assert fed(state, fifth) == {"b": None, "c": "c", "a_3": "a"}
+    assert sources_by_column(state, fifth) == {"b": None, "c": "c", "a_3": "a"}
 
 
 def test_a_field_added_to_a_nested_record_is_readable():
@@ -392,7 +392,7 @@ def test_a_record_under_another_name_is_another_type_unless_an_alias_says_so():
     first = car("Car", field("x", "int"))
     state = folded(first, car("Auto", field("x", "int"), aliases=["Car"]), car("Boat", field("x", "int")))
     assert list(columns(state)) == ["v", "v__record"]
-    assert fed(state, first) == {"v": "v", "v__record": None}
+    assert sources_by_column(state, first) == {"v": "v", "v__record": None}
 
 
 def test_an_enum_keeps_every_symbol():
@@ -513,9 +513,9 @@ def names_that_differ_in_case(many: int) -> list[Schema]:
 def test_fold_time_is_not_quadratic_in_the_schema(versions):
     many = 8_000
     schemas = versions(many)
-    started = time.process_time()
+    start_s = time.process_time()
     state = folded(*schemas)
-    assert time.process_time() - started < 8  # it takes half a second; quadratic folds took 15 and more
+    assert time.process_time() - start_s < 8  # it takes half a second; quadratic folds took 15 and more
     assert len(columns(state)) == many
 
 
@@ -568,7 +568,7 @@ def test_messages_that_are_not_records_are_one_column():
     text, union = parse_schema('"string"'), parse_schema('["null", "int", {"type": "array", "items": "int"}]')
     assert columns(folded(text)) == {"value": "string"}
     assert list(columns(folded(union))) == ["value"]
-    assert fed(folded(text), text) == {"value": ""}
+    assert sources_by_column(folded(text), text) == {"value": ""}
 
 
 def test_a_type_used_twice_is_two_types():
@@ -596,7 +596,7 @@ def test_an_invalid_namespace_is_made_valid(namespace, named):
     table = parse_schema(load_schema_with_kafka(state.text, "position")).root
     assert isinstance(table, Record)
     assert (table.name.full, table.fields[0].type.name.full) == (f"{named}.E", f"{named}.K")
-    assert fed(state, schema) == {"k": "k"}
+    assert sources_by_column(state, schema) == {"k": "k"}
 
 
 def test_types_stay_distinct_when_their_namespaces_become_equal():
@@ -655,9 +655,9 @@ def test_route_by_names_equals_the_stored_route_of_the_newest_version(versions):
     for number, schema in enumerate(versions):
         state = fold(state, number, schema, number)
         load, root = load_root(state), root_record(schema)
-        by_names, by_kept = route_fields(load, schema, root), route_by_stored(load, root, state.routes[number])
+        by_names, by_stored = route_fields(load, schema, root), route_by_stored(load, root, state.routes[number])
         assert not by_names.unmatched
-        assert [one.source for one in by_names.columns] == [one.source for one in by_kept.columns]
+        assert [one.source for one in by_names.columns] == [one.source for one in by_stored.columns]
 
 
 def test_a_name_used_again_for_a_narrower_type_leaves_the_older_one_its_column():

@@ -60,12 +60,12 @@ def row_of(writer: Schema, value: Any, *versions: Schema) -> Any:
 def test_messages_of_every_version_stay_in_their_columns(versions: list[Schema], data: st.DataObject) -> None:
     states = states_of(*versions)
     loads = [parse_schema(state.text) for state in states]
-    for number, (writer, then) in enumerate(zip(versions, loads, strict=True)):
+    for number, (writer, written_load) in enumerate(zip(versions, loads, strict=True)):
         value = data.draw(data_for(writer))
         body = encode(writer, value)
-        for state, now in zip(states[number:], loads[number:], strict=True):
-            row = decode(now, project(writer, now, body, state.routes[number + 1]))
-            assert expected_row(writer, then, now, value) == row
+        for state, present_load in zip(states[number:], loads[number:], strict=True):
+            row = decode(present_load, project(writer, present_load, body, state.routes[number + 1]))
+            assert expected_row(writer, written_load, present_load, value) == row
 
 
 @settings(max_examples=examples(0.3))
@@ -73,11 +73,13 @@ def test_messages_of_every_version_stay_in_their_columns(versions: list[Schema],
 def test_stored_rows_read_with_a_later_schema_equal_new_rows(versions: list[Schema], data: Any) -> None:
     states = states_of(*versions)
     loads = [parse_schema(state.text) for state in states]
-    for number, (writer, then) in enumerate(zip(versions, loads, strict=True)):
+    for number, (writer, written_load) in enumerate(zip(versions, loads, strict=True)):
         value = data.draw(data_for(writer))
-        row = project(writer, then, encode(writer, value), states[number].routes[number + 1])
-        for now in loads[number:]:
-            assert expected_row(writer, then, now, value, is_stored=True) == decode(then, row, reader=now)
+        row = project(writer, written_load, encode(writer, value), states[number].routes[number + 1])
+        for present_load in loads[number:]:
+            assert expected_row(writer, written_load, present_load, value, is_stored=True) == decode(
+                written_load, row, reader=present_load
+            )
 
 
 @given(schemas(), st.data())
@@ -141,7 +143,7 @@ def test_a_union_stores_the_branch_of_each_message() -> None:
     writer = record(field("u", ["null", "int", "long", "string"]))
     for branch, value in (("int", 1), ("long", 1), ("string", "1")):
         row = row_of(writer, {"u": (branch, value)})["u"]
-        assert {name: held for name, held in row.items() if held is not None} == {branch: value}
+        assert {name: member_value for name, member_value in row.items() if member_value is not None} == {branch: value}
     assert row_of(writer, {"u": None}) == {"u": None}
 
 
@@ -245,8 +247,8 @@ def test_nesting_has_a_maximum_and_a_bad_body_leaves_no_trace(levels: int) -> No
 def test_longs_are_rounded_to_floats_once(n: int) -> None:
     rounded = struct.unpack("<f", struct.pack("<f", nearest_float(n)))[0]
     bits = struct.unpack("<i", struct.pack("<f", rounded))[0]
-    for near in (bits - 1, bits + 1):
-        other = struct.unpack("<f", struct.pack("<i", near))[0]
+    for neighbour_bits in (bits - 1, bits + 1):
+        other = struct.unpack("<f", struct.pack("<i", neighbour_bits))[0]
         if math.isfinite(other):
             assert abs(int(rounded) - n) <= abs(int(other) - n)
 

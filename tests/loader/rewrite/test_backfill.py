@@ -28,7 +28,7 @@ from headrace.loader.rewrite.run import CompactSettings, accept_missing, compact
 from headrace.loader.storage.local import local_storage
 from headrace.loader.work_unit import FileKind, UnitResult, WorkUnit
 from support.loader import task_world
-from support.loader.backfill_world import ALL, BAD, DAY, HOURS, NOTED, TIMED, BackfillWorld
+from support.loader.backfill_world import ALL, BAD, DAY, HOURS, TIMED, WITH_NOTE, BackfillWorld
 from support.loader.task_world import HOLE
 
 MERGED = CompactSettings(0, 2**20, 2**20, lambda topic: "snappy")
@@ -44,7 +44,7 @@ def world(tmp_path: Path) -> BackfillWorld:
     topic.logs[0] += [1] * 4
     topic.logs[1] += [1] * 2
     assert world.load().problems == {}
-    assert world.is_whole()
+    assert world.is_complete()
     world.clock_ms += DAY_MS
     return world
 
@@ -62,7 +62,7 @@ def test_backfill_replaces_damaged_and_missing_files(world: BackfillWorld) -> No
     audited = world.audit("orders")
     report = world.backfill(ONE_HOUR)
     assert report.problems == ()
-    assert world.is_whole()
+    assert world.is_complete()
     assert world.quarantined("orders") == [(0, 4)]
     assert (report.rows, report.quarantined, report.quarantined_before) == (12, 0, 0)
     assert sum(one.rows for one in report.time_partitions) == 12
@@ -71,7 +71,7 @@ def test_backfill_replaces_damaged_and_missing_files(world: BackfillWorld) -> No
     assert (known.data.records, known.quarantine.records, known.generation) == (12, 1, 1)
     assert world.run_ids() == frozenset()
     assert world.load().problems == {}
-    assert world.is_whole()
+    assert world.is_complete()
 
 
 def test_backfill_replaces_all_files_that_share_offsets_and_no_others(world: BackfillWorld) -> None:
@@ -97,7 +97,7 @@ def test_backfill_does_not_change_files_of_other_loads(tmp_path: Path) -> None:
     assert [(one.first, one.last, one.offsets) for one in report.offsets] == [(1, 1, 1)]
     after = {path.name for path in world.files()}
     assert len(before & after) == 2
-    assert world.is_whole()
+    assert world.is_complete()
 
 
 def test_a_dry_run_commits_nothing_and_has_the_same_report(world: BackfillWorld) -> None:
@@ -117,7 +117,7 @@ def test_a_second_backfill_gives_the_same_rows(world: BackfillWorld) -> None:
     rows = world.rows("orders")
     assert world.backfill().commits == (4,)
     assert world.rows("orders") == rows
-    assert world.is_whole()
+    assert world.is_complete()
 
 
 def test_backfill_of_a_period_without_files_does_nothing(world: BackfillWorld) -> None:
@@ -151,7 +151,7 @@ def test_backfill_uses_the_current_policy(world: BackfillWorld) -> None:
     report = world.backfill()
     assert report.problems == ()
     assert {path.parent.parent.name for path in world.files()} == {"dt=1970-01-01"}
-    assert world.is_whole()
+    assert world.is_complete()
     assert [values[0] for values in world.hive.parts["headrace", "orders"]] == ["1970-01-01"]
     assert world.log().read_state().topics["orders"].kafka_column == "full"
 
@@ -159,7 +159,7 @@ def test_backfill_uses_the_current_policy(world: BackfillWorld) -> None:
 def test_backfill_ignores_quarantine_ratio_max(world: BackfillWorld) -> None:
     world.policy = dataclasses.replace(world.policy, quarantine_ratio_max=0.0)
     assert world.backfill().problems == ()
-    assert world.is_whole()
+    assert world.is_complete()
 
 
 def test_quarantined_messages_become_rows_after_their_schema_was_registered(world: BackfillWorld) -> None:
@@ -169,7 +169,7 @@ def test_quarantined_messages_become_rows_after_their_schema_was_registered(worl
     assert world.rows("orders") == world.produced("orders")
     assert world.log().read_state().topics["orders"].foreign_ids == {BAD}
     assert world.run_ids() == frozenset()
-    assert world.is_whole()
+    assert world.is_complete()
 
 
 def test_messages_that_can_no_longer_be_loaded_are_quarantined_and_reported(
@@ -182,7 +182,7 @@ def test_messages_that_can_no_longer_be_loaded_are_quarantined_and_reported(
     assert " 1 message " in problem
     assert "headrace quarantine list orders" in problem
     assert world.quarantined("orders") == [(0, 4), (0, 7)]
-    assert world.is_whole()
+    assert world.is_complete()
 
 
 def test_offsets_missing_from_the_log_are_reported_and_the_rest_is_replaced(world: BackfillWorld) -> None:
@@ -243,14 +243,14 @@ def test_files_of_a_deleted_topic_are_not_replaced_from_its_successor(world: Bac
     assert re.search(r"\bid-2\b.*\bid-1\b", held.problems[0])
     world.policy = dataclasses.replace(world.policy, on_data_loss="skip")
     world.load()
-    every = [*world.files(), *world.files(FileKind.QUARANTINE)]
-    old = [path for path in every if not path.name.startswith("0-3-")]
+    all_files = [*world.files(), *world.files(FileKind.QUARANTINE)]
+    affected = [path for path in all_files if not path.name.startswith("0-3-")]
     rows = world.rows("orders")
     report = world.backfill()
     (problem,) = report.problems
-    assert re.match(rf"{len(old)} files .*\b3\b", problem)
+    assert re.match(rf"{len(affected)} files .*\b3\b", problem)
     assert report.commits == (4,)
-    assert sum(one.files for one in report.time_partitions) == len(every) - len(old)
+    assert sum(one.files for one in report.time_partitions) == len(all_files) - len(affected)
     assert (world.rows("orders"), world.findings()) == (rows, ())
     topic.logs[0] += [1]
     world.load()
@@ -263,12 +263,12 @@ def test_backfill_of_a_topic_whose_id_is_first_reported(tmp_path: Path) -> None:
     topic = world.topic("orders", [1, 1, 1], [1, 1], topic_id="")
     world.load()
     topic.topic_id = "id-7"
-    assert (world.backfill().commits, world.is_whole()) == ((2,), True)
+    assert (world.backfill().commits, world.is_complete()) == ((2,), True)
     topic.logs[0].append(1)
     world.load()
     assert world.log().read_state().topics["orders"].topic_id == "id-7"
     report = world.backfill()
-    assert (report.commits, report.problems, world.is_whole()) == ((4,), (), True)
+    assert (report.commits, report.problems, world.is_complete()) == ((4,), (), True)
 
 
 def test_a_file_merged_from_two_incarnations_is_not_replaced(world: BackfillWorld) -> None:
@@ -308,7 +308,7 @@ def test_backfill_replaces_merged_and_replayed_files(world: BackfillWorld) -> No
     world.load()
     world.files(time_partition=HOURS[1])[0].unlink()
     assert world.backfill(BackfillPeriod(HOURS[1], HOURS[1])).problems == ()
-    assert world.is_whole()
+    assert world.is_complete()
 
 
 def test_a_large_period_is_replaced_in_pieces_with_a_commit_each(world: BackfillWorld) -> None:
@@ -316,7 +316,7 @@ def test_a_large_period_is_replaced_in_pieces_with_a_commit_each(world: Backfill
     report = world.backfill(piece_bytes_max=1)
     assert report.commits == (3, 4, 5)
     assert [line.partition(": ")[0] for line in world.lines] == [f"piece {number} of 3" for number in (1, 2, 3)]
-    assert world.is_whole()
+    assert world.is_complete()
 
 
 def test_a_missing_file_replaced_by_a_later_piece_is_not_reported(world: BackfillWorld) -> None:
@@ -351,18 +351,20 @@ def test_a_second_backfill_completes_one_killed_between_pieces(world: BackfillWo
         world.backfill(piece_bytes_max=1, report_progress=die)
     assert world.log().commit(world.log().head()).kind is CommitKind.BACKFILL
     world.backfill(piece_bytes_max=1)
-    assert world.is_whole()
+    assert world.is_complete()
 
 
-def meanwhile(world: BackfillWorld, act: Callable[[], object]) -> Callable[[Sequence[WorkUnit]], Sequence[UnitResult]]:
+def during_read(
+    world: BackfillWorld, action: Callable[[], object]
+) -> Callable[[Sequence[WorkUnit]], Sequence[UnitResult]]:
     """Runs the tasks, and another process once after they have read."""
-    waiting = [act]
+    pending = [action]
     run_units: Any = world.pool
 
     def run(units: Sequence[WorkUnit]) -> Sequence[UnitResult]:
         results: Sequence[UnitResult] = run_units(units)
-        while waiting:
-            waiting.pop()()
+        while pending:
+            pending.pop()()
         return results
 
     return run
@@ -375,8 +377,8 @@ def test_a_concurrent_load_does_not_change_the_result(world: BackfillWorld) -> N
         world.cluster.topics["orders"].logs[0] += [1, BAD, 1]
         world.load()
 
-    assert world.backfill(run_units=meanwhile(world, load)).problems == ()
-    assert world.is_whole()
+    assert world.backfill(run_units=during_read(world, load)).problems == ()
+    assert world.is_complete()
 
 
 @pytest.mark.parametrize("piece_bytes_max", [1, 2**30])
@@ -384,12 +386,12 @@ def test_the_faster_of_two_rewrites_is_committed(world: BackfillWorld, piece_byt
     def merge() -> None:
         assert compact(world.rewrites(), ["orders"], MERGED, is_dry=False).problems == {}
 
-    report = world.backfill(piece_bytes_max=piece_bytes_max, run_units=meanwhile(world, merge))
+    report = world.backfill(piece_bytes_max=piece_bytes_max, run_units=during_read(world, merge))
     assert report.commits == ()
     assert len(report.problems) == 1
-    assert world.is_whole()
+    assert world.is_complete()
     assert world.backfill(piece_bytes_max=piece_bytes_max).problems == ()
-    assert world.is_whole()
+    assert world.is_complete()
 
 
 @pytest.mark.parametrize("change", ["merged", "schema", "log"])
@@ -400,7 +402,7 @@ def test_a_concurrent_change_between_pieces_ends_the_backfill(world: BackfillWor
         if change == "merged":
             compact(world.rewrites(), ["orders"], MERGED, is_dry=False)
         elif change == "schema":
-            world.registry.register("orders-value", 2, NOTED)
+            world.registry.register("orders-value", 2, WITH_NOTE)
             topic.logs[0].append(2)
             world.load()
         else:
@@ -415,7 +417,7 @@ def test_a_concurrent_change_between_pieces_ends_the_backfill(world: BackfillWor
     assert len(report.commits) == 1
     assert len(report.problems) == 1
     if change != "log":
-        assert world.is_whole()
+        assert world.is_complete()
 
 
 @pytest.mark.parametrize(
@@ -429,7 +431,7 @@ def test_a_concurrent_change_between_pieces_ends_the_backfill(world: BackfillWor
 def test_backfill_of_a_log_that_changes_while_it_is_read_replaces_nothing(
     world: BackfillWorld, change: Callable[[Any], None], partitions: str
 ) -> None:
-    run_units = meanwhile(world, lambda: change(world.cluster.topics["orders"]))
+    run_units = during_read(world, lambda: change(world.cluster.topics["orders"]))
     report = world.backfill(run_units=run_units)
     assert report.commits == ()
     (problem,) = report.problems
@@ -441,10 +443,10 @@ def test_a_broker_failure_changes_nothing(world: BackfillWorld, monkeypatch: pyt
     fetch = world.cluster.fetch
     before = world.files()
 
-    def fails(topic_partition: Any, offset: int, *arguments: Any, **named: Any) -> Any:
+    def fails(topic_partition: Any, offset: int, *arguments: Any, **keywords: Any) -> Any:
         if topic_partition.partition == 1:
             raise KafkaUnavailable("broker:1 refused")
-        return fetch(topic_partition, offset, *arguments, **named)
+        return fetch(topic_partition, offset, *arguments, **keywords)
 
     monkeypatch.setattr(world.cluster, "fetch", fails)
     report = world.backfill()
@@ -469,7 +471,7 @@ def test_a_failure_after_the_first_piece_is_reported_and_the_first_piece_stays(
     assert report.commits == (3,)
     (problem,) = report.problems
     assert problem.endswith("; run this command again for the rest")
-    assert world.is_whole()
+    assert world.is_complete()
     with pytest.raises((KafkaUnavailable, OSError)):
         world.backfill()
 
@@ -503,7 +505,7 @@ def test_a_full_disk_changes_nothing(world: BackfillWorld, monkeypatch: pytest.M
 
 
 def test_a_version_that_no_load_has_folded_must_be_loaded_first(world: BackfillWorld) -> None:
-    world.registry.register("orders-value", 2, NOTED)
+    world.registry.register("orders-value", 2, WITH_NOTE)
     (problem,) = world.backfill().problems
     assert "`headrace load`" in problem
 
@@ -518,7 +520,7 @@ def test_a_registry_outage_during_the_read_commits_nothing(world: BackfillWorld)
     def go_down() -> None:
         world.registry.is_down = True
 
-    report = world.backfill(run_units=meanwhile(world, go_down))
+    report = world.backfill(run_units=during_read(world, go_down))
     assert report.commits == ()
     assert len(report.problems) == 1
     assert world.run_ids() == frozenset()
@@ -551,7 +553,7 @@ def test_replaced_files_are_deleted_after_a_day(world: BackfillWorld) -> None:
     world.clock_ms += READERS_MS
     world.load()
     assert not (world.warehouse / "orders" / HOURS[0]).exists()
-    assert world.is_whole()
+    assert world.is_complete()
 
 
 def test_the_audit_still_counts_every_message_once(world: BackfillWorld) -> None:
@@ -577,11 +579,11 @@ def test_a_lost_reply_of_try_commit_is_resolved_by_the_next_load(
         world.backfill()
     monkeypatch.undo()
     world.load()
-    assert world.is_whole()
+    assert world.is_complete()
 
 
 @pytest.fixture
-def wired(world: BackfillWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def opened_load(world: BackfillWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command with this world instead of brokers, registry and metastore."""
 
     @contextmanager
@@ -594,11 +596,11 @@ def wired(world: BackfillWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.pipeline.load.open_load", open_load)
 
 
-def run(world: BackfillWorld, *words: str) -> int:
-    return main(["backfill", *words, "--data-dir", str(world.warehouse.parent)])
+def run(world: BackfillWorld, *arguments: str) -> int:
+    return main(["backfill", *arguments, "--data-dir", str(world.warehouse.parent)])
 
 
-@pytest.mark.usefixtures("wired")
+@pytest.mark.usefixtures("opened_load")
 def test_backfill_command_prints_plan_and_result(world: BackfillWorld, capsys: pytest.CaptureFixture[str]) -> None:
     period = ("orders", "--from", HOURS[0], "--to", HOURS[0])
     assert run(world, *period, "--dry-run") == 0
@@ -609,10 +611,10 @@ def test_backfill_command_prints_plan_and_result(world: BackfillWorld, capsys: p
     assert lines[-1].startswith(f"{requested} files ")
     assert files == len(world.files())
     assert run(world, *period, "--format", "json") == 0
-    answer = capsys.readouterr()
-    shown = json.loads(answer.out)
-    assert (shown["topic"], shown["dry_run"], shown["commits"], shown["rows"]) == ("orders", False, [3], 12)
-    assert re.match(r"\w+ 1 \w+ 1: ", answer.err.splitlines()[-1])
+    captured = capsys.readouterr()
+    printed = json.loads(captured.out)
+    assert (printed["topic"], printed["dry_run"], printed["commits"], printed["rows"]) == ("orders", False, [3], 12)
+    assert re.match(r"\w+ 1 \w+ 1: ", captured.err.splitlines()[-1])
     assert run(world, "orders", "--from", DAY, "--to", DAY) == 0
     lines = capsys.readouterr().out.splitlines()
     assert re.search(r"\b12 rows .*\b1 .*\b4\)$", lines[-1])
@@ -624,9 +626,9 @@ def test_backfill_command_prints_plan_and_result(world: BackfillWorld, capsys: p
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
-@pytest.mark.usefixtures("wired")
+@pytest.mark.usefixtures("opened_load")
 @pytest.mark.parametrize(
-    ("words", "named"),
+    ("arguments", "message"),
     [
         (("orders", "--from", "2026-01-01", "--to", DAY), r"--from: .*dt=2026-01-31/hr=07"),
         (("orders", "--from", DAY, "--to", "dt=2026-01-01/hr=7"), r"--to: .*dt=2026-01-31/hr=07"),
@@ -635,11 +637,11 @@ def test_backfill_command_prints_plan_and_result(world: BackfillWorld, capsys: p
     ],
 )
 def test_error_of_the_backfill_command_is_one_line_with_flag_or_topic(
-    world: BackfillWorld, words: tuple[str, ...], named: str, capsys: pytest.CaptureFixture[str]
+    world: BackfillWorld, arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(world, *words) == 2
+    assert run(world, *arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert re.match(f"headrace: {named}", line)
+    assert re.match(f"headrace: {message}", line)
 
 
 def test_hours_of_a_table_of_days_are_refused(
@@ -649,12 +651,12 @@ def test_hours_of_a_table_of_days_are_refused(
     world.policy = dataclasses.replace(world.policy, partition_by="day")
     world.topic("orders", [1] * 4)
     world.load()
-    wired.__wrapped__(world, monkeypatch)  # type: ignore[attr-defined]
+    opened_load.__wrapped__(world, monkeypatch)  # type: ignore[attr-defined]
     assert run(world, "orders", "--from", HOURS[0], "--to", HOURS[0]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert re.match(r"headrace: .*\borders\b", line)
     assert run(world, "orders", "--from", DAY, "--to", DAY) == 0
-    assert world.is_whole()
+    assert world.is_complete()
 
 
 def test_all_selects_every_period(world: BackfillWorld) -> None:

@@ -18,7 +18,7 @@ from headrace.loader.rewrite.backfill_report import BackfillPeriod
 from headrace.loader.rewrite.choose import DAY_MS
 from headrace.loader.rewrite.run import CompactSettings, accept_missing, compact
 from headrace.loader.work_unit import FileKind
-from support.loader.backfill_world import ALL, BAD, HOURS, NOTED, BackfillWorld
+from support.loader.backfill_world import ALL, BAD, HOURS, WITH_NOTE, BackfillWorld
 from support.loader.task_world import HOLE
 from support.memory_directory import memory_directory
 from support.simulation.extent import IS_FULL
@@ -33,7 +33,7 @@ class History:
     def __init__(self, root: Path) -> None:
         self.world = world = BackfillWorld(root)
         world.policy = dataclasses.replace(world.policy, on_data_loss="skip")
-        world.registry.register("orders-value", 2, NOTED)
+        world.registry.register("orders-value", 2, WITH_NOTE)
         world.clock_ms += DAY_MS
         self._topic = world.topic("orders", [1, 1], [2])
         self._incarnations = 1
@@ -96,42 +96,42 @@ def content(world: BackfillWorld) -> Mapping[tuple[object, ...], int]:
 
 
 def histories(losses: tuple[Callable[[History, int], None], ...]) -> st.SearchStrategy[list[tuple[object, int]]]:
-    acts = st.sampled_from((*COMMON, *losses, History.backfill))
-    return st.lists(st.tuples(acts, st.integers(0, 30)), min_size=1, max_size=7)
+    steps = st.sampled_from((*COMMON, *losses, History.backfill))
+    return st.lists(st.tuples(steps, st.integers(0, 30)), min_size=1, max_size=7)
 
 
-Acts = list[tuple[Callable[[History, int], None], int]]
-PASTS = st.sampled_from(LOSSES).flatmap(histories)
+Steps = list[tuple[Callable[[History, int], None], int]]
+STEPS = st.sampled_from(LOSSES).flatmap(histories)
 HOURLY_EXAMPLES = 4
 EXAMPLES = 300 if IS_FULL else 30
 
 
 @settings(max_examples=HOURLY_EXAMPLES, suppress_health_check=list(HealthCheck))
-@given(PASTS, st.integers(0, 30))
-def test_a_backfill_changes_no_row_after_some_histories(history: Acts, at: int) -> None:
+@given(STEPS, st.integers(0, 30))
+def test_a_backfill_changes_no_row_after_some_histories(steps: Steps, at: int) -> None:
     """The small case for every hour."""
-    backfill_after(history, at)
+    backfill_after(steps, at)
 
 
 @pytest.mark.simulation
 @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
-@given(PASTS, st.integers(0, 30))
-def test_a_backfill_changes_no_row_after_any_history(history: Acts, at: int) -> None:
-    backfill_after(history, at)
+@given(STEPS, st.integers(0, 30))
+def test_a_backfill_changes_no_row_after_any_history(steps: Steps, at: int) -> None:
+    backfill_after(steps, at)
 
 
-def backfill_after(history: Acts, at: int) -> None:
+def backfill_after(steps: Steps, at: int) -> None:
     with memory_directory("backfill") as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         remember_results(patch)
         keep_journal_in_memory(patch)
-        past = History(directory)
-        for act, number in history:
-            act(past, number)
-        before = content(past.world)
-        past.backfill(at)
-        after = content(past.world)
+        history = History(directory)
+        for step, number in steps:
+            step(history, number)
+        before = content(history.world)
+        history.backfill(at)
+        after = content(history.world)
         # Rows written with an earlier schema have the present fields, with their defaults.
         assert after == before
-        assert past.world.findings() == ()
-        assert past.world.run_ids() == frozenset()
+        assert history.world.findings() == ()
+        assert history.world.run_ids() == frozenset()

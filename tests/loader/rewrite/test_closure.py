@@ -48,7 +48,7 @@ def histories(draw: st.DrawFn) -> list[LiveFile]:
     return list({one.key: one for one in found}.values())
 
 
-def share(one: LiveFile, other: LiveFile) -> bool:
+def share_offsets(one: LiveFile, other: LiveFile) -> bool:
     return any(
         a.partition == b.partition and a.first <= b.last and b.first <= a.last
         for a in one.file.ranges
@@ -56,12 +56,12 @@ def share(one: LiveFile, other: LiveFile) -> bool:
     )
 
 
-def reached(chosen: Sequence[LiveFile], files: Sequence[LiveFile]) -> set[tuple[FileKind, str, str]]:
+def reachable_keys(chosen: Sequence[LiveFile], files: Sequence[LiveFile]) -> set[tuple[FileKind, str, str]]:
     """Compares all files with each other until no file is added."""
-    taken = list(chosen)
-    for one in taken:
-        taken += [other for other in files if other not in taken and share(one, other)]
-    return {one.key for one in taken}
+    selected = list(chosen)
+    for one in selected:
+        selected += [other for other in files if other not in selected and share_offsets(one, other)]
+    return {one.key for one in selected}
 
 
 @given(histories(), st.data())
@@ -75,7 +75,7 @@ def test_closure_has_exactly_the_files_that_share_offsets(files: list[LiveFile],
         return [one for one in files if (one.kind, one.time_partition) == where]
 
     found = offset_closure(chosen, days, live_files_of)
-    assert {one.key for one in found} == reached(chosen, files)
+    assert {one.key for one in found} == reachable_keys(chosen, files)
     assert len(found) == len({one.key for one in found})
     assert all(reads[day] >= 1 for day in days), "a late message may be in any day"
 
@@ -83,18 +83,18 @@ def test_closure_has_exactly_the_files_that_share_offsets(files: list[LiveFile],
 @given(histories())
 def test_components_are_files_connected_by_shared_offsets(files: list[LiveFile]) -> None:
     found = components(files)
-    assert Counter(one.key for some in found for one in some.files) == Counter(one.key for one in files)
-    for some in found:
-        assert {one.key for one in some.files} == reached(some.files[:1], files)
+    assert Counter(one.key for component in found for one in component.files) == Counter(one.key for one in files)
+    for component in found:
+        assert {one.key for one in component.files} == reachable_keys(component.files[:1], files)
         offsets: set[tuple[int, int]] = set()
-        for one in some.files:
+        for one in component.files:
             offsets |= {(number, at) for number, start, end in one.spans() for at in range(start, end)}
-        of_intervals = [(one.partition, at) for one in some.intervals for at in range(one.start, one.end)]
+        of_intervals = [(one.partition, at) for one in component.intervals for at in range(one.start, one.end)]
         assert Counter(of_intervals) == Counter(offsets)
-        for interval in some.intervals:
+        for interval in component.intervals:
             inside = [
                 piece.records
-                for one in some.files
+                for one in component.files
                 for piece in one.file.ranges
                 if piece.partition == interval.partition and interval.start <= piece.first < interval.end
             ]
@@ -151,10 +151,10 @@ def test_a_day_is_read_again_when_a_later_day_extends_its_offsets() -> None:
 def test_covered_offsets_are_those_that_were_added(spans: list[tuple[int, int, int]]) -> None:
     covered, offsets = OffsetRangeSet(), set[tuple[int, int]]()
     for number, start, length in spans:
-        grows = not {(number, at) for at in range(start, start + length)} <= offsets
+        is_extended = not {(number, at) for at in range(start, start + length)} <= offsets
         version = covered.version
         covered.add(number, start, start + length)
-        assert (covered.version != version) >= grows
+        assert (covered.version != version) >= is_extended
         offsets |= {(number, at) for at in range(start, start + length)}
     for number in range(2):
         for start in range(42):

@@ -257,7 +257,7 @@ RULES: Mapping[str, tuple[str, Callable[..., Any], str, str]] = {
     "the slower of two rewrites is refused": (
         TWO_COMPACT,
         _topic_conflicts,
-        "if wanted.rewrites and generation != wanted.generation_before:",
+        "if proposed.rewrites and generation != proposed.generation_before:",
         "if False:",
     ),
     "live files are copied to the new generation": (

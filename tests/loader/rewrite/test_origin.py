@@ -15,7 +15,7 @@ from headrace.loader.work_unit import FileKind
 from support.loader.loader_samples import committed_file, committed_range, topic_commit
 
 HOUR, OTHER = "dt=2026-01-01/hr=05", "dt=2026-01-01/hr=06"
-Told = tuple[int, CommitKind, TopicCommit]
+HistoryEntry = tuple[int, CommitKind, TopicCommit]
 
 
 def file(name: str, start: int = 0, end: int = 10, *, time_partition: str = HOUR) -> CommittedFile:
@@ -34,13 +34,13 @@ def key(one: CommittedFile) -> FileKey:
 
 def load(
     commit_number: int, *files: CommittedFile, ranges: Sequence[CommittedRange] = (), topic_id_before: str = "id-1"
-) -> Told:
+) -> HistoryEntry:
     committed = topic_commit(*ranges, files=files)
     committed = dataclasses.replace(committed, topic_id="id-1", topic_id_before=topic_id_before)
     return commit_number, CommitKind.LOAD, committed
 
 
-def rewrite(commit_number: int, kind: CommitKind, made: CommittedFile, *replaced: CommittedFile) -> Told:
+def rewrite(commit_number: int, kind: CommitKind, made: CommittedFile, *replaced: CommittedFile) -> HistoryEntry:
     rewrites = tuple(
         TimePartitionRewrite(one.kind, one.time_partition, (one.name,), one.records, one.length) for one in replaced
     )
@@ -55,7 +55,7 @@ def diverged(start: int, end: int) -> CommittedRange:
 def test_files_of_the_current_log_are_not_foreign_and_no_older_commit_is_read() -> None:
     first, second = file("a"), file("b")
 
-    def commits() -> Iterator[Told]:
+    def commits() -> Iterator[HistoryEntry]:
         yield load(3, second)
         yield load(2, first)
         raise AssertionError("one commit too many was read")
@@ -65,10 +65,10 @@ def test_files_of_the_current_log_are_not_foreign_and_no_older_commit_is_read() 
 
 
 def test_equal_names_in_other_time_partitions_and_kinds_are_distinct() -> None:
-    ours, other = file("a"), file("a", time_partition=OTHER)
-    quarantined = dataclasses.replace(ours, kind=FileKind.QUARANTINE)
-    history = [load(4, other), load(3, quarantined), load(2, topic_id_before="id-0"), load(1, ours)]
-    assert list(find_foreign_rows([live(ours)], history)) == [key(ours)]
+    data_file, other = file("a"), file("a", time_partition=OTHER)
+    quarantined = dataclasses.replace(data_file, kind=FileKind.QUARANTINE)
+    history = [load(4, other), load(3, quarantined), load(2, topic_id_before="id-0"), load(1, data_file)]
+    assert list(find_foreign_rows([live(data_file)], history)) == [key(data_file)]
     assert find_foreign_rows([live(other), live(quarantined)], history) == {}
 
 
@@ -106,19 +106,19 @@ def test_a_merge_of_foreign_and_current_files_is_foreign() -> None:
 def test_copies_of_foreign_files_are_foreign(kind: CommitKind) -> None:
     old, copy = file("old"), file("copy")
     history = [rewrite(4, kind, copy, old), load(3, topic_id_before="id-0"), load(2, old)]
-    why = f"commit 3 found the topic re-created after they were loaded, {MESSAGES_LOST}"
-    assert find_foreign_rows([live(copy)], history) == {key(copy): ForeignRows(why, False)}
+    reason = f"commit 3 found the topic re-created after they were loaded, {MESSAGES_LOST}"
+    assert find_foreign_rows([live(copy)], history) == {key(copy): ForeignRows(reason, False)}
 
 
 def test_origins_of_merges_are_in_one_time_partition_and_of_replays_in_all() -> None:
-    old, merged, beside = file("old"), file("merged"), file("beside", time_partition=OTHER)
-    after = [load(3, topic_id_before="id-0"), load(2, old, beside)]
-    made = rewrite(4, CommitKind.COMPACT, merged, beside)
+    old, merged, other_hour = file("old"), file("merged"), file("beside", time_partition=OTHER)
+    after = [load(3, topic_id_before="id-0"), load(2, old, other_hour)]
+    made = rewrite(4, CommitKind.COMPACT, merged, other_hour)
     assert find_foreign_rows([live(merged)], [made, *after]) == {}, "merges into other files do not matter"
-    made = rewrite(4, CommitKind.REPLAY, merged, beside)
+    made = rewrite(4, CommitKind.REPLAY, merged, other_hour)
     assert key(merged) in find_foreign_rows([live(merged)], [made, *after])
-    twice = [rewrite(6, CommitKind.COMPACT, merged, file("mid")), rewrite(5, CommitKind.COMPACT, file("mid"), old)]
-    assert key(merged) in find_foreign_rows([live(merged)], [*twice, *after])
+    two_merges = [rewrite(6, CommitKind.COMPACT, merged, file("mid")), rewrite(5, CommitKind.COMPACT, file("mid"), old)]
+    assert key(merged) in find_foreign_rows([live(merged)], [*two_merges, *after])
 
 
 def test_files_of_a_backfill_originate_in_its_commit() -> None:
@@ -137,16 +137,16 @@ def test_files_of_a_backfill_originate_in_its_commit() -> None:
 def test_only_files_with_offsets_after_a_divergence_are_foreign(start: int, end: int, is_found: bool) -> None:
     old = file("old", start, end)
     found = find_foreign_rows([live(old)], [load(3, ranges=[diverged(80, 100)]), load(2, old)])
-    why = f"commit 3 found that offsets 80 to 99 of partition 0 changed since they were loaded, {MESSAGES_LOST}"
-    assert found == ({key(old): ForeignRows(why, False)} if is_found else {})
+    reason = f"commit 3 found that offsets 80 to 99 of partition 0 changed since they were loaded, {MESSAGES_LOST}"
+    assert found == ({key(old): ForeignRows(reason, False)} if is_found else {})
 
 
 def test_a_divergence_does_not_affect_other_partitions() -> None:
     old = file("old", 70, 90)
-    elsewhere = dataclasses.replace(diverged(80, 100), partition=1)
-    assert find_foreign_rows([live(old)], [load(3, ranges=[elsewhere]), load(2, old)]) == {}
-    taken_up = file("new", 80, 90)
-    assert find_foreign_rows([live(taken_up)], [load(3, taken_up, ranges=[diverged(80, 100)])]) == {}, (
+    other_partition = dataclasses.replace(diverged(80, 100), partition=1)
+    assert find_foreign_rows([live(old)], [load(3, ranges=[other_partition]), load(2, old)]) == {}
+    new_file = file("new", 80, 90)
+    assert find_foreign_rows([live(new_file)], [load(3, new_file, ranges=[diverged(80, 100)])]) == {}, (
         "the file was read after the divergence"
     )
 

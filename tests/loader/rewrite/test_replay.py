@@ -136,8 +136,8 @@ def test_replay_reports_the_warnings_of_its_catch_up(shelf: Shelf, registry: Fak
     expected = "orders: published files of a time partition are missing"
     world = ports(shelf)
     applied = world.engine.apply_pending
-    answers = iter([(expected,), ()])
-    world.engine.apply_pending = lambda **options: dataclasses.replace(applied(**options), warnings=next(answers))  # type: ignore[method-assign]
+    warnings = iter([(expected,), ()])
+    world.engine.apply_pending = lambda **options: dataclasses.replace(applied(**options), warnings=next(warnings))  # type: ignore[method-assign]
     schemas = WriterSchemas(registry, shelf.log.storage, value_subject)  # type: ignore[arg-type]
     assert replay(world, schemas, "orders", SETTINGS, is_dry=False).notes == (expected,)  # type: ignore[arg-type]
 
@@ -227,7 +227,7 @@ def test_messages_quarantined_by_a_newer_release_are_unchanged(
 
 def test_one_of_two_concurrent_replays_is_committed(shelf: Shelf, registry: FakeRegistry) -> None:
     registry.register("", 8, ORDER_V1)
-    late = dataclasses.replace(ports(shelf, "late"))
+    late_ports = dataclasses.replace(ports(shelf, "late"))
     try_commit = shelf.log.try_commit
 
     def overtaken(commit: Commit) -> object:
@@ -236,7 +236,8 @@ def test_one_of_two_concurrent_replays_is_committed(shelf: Shelf, registry: Fake
         return try_commit(commit)
 
     shelf.log.try_commit = overtaken  # type: ignore[method-assign,assign]
-    report = replay(late, WriterSchemas(registry, shelf.log.storage, value_subject), "orders", SETTINGS, is_dry=False)  # type: ignore[arg-type]
+    schemas = WriterSchemas(registry, shelf.log.storage, value_subject)  # type: ignore[arg-type]
+    report = replay(late_ports, schemas, "orders", SETTINGS, is_dry=False)
     assert report.loaded == {}
     assert report.left == {"absent_schema": 2, "malformed": 1}
     assert "another command was faster" in report.problems[0]
@@ -258,10 +259,10 @@ def test_a_concurrent_load_does_not_change_the_result(shelf: Shelf, registry: Fa
     assert [row.offset for row in quarantined(shelf)] == [7, 11]
 
 
-@pytest.mark.parametrize("dies_at", ["write", "persist", "try_commit", "apply_pending"])
-def test_a_replay_killed_at_any_call_is_completed_once(shelf: Shelf, registry: FakeRegistry, dies_at: str) -> None:
+@pytest.mark.parametrize("killed_at", ["write", "persist", "try_commit", "apply_pending"])
+def test_a_replay_killed_at_any_call_is_completed_once(shelf: Shelf, registry: FakeRegistry, killed_at: str) -> None:
     registry.register("", 8, ORDER_V1)
-    doomed = ports(shelf, "doomed")
+    killed_ports = ports(shelf, "doomed")
 
     class Killed(BaseException):
         pass
@@ -269,25 +270,28 @@ def test_a_replay_killed_at_any_call_is_completed_once(shelf: Shelf, registry: F
     def die(*_: object, **__: object) -> object:
         raise Killed
 
-    if dies_at == "write":
-        doomed = dataclasses.replace(doomed, staging=_with(doomed.staging, sink=die))
-    elif dies_at == "persist":
-        doomed = dataclasses.replace(doomed, staging=_with(doomed.staging, persist=die, drop=die))
-    elif dies_at == "try_commit":
-        doomed = dataclasses.replace(doomed, log=_with(doomed.log, try_commit=die))
+    if killed_at == "write":
+        killed_ports = dataclasses.replace(killed_ports, staging=_overriding(killed_ports.staging, sink=die))
+    elif killed_at == "persist":
+        killed_ports = dataclasses.replace(
+            killed_ports, staging=_overriding(killed_ports.staging, persist=die, drop=die)
+        )
+    elif killed_at == "try_commit":
+        killed_ports = dataclasses.replace(killed_ports, log=_overriding(killed_ports.log, try_commit=die))
     else:
-        engine = doomed.engine
+        engine = killed_ports.engine
         apply_calls = iter([engine.apply_pending, die])
-        engine = _with(engine, apply_pending=lambda **_: next(apply_calls)())
-        doomed = dataclasses.replace(doomed, engine=engine)
+        engine = _overriding(engine, apply_pending=lambda **_: next(apply_calls)())
+        killed_ports = dataclasses.replace(killed_ports, engine=engine)
     with pytest.raises(Killed):
-        replay(doomed, WriterSchemas(registry, shelf.log.storage, value_subject), "orders", SETTINGS, is_dry=False)  # type: ignore[arg-type]
+        schemas = WriterSchemas(registry, shelf.log.storage, value_subject)  # type: ignore[arg-type]
+        replay(killed_ports, schemas, "orders", SETTINGS, is_dry=False)
     replayed(shelf, registry)
     assert rows(shelf) == [0, 1, 2, 3, 4, 5, 6, 8, 9]
     assert [row.offset for row in quarantined(shelf)] == [7]
 
 
-class _With:
+class _Overriding:
     """An object with some methods replaced."""
 
     def __init__(self, inner: object, methods: dict[str, object]) -> None:
@@ -297,8 +301,8 @@ class _With:
         return self._methods.get(name) or getattr(self._inner, name)
 
 
-def _with(inner: object, **methods: object) -> object:
-    return _With(inner, methods)
+def _overriding(inner: object, **methods: object) -> object:
+    return _Overriding(inner, methods)
 
 
 def test_a_full_disk_leaves_no_staging(shelf: Shelf, registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,8 +360,8 @@ def test_replayed_messages_are_located_in_their_new_files(shelf: Shelf, registry
 def test_a_widened_kafka_column_is_added_to_the_table(shelf: Shelf, registry: FakeRegistry) -> None:
     registry.register("", 8, ORDER_V1)
     schemas = WriterSchemas(registry, shelf.log.storage, value_subject)  # type: ignore[arg-type]
-    wide = dataclasses.replace(SETTINGS, policy=dataclasses.replace(POLICY, kafka_column="full"))
-    replay(ports(shelf), schemas, "orders", wide, is_dry=False)
+    full_column_settings = dataclasses.replace(SETTINGS, policy=dataclasses.replace(POLICY, kafka_column="full"))
+    replay(ports(shelf), schemas, "orders", full_column_settings, is_dry=False)
     assert shelf.log.read_state().topics["orders"].kafka_column == "full"
     (name,) = (one for one in _names(shelf, FileKind.DATA) if RECORDED in one)
     with shelf.storage.files.open(name) as file:
@@ -378,7 +382,7 @@ def test_headers_are_restored_as_in_the_log() -> None:
 
 
 @pytest.fixture
-def wired(shelf: Shelf, registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+def opened_load(shelf: Shelf, registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command with these dependencies instead of brokers, registry and metastore."""
 
     @contextmanager
@@ -392,7 +396,7 @@ def wired(shelf: Shelf, registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("headrace.pipeline.load.open_load", open_load)
 
 
-@pytest.mark.usefixtures("wired")
+@pytest.mark.usefixtures("opened_load")
 def test_replay_command_prints_loaded_and_remaining_messages(
     shelf: Shelf, registry: FakeRegistry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

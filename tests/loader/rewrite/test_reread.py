@@ -47,8 +47,8 @@ def component(*intervals: tuple[int, int, int, int]) -> Component:
     return Component((), tuple(Interval(*one) for one in intervals))
 
 
-def known(next_offset: int = 100, *, weight: int = 2_000) -> TopicState:
-    partitions = {number: PartitionState(next_offset, 3, weight) for number in (0, 1)}
+def topic_state(next_offset: int = 100, *, bytes_per_kilo_offset: int = 2_000) -> TopicState:
+    partitions = {number: PartitionState(next_offset, 3, bytes_per_kilo_offset) for number in (0, 1)}
     totals = FileTotals()
     return TopicState("id-1", "orders", "orders", "hour", load_schema(), partitions, frozenset(), totals, totals, 1)
 
@@ -79,13 +79,13 @@ def found(start: int, end: int, *, shared_end: int | None = None, topic_id: str 
 )
 def test_unreadable_offsets_are_reported(on_brokers: DiscoveredTopic, refused: list[tuple[int, int, str]]) -> None:
     expected = [Refusal(0, *one) for one in refused]
-    assert unreadable_ranges(component((0, 10, 20, 10)), on_brokers, known()) == expected
+    assert unreadable_ranges(component((0, 10, 20, 10)), on_brokers, topic_state()) == expected
 
 
 def test_unavailable_partitions_are_reported() -> None:
-    assert unreadable_ranges(component((1, 5, 6, 1)), found(0, 100), known()) == [Refusal(1, 5, 6, "no leader")]
-    absent = unreadable_ranges(component((7, 5, 6, 1)), found(0, 100), known())
-    assert [(one.partition, one.start, one.end) for one in absent] == [(7, 5, 6)]
+    assert unreadable_ranges(component((1, 5, 6, 1)), found(0, 100), topic_state()) == [Refusal(1, 5, 6, "no leader")]
+    refusals = unreadable_ranges(component((7, 5, 6, 1)), found(0, 100), topic_state())
+    assert [(one.partition, one.start, one.end) for one in refusals] == [(7, 5, 6)]
 
 
 def test_problems_are_grouped_by_partition_and_reason() -> None:
@@ -104,23 +104,26 @@ def test_problems_are_grouped_by_partition_and_reason() -> None:
 def test_every_interval_is_a_range_of_the_plan() -> None:
     piece = [component((0, 10, 20, 5)), component((0, 40, 50, 5), (1, 0, 5, 5))]
     one = DiscoveredTopic("orders", "", (PartitionOffsets(0, 4, 0, 99, 99), PartitionOffsets(1, 6, 0, 99, 99)), {})
-    ranges = planned_ranges(one, known(), piece)
+    ranges = planned_ranges(one, topic_state(), piece)
     assert (ranges.topic_id, ranges.starts_again) == ("id-1", False)
-    assert [(r.partition, r.previous, r.start, r.end, r.leader_epoch) for r in ranges.ranges] == [
+    assert [
+        (planned.partition, planned.previous, planned.start, planned.end, planned.leader_epoch)
+        for planned in ranges.ranges
+    ] == [
         (0, None, 10, 50, 4),
         (1, None, 0, 5, 6),
     ]
-    orders = TopicPartition("orders", 0), TopicPartition("orders", 1)
-    assert offset_ranges("orders", known(), ranges, piece) == [
-        OffsetRange(orders[0], 10, 20, "id-1", 4, 20),
-        OffsetRange(orders[0], 40, 50, "id-1", 4, 20),
-        OffsetRange(orders[1], 0, 5, "id-1", 6, 10),
+    topic_partitions = TopicPartition("orders", 0), TopicPartition("orders", 1)
+    assert offset_ranges("orders", topic_state(), ranges, piece) == [
+        OffsetRange(topic_partitions[0], 10, 20, "id-1", 4, 20),
+        OffsetRange(topic_partitions[0], 40, 50, "id-1", 4, 20),
+        OffsetRange(topic_partitions[1], 0, 5, "id-1", 6, 10),
     ]
-    assert planned_ranges(found(0, 99, topic_id="id-9"), known(), piece[:1]).topic_id == "id-9"
+    assert planned_ranges(found(0, 99, topic_id="id-9"), topic_state(), piece[:1]).topic_id == "id-9"
 
 
-def result(partition: int, start: int, end: int, counts: RangeCounts, *passed: SkippedOffsets) -> RangeResult:
-    return RangeResult(OffsetRange(TopicPartition("orders", partition), start, end), counts, skipped=passed)
+def result(partition: int, start: int, end: int, counts: RangeCounts, *skipped: SkippedOffsets) -> RangeResult:
+    return RangeResult(OffsetRange(TopicPartition("orders", partition), start, end), counts, skipped=skipped)
 
 
 def test_each_span_must_have_as_many_messages_as_its_files() -> None:
@@ -159,7 +162,7 @@ def test_only_requested_files_of_the_current_log_are_replaced() -> None:
     files.append(mixed)
     foreign_files = {mixed.key: ForeignRows("who knows", False), old.key: ForeignRows("it was before", True)}
     replaceable, problems = recreatable_components(files, foreign_files, {requested.key, other.key})
-    assert [{file.key for file in some.files} for some in replaceable] == [{requested.key, overlapping.key}]
+    assert [{file.key for file in component.files} for component in replaceable] == [{requested.key, overlapping.key}]
     (problem,) = problems
     assert problem.startswith("1 file ")
 

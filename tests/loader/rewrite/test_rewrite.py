@@ -146,8 +146,8 @@ def test_a_partition_switched_back_by_a_resumed_driver_is_repaired_before_files_
     old = world.warehouse / "orders" / TIME_PARTITION
     compacted(world)
     world.clock_ms += READERS_MS
-    back = f"file://{old}"
-    world.hive.parts["headrace", "orders"]["2026-01-01", "00"] = back  # a resumed driver switched it back
+    old_location = f"file://{old}"
+    world.hive.parts["headrace", "orders"]["2026-01-01", "00"] = old_location  # a resumed driver switched it back
     run_load(world.ports(), world.settings)
     assert partition(world) == world.warehouse / "orders" / "_g1" / TIME_PARTITION
     assert queried(world) == world.produced("orders")
@@ -216,12 +216,12 @@ def test_a_compaction_voided_during_the_merge_is_refused_and_reported(world: Wor
     ports = world.rewrites()
     merge = ports.run_merges
 
-    def voided(units: Sequence[MergeUnit]) -> Sequence[MergeResult]:
+    def voiding_merges(units: Sequence[MergeUnit]) -> Sequence[MergeResult]:
         results = merge(units)
         world.log().try_commit(clean("c", units[0].run_id))
         return results
 
-    report = compact(dataclasses.replace(ports, run_merges=voided), ["orders"], SETTINGS, is_dry=False)
+    report = compact(dataclasses.replace(ports, run_merges=voiding_merges), ["orders"], SETTINGS, is_dry=False)
     assert report.commit_number == 0
     assert "the run was voided" in report.problems["orders"][0]
     assert queried(world) == world.produced("orders")
@@ -351,23 +351,23 @@ def test_a_compaction_killed_at_any_call_is_finished_or_repeated(
 ) -> None:
     world.cluster.topics["orders"].logs[0].append(1)
     ports = world.rewrites()
-    owner = ports.staging if step == "persist" else ports.files
-    plain: Callable[..., object] = getattr(type(owner), step)
+    port = ports.staging if step == "persist" else ports.files
+    original_step: Callable[..., object] = getattr(type(port), step)
 
     def killed(*arguments: object) -> object:
         if when == "after":
-            plain(*arguments)
+            original_step(*arguments)
         raise KeyboardInterrupt
 
     merge = ports.run_merges
 
-    def beside_a_load(units: Sequence[MergeUnit]) -> Sequence[MergeResult]:
+    def run_merges_during_load(units: Sequence[MergeUnit]) -> Sequence[MergeResult]:
         run_load(world.ports(), world.settings)
-        monkeypatch.setattr(type(owner), step, killed)
+        monkeypatch.setattr(type(port), step, killed)
         return merge(units)
 
     with pytest.raises(KeyboardInterrupt):
-        compact(dataclasses.replace(ports, run_merges=beside_a_load), ["orders"], SETTINGS, is_dry=False)
+        compact(dataclasses.replace(ports, run_merges=run_merges_during_load), ["orders"], SETTINGS, is_dry=False)
     monkeypatch.undo()
     run_load(world.ports(), world.settings)
     assert queried(world) == world.produced("orders")

@@ -24,9 +24,9 @@ def row(n: int) -> bytes:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_fastavro_reads_container_files(codec: str) -> None:
-    form = ContainerFormat(SCHEMA, codec, SYNC)
-    blocks = [form.block([row(n) for n in range(100)]), form.block([row(100)])]
-    data = form.header({"headrace.run_id": "w", "headrace.task": "3"}) + b"".join(blocks)
+    container_format = ContainerFormat(SCHEMA, codec, SYNC)
+    blocks = [container_format.block([row(n) for n in range(100)]), container_format.block([row(100)])]
+    data = container_format.header({"headrace.run_id": "w", "headrace.task": "3"}) + b"".join(blocks)
     reader = fastavro.reader(io.BytesIO(data))
     assert [record["n"] for record in reader] == list(range(101))
     assert (reader.codec, reader.metadata["headrace.run_id"], reader.metadata["headrace.task"]) == (codec, "w", "3")
@@ -43,7 +43,7 @@ def test_snappy_rows_carry_their_checksum() -> None:
     assert block[-20:-16] == zlib.crc32(row(1) + row(2)).to_bytes(4, "big")
 
 
-@pytest.mark.parametrize(("codec", "sync", "wrong"), [("lz4", SYNC, "lz4"), ("null", b"short", r"\b16\b")])
-def test_container_formats_are_validated(codec: str, sync: bytes, wrong: str) -> None:
-    with pytest.raises(ValueError, match=wrong):
+@pytest.mark.parametrize(("codec", "sync", "message"), [("lz4", SYNC, "lz4"), ("null", b"short", r"\b16\b")])
+def test_container_formats_are_validated(codec: str, sync: bytes, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         ContainerFormat(SCHEMA, codec, sync)

@@ -64,9 +64,9 @@ def test_rows_are_in_order_and_few_are_buffered(tmp_path: Path) -> None:
             put(("a", number, b""))
             put_so_far.append(number)
 
-    for taken, row in enumerate(rows_of(work), 1):
-        assert row[1] == taken - 1
-        assert len(put_so_far) <= taken + ROWS_WAITING_MAX
+    for consumed, row in enumerate(rows_of(work), 1):
+        assert row[1] == consumed - 1
+        assert len(put_so_far) <= consumed + ROWS_WAITING_MAX
 
 
 def test_errors_of_the_task_are_raised() -> None:

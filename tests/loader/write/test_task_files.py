@@ -54,8 +54,8 @@ def row(offset: int, pad: int = 10) -> bytes:
 
 
 def offsets_in(directory: Path, file: StagedFile) -> list[int]:
-    with (directory / file.path).open("rb") as handle:
-        return [record["offset"] for record in fastavro.reader(handle)]
+    with (directory / file.path).open("rb") as opened:
+        return [record["offset"] for record in fastavro.reader(opened)]
 
 
 def check(directory: Path, file: StagedFile) -> None:
@@ -90,8 +90,8 @@ def test_small_ranges_share_blocks_and_files(tmp_path: Path) -> None:
         rows.add(FileKind.DATA, "dt=2013-01-01", 100 + partition, row(partition))
         rows.finish_into(files)
     (file,) = files.finish()
-    with (tmp_path / file.path).open("rb") as handle:
-        assert len(list(fastavro.block_reader(handle))) == 2
+    with (tmp_path / file.path).open("rb") as opened:
+        assert len(list(fastavro.block_reader(opened))) == 2
     assert file.ranges == tuple(FileRange(partition, 100 + partition, 100 + partition, 1) for partition in range(20))
 
 
@@ -135,10 +135,10 @@ def test_rows_of_incomplete_blocks_are_spilled_from_the_fullest_time_partitions(
     rows.finish_into(files)
     blocks = {}
     for file in files.finish():
-        with (tmp_path / file.path).open("rb") as handle:
-            blocks[file.time_partition] = [block.num_records for block in fastavro.block_reader(handle)]
-    whole = {f"b={time_partition}": [time_partition + 1] for time_partition in range(1, 10)}
-    assert blocks == whole | {f"b={time_partition}": [time_partition, 1] for time_partition in (6, 7, 8, 9)}
+        with (tmp_path / file.path).open("rb") as opened:
+            blocks[file.time_partition] = [block.num_records for block in fastavro.block_reader(opened)]
+    full_blocks = {f"b={time_partition}": [time_partition + 1] for time_partition in range(1, 10)}
+    assert blocks == full_blocks | {f"b={time_partition}": [time_partition, 1] for time_partition in (6, 7, 8, 9)}
 
 
 def test_attempts_of_one_task_never_share_a_path(tmp_path: Path) -> None:
@@ -211,15 +211,15 @@ def test_block_boundaries_do_not_depend_on_how_rows_are_added(
                 )
             single.limit_memory()
             many.limit_memory()
-        taken = []
+        recorded = []
         for rows in (single, many):
-            files = Taken()
+            files = RecordedFiles()
             rows.finish_into(files)  # type: ignore[arg-type]
-            taken.append(files.blocks)
-        assert taken[0] == taken[1]
+            recorded.append(files.blocks)
+        assert recorded[0] == recorded[1]
 
 
-class Taken:
+class RecordedFiles:
     """Records the blocks that would be written, and rows that wait for one."""
 
     def __init__(self) -> None:
@@ -251,7 +251,7 @@ def test_every_row_of_a_finished_range_is_in_one_file_of_its_time_partition(
     task_max: int,
 ) -> None:
     files = files_of(tmp_path, block_bytes=block, file_bytes_target=target, waiting_bytes_max=task_max)
-    wanted: dict[str, list[int]] = defaultdict(list)
+    expected: dict[str, list[int]] = defaultdict(list)
     for partition, (added, is_dropped) in enumerate(ranges):
         rows = range_of(tmp_path, partition, block_bytes=block, bytes_max=range_max)
         for n, (time_partition, pad) in enumerate(added):
@@ -259,7 +259,7 @@ def test_every_row_of_a_finished_range_is_in_one_file_of_its_time_partition(
             rows.add(FileKind.DATA, f"dt={time_partition}", offset, row(offset, pad))
             rows.limit_memory()
             if not is_dropped:
-                wanted[f"dt={time_partition}"].append(offset)
+                expected[f"dt={time_partition}"].append(offset)
         if is_dropped:
             rows.drop()
         else:
@@ -269,4 +269,4 @@ def test_every_row_of_a_finished_range_is_in_one_file_of_its_time_partition(
     for file in staged:
         check(tmp_path, file)
         found[file.time_partition].extend(offsets_in(tmp_path, file))
-    assert {time_partition: sorted(offsets) for time_partition, offsets in found.items()} == wanted
+    assert {time_partition: sorted(offsets) for time_partition, offsets in found.items()} == expected

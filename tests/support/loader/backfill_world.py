@@ -19,7 +19,7 @@ from headrace.loader.work_unit import FileKind
 from support.loader.task_world import TaskWorld
 
 TIMED = '{"type":"record","name":"Order","fields":[{"name":"id","type":"long"},{"name":"timestamp","type":"long"}]}'
-NOTED = TIMED.replace("]}", ',{"name":"note","type":"string","default":""}]}')
+WITH_NOTE = TIMED.replace("]}", ',{"name":"note","type":"string","default":""}]}')
 BAD = 9  # an unregistered schema id
 DAY = "dt=2026-01-01"
 HOURS = [f"{DAY}/hr=0{hour}" for hour in range(3)]
@@ -63,10 +63,10 @@ class BackfillWorld(TaskWorld):
         """Returns the paths of the topic's current files, after they were published."""
         log = self.log()
         commit_number = log.read_state().commit_number
-        placed = published_files(
+        published = published_files(
             FileIndex(log), log, "orders", kind, commit_number, lambda found: time_partition in ("", found)
         )
-        return [self.warehouse / one.path for one in placed]
+        return [self.warehouse / one.path for one in published]
 
     def findings(self) -> tuple[VerifyFinding, ...]:
         """Returns the findings of `headrace verify --checksums`."""
@@ -77,7 +77,7 @@ class BackfillWorld(TaskWorld):
     def run_ids(self) -> frozenset[str]:
         return local_storage(self.warehouse).staging.run_ids()
 
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Returns whether every message is a row or in quarantine exactly once, and `verify` has no finding."""
-        everywhere = sorted([*self.rows("orders"), *self.quarantined("orders")])
-        return everywhere == self.produced("orders") and not self.findings()
+        messages = sorted([*self.rows("orders"), *self.quarantined("orders")])
+        return messages == self.produced("orders") and not self.findings()
