@@ -22,7 +22,7 @@ __all__ = [
     "missing_core_reason",
 ]
 
-_CORE, _WHY_NONE = library.load()
+_CORE, _MISSING_REASON = library.load()
 
 
 def core_library() -> library.Library | None:
@@ -32,7 +32,7 @@ def core_library() -> library.Library | None:
 
 def missing_core_reason() -> str:
     """Returns the reason why the core cannot be used; "" if it can."""
-    return _WHY_NONE
+    return _MISSING_REASON
 
 
 def build() -> str:

@@ -68,7 +68,7 @@ def deepest_nesting(schema: Schema) -> int:
     Each recursion in a body adds at most this many levels. `compile_check` therefore limits the number of recursions so
     that no body exceeds `NESTED_MAX`.
     """
-    done: dict[Name, int] = {}
+    depths: dict[Name, int] = {}
     is_open: set[Name] = set()
 
     def nesting(node: Type) -> int:
@@ -85,13 +85,13 @@ def deepest_nesting(schema: Schema) -> int:
         definition = schema.names[name]
         if name in is_open or not isinstance(definition, Record):
             return 1
-        if name not in done:
+        if name not in depths:
             is_open.add(name)
-            done[name] = 1 + max((nesting(field.type) for field in definition.fields), default=0)
+            depths[name] = 1 + max((nesting(field.type) for field in definition.fields), default=0)
             is_open.discard(name)
-        return done[name]
+        return depths[name]
 
-    return max(nesting(schema.root), *done.values(), 1)
+    return max(nesting(schema.root), *depths.values(), 1)
 
 
 class _Unsupported(Exception):

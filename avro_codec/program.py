@@ -196,29 +196,29 @@ def record(fields: Sequence[tuple[int, Code | None]], columns: Sequence[bytes]) 
     codes = _all([code for _, code in fields])
     if codes is None:
         return None
-    taken = [column for column, _ in fields]
-    field_of = {column: index for index, column in enumerate(taken)}
-    if taken == sorted(taken):
+    columns_of_fields = [column for column, _ in fields]
+    field_of = {column: index for index, column in enumerate(columns_of_fields)}
+    if columns_of_fields == sorted(columns_of_fields):
         parts = (codes[field_of[i]] if i in field_of else emit(columns[i]) for i in range(len(columns)))
         return tuple(step for part in parts for step in part)
-    return (_arrange(codes, taken, columns),)
+    return (_arrange(codes, columns_of_fields, columns),)
 
 
-def _arrange(codes: Sequence[Code], taken: Sequence[int], columns: Sequence[bytes]) -> Arrangement:
+def _arrange(codes: Sequence[Code], columns_of_fields: Sequence[int], columns: Sequence[bytes]) -> Arrangement:
     """Returns the core's operation that converts the fields of a record and puts them into the order of the columns.
     Adjacent fields that stay adjacent are moved together.
 
     Args:
         codes: the operations of each field, in the writer's order.
-        taken: index of the column of each field.
+        columns_of_fields: index of the column of each field.
         columns: for each column, its encoded constant; ignored if the column gets a field.
     """
     groups: list[Code] = []
     first_of: dict[int, int] = {}
     members: set[int] = set()
-    for index, column in enumerate(taken):
+    for index, column in enumerate(columns_of_fields):
         members.add(column)
-        if index and column == taken[index - 1] + 1:
+        if index and column == columns_of_fields[index - 1] + 1:
             groups[-1] += codes[index]
         else:
             first_of[column] = len(groups)
@@ -380,11 +380,11 @@ class _Assembler:
         self.words[block + 3] = len(self.words)
 
     def _arrange(self, step: Arrangement, frame: int, slot: int) -> None:
-        inside = slot + len(step.fields) + 1
-        self.slots = max(self.slots, inside)
+        inner_slot = slot + len(step.fields) + 1
+        self.slots = max(self.slots, inner_slot)
         for index, code in enumerate(step.fields):
             self.words += [Op.MARK, slot + index]
-            self.append_code(code, frame, inside)
+            self.append_code(code, frame, inner_slot)
         self.words += [Op.ARRANGE, slot, len(step.fields), len(step.columns)]
         for column in step.columns:
             self.words += [0, *self.add_constant(column)] if isinstance(column, bytes) else [1, slot + column, 0]

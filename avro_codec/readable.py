@@ -40,21 +40,21 @@ class UnreadableValue(BadBody):
     """The body is a valid value, but queries would fail on the row with this value."""
 
 
-def skip_readable(load: Primitive, skip: Skip, where: str) -> Skip:
+def skip_readable(load: Primitive, skip: Skip, path: str) -> Skip:
     """Returns a walk that validates the values of a column and rejects values on which queries fail.
 
     Args:
         load: the type of the column.
         skip: the walk without this check; it is returned unchanged for types that need none.
-        where: path of the writer's field, for messages.
+        path: path of the writer's field, for messages.
     """
     logical = load.logical.name if load.logical is not None else ""
     if logical == "decimal":
-        return _decimal(where)
-    return _millis_time(skip, f"{where}: the {logical}") if logical in MILLIS_TIMES else skip
+        return _decimal(path)
+    return _millis_time(skip, f"{path}: the {logical}") if logical in MILLIS_TIMES else skip
 
 
-def _decimal(where: str) -> Skip:
+def _decimal(path: str) -> Skip:
     def skip(b: bytes, p: int) -> int:
         n = b[p]
         if n & 129 == 0 and n:
@@ -63,10 +63,10 @@ def _decimal(where: str) -> Skip:
         if n < 0:
             raise BadBody("bytes have a negative length")
         if n == 0:
-            raise UnreadableValue(f"{where}: a decimal of zero bytes, on which every query of the table would fail")
+            raise UnreadableValue(f"{path}: a decimal of zero bytes, on which every query of the table would fail")
         if n > DECIMAL_BYTES_MAX:
             raise UnreadableValue(
-                f"{where}: a decimal of {n} bytes, which queries would take too long to read; "
+                f"{path}: a decimal of {n} bytes, which queries would take too long to read; "
                 f"at most {DECIMAL_BYTES_MAX} are loaded"
             )
         return p + n
@@ -74,14 +74,14 @@ def _decimal(where: str) -> Skip:
     return skip
 
 
-def _millis_time(inner: Skip, what: str) -> Skip:
+def _millis_time(inner: Skip, name: str) -> Skip:
     def skip(b: bytes, p: int) -> int:
         q = inner(b, p)
         if q - p > SAFE_TIMESTAMP_BYTES:
             n, _ = read_varint(b, p)
             if abs(n) > TIMESTAMP_MS_MAX:
                 raise UnreadableValue(
-                    f"{what} {n} ms overflows in queries, which convert it to microseconds; the limit is "
+                    f"{name} {n} ms overflows in queries, which convert it to microseconds; the limit is "
                     f"±{TIMESTAMP_MS_MAX} ms"
                 )
         return q

@@ -15,7 +15,7 @@ from headrace.avro_schema.fingerprint import (
 from headrace.avro_schema.message_time import TimeField, check_time_property, find_time_field
 from headrace.avro_schema.model import (
     NO_DEFAULT,
-    NOWHERE,
+    NO_POSITION,
     Array,
     Enum,
     Field,
@@ -42,8 +42,8 @@ from headrace.avro_schema.walk import children, defined_names, walk, walk_type
 from headrace.avro_schema.wire import Framed, frame, unframe
 
 __all__ = [
-    "NOWHERE",
     "NO_DEFAULT",
+    "NO_POSITION",
     "Array",
     "AvroSchemaError",
     "Enum",

@@ -8,7 +8,7 @@ AvroSchemaError
 
 from __future__ import annotations
 
-from headrace.avro_schema.model import NOWHERE, Position
+from headrace.avro_schema.model import NO_POSITION, Position
 
 
 class AvroSchemaError(Exception):
@@ -23,7 +23,7 @@ class SchemaParseError(AvroSchemaError):
     left out.
     """
 
-    def __init__(self, message: str, position: Position = NOWHERE, source: str = "") -> None:
+    def __init__(self, message: str, position: Position = NO_POSITION, source: str = "") -> None:
         super().__init__(message, position, source)
         self.message = message
         self.position = position

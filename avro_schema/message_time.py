@@ -143,7 +143,7 @@ def _without_null(schema: Schema, node: Type | None) -> Type | None:
         return None
     node = schema.resolve(node)
     if isinstance(node, Union):
-        rest = [b for b in node.branches if not (isinstance(b, Primitive) and b.type is PrimitiveType.NULL)]
-        if len(rest) == 1:
-            return schema.resolve(rest[0])
+        others = [b for b in node.branches if not (isinstance(b, Primitive) and b.type is PrimitiveType.NULL)]
+        if len(others) == 1:
+            return schema.resolve(others[0])
     return node

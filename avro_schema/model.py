@@ -60,7 +60,7 @@ class Position:
         return hash((self.pointer, self.line, self.column))
 
 
-NOWHERE: Final = Position("", 0, 0)
+NO_POSITION: Final = Position("", 0, 0)
 """Position of a node that was not read from a text."""
 
 
@@ -117,7 +117,7 @@ class Primitive:
     type: PrimitiveType
     logical: LogicalType | None = None
     props: Props = ()
-    position: Position = field(default=NOWHERE, compare=False)
+    position: Position = field(default=NO_POSITION, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class Field:
     aliases: tuple[str, ...] = ()
     order: Order = Order.ASCENDING
     props: Props = ()
-    position: Position = field(default=NOWHERE, compare=False)
+    position: Position = field(default=NO_POSITION, compare=False)
 
     @property
     def has_default(self) -> bool:
@@ -148,7 +148,7 @@ class Record:
     aliases: tuple[Name, ...] = ()
     is_error: bool = False
     props: Props = ()
-    position: Position = field(default=NOWHERE, compare=False)
+    position: Position = field(default=NO_POSITION, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class Enum:
     doc: str | None = None
     aliases: tuple[Name, ...] = ()
     props: Props = ()
-    position: Position = field(default=NOWHERE, compare=False)
+    position: Position = field(default=NO_POSITION, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,27 +174,27 @@ class Fixed:
     doc: str | None = None
     aliases: tuple[Name, ...] = ()
     props: Props = ()
-    position: Position = field(default=NOWHERE, compare=False)
+    position: Position = field(default=NO_POSITION, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Array:
     items: Type
     props: Props = ()
-    position: Position = field(default=NOWHERE, compare=False)
+    position: Position = field(default=NO_POSITION, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Map:
     values: Type
     props: Props = ()
-    position: Position = field(default=NOWHERE, compare=False)
+    position: Position = field(default=NO_POSITION, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Union:
     branches: tuple[Type, ...]
-    position: Position = field(default=NOWHERE, compare=False)
+    position: Position = field(default=NO_POSITION, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ class Reference:
     """A use of a named type that is defined elsewhere in the schema or in a referenced schema."""
 
     name: Name
-    position: Position = field(default=NOWHERE, compare=False)
+    position: Position = field(default=NO_POSITION, compare=False)
 
 
 NamedType = Record | Enum | Fixed

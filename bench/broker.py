@@ -51,8 +51,8 @@ TIMEOUT_S = 120
 CONNECTIONS = 1000
 IDLE_PARTITIONS = 5000
 IDLE_S = 8
-METADATA_TIMES = 50
-TOUCHED_SHARE = 2
+METADATA_REQUESTS = 50
+WARMUP_RATIO = 2
 _SENT_AT = struct.Struct(">d")
 
 
@@ -206,7 +206,7 @@ def batch_sizes(directory: Path) -> list[int]:
     sizes: list[int] = []
     for path in sorted(directory.glob("*.log")):
         with path.open("rb") as file:
-            sizes += [placed.header.size for placed in walk_file(file.fileno(), 0, path.stat().st_size)]
+            sizes += [located.header.size for located in walk_file(file.fileno(), 0, path.stat().st_size)]
     return sizes
 
 
@@ -242,11 +242,11 @@ def rates_of(brokers: Sequence[Broker], args: argparse.Namespace, record_bytes: 
             return produce({**broker.client, **settings}, topic, partitions, value, args.messages)
 
         directories = [broker.log_directory(topic) for broker in brokers if isinstance(broker, Bundled)]
-        before = [len(batch_sizes(directory)) for directory in directories]
+        counts_before = [len(batch_sizes(directory)) for directory in directories]
         label = f"produce{', idempotent' if is_idempotent else ''}, {partitions} partitions"
         for broker, best in _rounds(brokers, args.rounds, take, args.messages * record_bytes):
             show_rate(label, broker.name, record_bytes, args.messages, *best)
-        for directory, count in zip(directories, before, strict=True):
+        for directory, count in zip(directories, counts_before, strict=True):
             show_write(batch_sizes(directory)[count:], args, record_bytes, partitions, directory.parent)
     stored = 2 * args.rounds * args.messages
     for broker, best in _rounds(brokers, args.rounds, lambda broker: consume(broker, topic, partitions, stored)):
@@ -288,7 +288,7 @@ def _make_ready(byte_count: int) -> None:
     os.sync()  # otherwise the round waits for writes of the previous one
     chunk = bytes(1 << 20)
     with tempfile.TemporaryFile() as file:
-        for _ in range(TOUCHED_SHARE * byte_count // len(chunk) + 1):
+        for _ in range(WARMUP_RATIO * byte_count // len(chunk) + 1):
             file.write(chunk)
 
 
@@ -326,17 +326,19 @@ def latency(brokers: Sequence[Broker], args: argparse.Namespace) -> None:
 
 def show_latency(broker: Broker, rate: int, seconds: float, label: str = "") -> None:
     topic = make_topic(broker, f"latency-{rate}-{time.time_ns()}", 1)
-    steadily(broker, topic, rate, 2.0)  # warms up client and broker
+    send_steadily(broker, topic, rate, 2.0)  # warms up client and broker
     before = broker.cpu_s()
-    acknowledged, arrived = steadily(broker, topic, rate, seconds)
+    acknowledged, arrived = send_steadily(broker, topic, rate, seconds)
     cpu = (broker.cpu_s() - before) / len(acknowledged) * 1e6
     for name, seconds_each in ((f"{label}acknowledged", acknowledged), (f"{label}consumed", arrived)):
         seconds_each.sort()
-        points = "".join(f"{seconds_each[int(len(seconds_each) * share)] * 1000:>9.2f}" for share in (0.5, 0.99, 0.999))
-        print(f"{name:<34}{broker.name:<10}{rate:>8,}{points}{cpu:>12.1f}", flush=True)
+        percentiles = "".join(
+            f"{seconds_each[int(len(seconds_each) * fraction)] * 1000:>9.2f}" for fraction in (0.5, 0.99, 0.999)
+        )
+        print(f"{name:<34}{broker.name:<10}{rate:>8,}{percentiles}{cpu:>12.1f}", flush=True)
 
 
-def steadily(broker: Broker, topic: str, rate: int, seconds: float) -> tuple[list[float], list[float]]:
+def send_steadily(broker: Broker, topic: str, rate: int, seconds: float) -> tuple[list[float], list[float]]:
     """Sends 100-byte messages at a steady rate and consumes them. Returns two lists, with an item per message: the
     seconds from sending it to its acknowledgement, and to its arrival at the consumer.
 
@@ -354,9 +356,9 @@ def steadily(broker: Broker, topic: str, rate: int, seconds: float) -> tuple[lis
             "fetch.wait.max.ms": 500,
         }
     )
-    (partition_spec,) = [confluent_kafka.TopicPartition(topic, 0)]
-    partition_spec.offset = consumer.get_watermark_offsets(partition_spec, timeout=TIMEOUT_S)[1]
-    consumer.assign([partition_spec])
+    (partition,) = [confluent_kafka.TopicPartition(topic, 0)]
+    partition.offset = consumer.get_watermark_offsets(partition, timeout=TIMEOUT_S)[1]
+    consumer.assign([partition])
 
     def receive() -> None:
         while len(arrived) < count:
@@ -398,10 +400,10 @@ def connections(brokers: Sequence[Broker], args: argparse.Namespace) -> None:
     for broker in brokers:
         host, _, port = broker.address.rpartition(":")
         before, began = broker.memory_mb(), time.perf_counter()
-        room = ReceiveBuffers()
-        stack = [BrokerConnection(host, int(port), TIMEOUT_S, UNSECURED, room) for _ in range(CONNECTIONS)]
-        seconds, grown = time.perf_counter() - began, broker.memory_mb() - before
-        print(f"{broker.name}: {CONNECTIONS} connections in {seconds:.2f} s, {grown:,.1f} MB more in memory")
+        buffers = ReceiveBuffers()
+        stack = [BrokerConnection(host, int(port), TIMEOUT_S, UNSECURED, buffers) for _ in range(CONNECTIONS)]
+        seconds, added_mb = time.perf_counter() - began, broker.memory_mb() - before
+        print(f"{broker.name}: {CONNECTIONS} connections in {seconds:.2f} s, {added_mb:,.1f} MB more in memory")
         show_latency(broker, 1000, args.seconds, "with them open: ")
         for connection in stack:
             connection.close()
@@ -421,9 +423,11 @@ def idle(brokers: Sequence[Broker], args: argparse.Namespace) -> None:
             _poll(consumer, IDLE_S / 2)
             before = broker.cpu_s()
             _poll(consumer, IDLE_S)
-            share = (broker.cpu_s() - before) / IDLE_S
+            cpu_ratio = (broker.cpu_s() - before) / IDLE_S
             kind = "with a session" if has_session else "by full fetches"
-            print(f"{broker.name}: a consumer waits for {IDLE_PARTITIONS:,} partitions {kind}: {share:.1%} of a core")
+            print(
+                f"{broker.name}: a consumer waits for {IDLE_PARTITIONS:,} partitions {kind}: {cpu_ratio:.1%} of a core"
+            )
             consumer.close()
 
 
@@ -435,13 +439,13 @@ def _poll(consumer: KafkaConsumer, seconds: float) -> None:
 
 def metadata(brokers: Sequence[Broker], args: argparse.Namespace) -> None:
     for broker in brokers:
-        make_topic(broker, "told", IDLE_PARTITIONS)
+        make_topic(broker, "metadata", IDLE_PARTITIONS)
         admin = AdminClient(broker.client)
         partitions = sum(len(topic.partitions) for topic in admin.list_topics(timeout=TIMEOUT_S).topics.values())
         before = broker.cpu_s()
-        for _ in range(METADATA_TIMES):
+        for _ in range(METADATA_REQUESTS):
             admin.list_topics(timeout=TIMEOUT_S)
-        each_ms = (broker.cpu_s() - before) / METADATA_TIMES * 1000
+        each_ms = (broker.cpu_s() - before) / METADATA_REQUESTS * 1000
         print(f"{broker.name}: metadata of {partitions:,} partitions takes {each_ms:.1f} ms of CPU")
 
 

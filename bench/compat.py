@@ -28,7 +28,7 @@ from headrace.avro_schema.json_reader import read_json
 from headrace.compat import CompatibilityLevel, VersionedSchema, check_level
 
 FIELDS = 40
-CHANGED_EVERY = 50
+CHANGED_STEP = 50
 DOC = "in which unit it is given and when it is left out."
 PHASES = 300
 """The number of schemas that are checked in one process to measure the phases."""
@@ -83,12 +83,14 @@ def seconds(arguments: list[str], directory: Path, runs: int) -> tuple[float, fl
     best, best_cpu = float("inf"), float("inf")
     for _ in range(runs):
         begin, cpu = time.perf_counter(), os.times()
-        done = subprocess.run(arguments, cwd=directory, capture_output=True, text=True, check=False)
+        completed = subprocess.run(arguments, cwd=directory, capture_output=True, text=True, check=False)
         best, after = min(best, time.perf_counter() - begin), os.times()
         used = after.children_user + after.children_system - cpu.children_user - cpu.children_system
         best_cpu = min(best_cpu, used)
-        if done.returncode:
-            raise SystemExit(f"{arguments} ended with {done.returncode}:\n{done.stdout[-500:]}{done.stderr[-500:]}")
+        if completed.returncode:
+            raise SystemExit(
+                f"{arguments} ended with {completed.returncode}:\n{completed.stdout[-500:]}{completed.stderr[-500:]}"
+            )
     return best, best_cpu
 
 
@@ -132,13 +134,13 @@ def phases() -> None:
     """Measures the phases of a check in one process: each phase is timed for every schema. Garbage collection is
     disabled, as in the command."""
     gc.disable()
-    news = [schema_text(number, is_new=True) for number in range(PHASES)]
-    olds = [schema_text(number, is_new=False) for number in range(PHASES)]
-    print(f"inside one process, {len(news[0])} characters a schema:")
-    phase("json.loads, for comparison", lambda: [json.loads(text) for text in news], PHASES)
-    phase("reading JSON with its positions", lambda: [read_json(text) for text in news], PHASES)
-    candidates = phase("parsing", lambda: [parse_schema(text) for text in news], PHASES)
-    earlier = [VersionedSchema(1, parse_schema(text)) for text in olds]
+    new_texts = [schema_text(number, is_new=True) for number in range(PHASES)]
+    old_texts = [schema_text(number, is_new=False) for number in range(PHASES)]
+    print(f"inside one process, {len(new_texts[0])} characters a schema:")
+    phase("json.loads, for comparison", lambda: [json.loads(text) for text in new_texts], PHASES)
+    phase("reading JSON with its positions", lambda: [read_json(text) for text in new_texts], PHASES)
+    candidates = phase("parsing", lambda: [parse_schema(text) for text in new_texts], PHASES)
+    earlier = [VersionedSchema(1, parse_schema(text)) for text in old_texts]
     pairs = list(zip(candidates, earlier, strict=True))
     for level in (CompatibilityLevel.BACKWARD, CompatibilityLevel.FULL):
         phase(
@@ -163,7 +165,7 @@ def main() -> None:
         (directory / "schemas").rename(directory / "old")
         (directory / "old").rename(directory / "released")
         changed = write_schemas(directory / "schemas", args.schemas, lambda _: True).name
-        some = write_schemas(directory / "some", args.schemas, lambda number: number % CHANGED_EVERY == 0).name
+        partly_changed = write_schemas(directory / "some", args.schemas, lambda number: number % CHANGED_STEP == 0).name
         load = "import json,pathlib; [json.loads(p.read_text()) for p in pathlib.Path('schemas').iterdir()]"
         row("the interpreter alone", [sys.executable, "-c", "pass"], directory, args.runs)
         row("json.loads of every text", [sys.executable, "-c", load], directory, args.runs)
@@ -172,7 +174,7 @@ def main() -> None:
         positions = {"a directory": ["--against", "released"], "git": ["--against", "git:main:schemas"]}
         for label, against in positions.items():
             row(f"all changed, {label}", [*check, changed, *against], directory, args.runs)
-            row(f"1 in {CHANGED_EVERY} changed, {label}", [*check, some, *against], directory, args.runs)
+            row(f"1 in {CHANGED_STEP} changed, {label}", [*check, partly_changed, *against], directory, args.runs)
         row(
             "all changed, a directory, 1 process",
             [*check, changed, *positions["a directory"], "--jobs", "1"],
@@ -182,7 +184,12 @@ def main() -> None:
         if not args.no_registry:
             with registry(directory) as url:
                 row("all changed, a registry", [*check, changed, "--against-registry", url], directory, args.runs)
-                row("1 in 50 changed, a registry", [*check, some, "--against-registry", url], directory, args.runs)
+                row(
+                    "1 in 50 changed, a registry",
+                    [*check, partly_changed, "--against-registry", url],
+                    directory,
+                    args.runs,
+                )
     phases()
 
 

@@ -37,7 +37,7 @@ from bench.load import BROKERS  # noqa: E402
 from bench.scale import POLICY  # noqa: E402
 from bench.support.load_shapes import SHAPES  # noqa: E402
 from bench.support.own_process import run_in_new_process  # noqa: E402
-from bench.support.results import add_keep_flag, keep, surroundings  # noqa: E402
+from bench.support.results import add_keep_flag, append_result, describe_run  # noqa: E402
 from headrace.avro_schema import frame  # noqa: E402
 from headrace.kafka_wire.cluster import KafkaCluster  # noqa: E402
 from headrace.kafka_wire.topic_partition import TopicPartition  # noqa: E402
@@ -93,18 +93,18 @@ class Cost:
 
 
 LARGE, SMALL, TOPICS = Spread(1, 4), Spread(1, 5_000), Spread(1_000, 1)
-USUAL_BYTES = TaskSettings("", "", 0).fetch_bytes
+DEFAULT_BYTES = TaskSettings("", "", 0).fetch_bytes
 SIZES = tuple(step * 1024 for step in (64, 256, 1024, 4096, 8192, 32_768))
 
 
 def cases_of(brokers: str, messages: int) -> Iterator[Case]:
     for spread in (LARGE, SMALL, TOPICS):
-        usual = Case(brokers, spread.topics, spread.partitions, messages // len(spread.all()), USUAL_BYTES, True)
+        default = Case(brokers, spread.topics, spread.partitions, messages // len(spread.all()), DEFAULT_BYTES, True)
         if spread is LARGE:
-            yield from (replace(usual, fetch_bytes=size) for size in SIZES)
+            yield from (replace(default, fetch_bytes=size) for size in SIZES)
         else:
-            yield usual
-        yield replace(usual, is_ahead=False)
+            yield default
+        yield replace(default, is_ahead=False)
 
 
 def fill(brokers: str, spread: Spread, messages: int) -> None:
@@ -113,14 +113,14 @@ def fill(brokers: str, spread: Spread, messages: int) -> None:
     topics = [NewTopic(name, spread.partitions, 1, config={"retention.ms": "-1"}) for name in spread.names()]
     for future in admin.create_topics(topics).values():
         future.result(60)
-    everywhere = spread.all()
-    in_partition = messages // len(everywhere)
+    partitions = spread.all()
+    in_partition = messages // len(partitions)
     bodies = [frame(1, body) for body in SHAPE.bodies(in_partition)]
     producer = Producer(
         {"bootstrap.servers": brokers, "linger.ms": 50, "batch.num.messages": 10_000, "batch.size": 1_000_000,
          "queue.buffering.max.messages": 500_000, "queue.buffering.max.kbytes": 400_000}
     )  # fmt: skip
-    for at in everywhere:
+    for at in partitions:
         for body in bodies:
             while True:
                 try:
@@ -164,7 +164,7 @@ def rows_of(broker: str, brokers: str, messages: int, rounds: int) -> Iterator[s
     cases = list(cases_of(brokers, messages))
     costs = [[Cost(**run_in_new_process("bench.fetch", case)) for case in cases] for _ in range(rounds)]
     for at, case in enumerate(cases):
-        cost = min((round_number[at] for round_number in costs), key=lambda one: one.seconds)
+        cost = min((costs_of_round[at] for costs_of_round in costs), key=lambda one: one.seconds)
         yield (
             f"| {broker} | {case.topics:,} | {case.partitions:,} | {case.messages:,} | {case.fetch_bytes // 1024:,} "
             f"| {'yes' if case.is_ahead else 'no'} | {case.messages / cost.seconds:,.0f} "
@@ -183,7 +183,7 @@ def main() -> None:
     if args.case:
         print(json.dumps(asdict(measure(Case(**json.loads(args.case))))))
         return
-    about = surroundings("snappy", "page views of 12 fields", "one core", f"best of {args.rounds}")
+    about = describe_run("snappy", "page views of 12 fields", "one core", f"best of {args.rounds}")
     lines = []
     print(f"{about}\n\n{HEADER}", end="", flush=True)
     for broker in args.brokers:
@@ -194,7 +194,7 @@ def main() -> None:
                 print(line, flush=True)
                 lines.append(line)
     if args.keep:
-        keep("fetch", about, HEADER + "\n".join(lines))
+        append_result("fetch", about, HEADER + "\n".join(lines))
 
 
 if __name__ == "__main__":

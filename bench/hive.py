@@ -23,7 +23,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench.support.results import add_keep_flag, as_printed, keep, surroundings
+from bench.support.results import add_keep_flag, append_result, as_printed, describe_run
 from headrace.hive_ddl.executors.session import close_session, open_session
 from headrace.hive_ddl.executors.spark import SparkExecutor
 from headrace.hive_ddl.ops import CreateTable, PartitionValues
@@ -95,7 +95,7 @@ def main() -> int:
         shutil.rmtree(base, ignore_errors=True)
     print("\n".join(lines))
     if options.keep:
-        keep("hive", surroundings(f"files on {tempfile.gettempdir()}"), as_printed(lines))
+        append_result("hive", describe_run(f"files on {tempfile.gettempdir()}"), as_printed(lines))
     if ratio > RATIO_MAX:
         print(f"above {RATIO_MAX}", file=sys.stderr)
     return int(ratio > RATIO_MAX)
@@ -105,7 +105,7 @@ def measure(executor: SparkExecutor, base: Path, tables: int, partitions: int) -
     """Measures pairs of tables. Returns how many times as long as in the bulk call a partition takes in a load, and the
     lines of the report."""
     executor.ensure_database(DATABASE)
-    ours, alone, created = [], [], []
+    in_load, in_bulk, created = [], [], []
     for number in range(tables):
         pair = [table(base, f"{kind}_{number}") for kind in ("ours", "bulk")]
         for state in pair:
@@ -114,17 +114,17 @@ def measure(executor: SparkExecutor, base: Path, tables: int, partitions: int) -
             created.append(time.perf_counter() - began)
         locations = [day(state, partitions) for state in pair]
         if number % 2:
-            alone.append(add_in_bulk(executor, pair[1], locations[1]))
-        ours.append(add_as_a_load(executor, pair[0], locations[0]))
+            in_bulk.append(add_in_bulk(executor, pair[1], locations[1]))
+        in_load.append(add_as_a_load(executor, pair[0], locations[0]))
         if not number % 2:
-            alone.append(add_in_bulk(executor, pair[1], locations[1]))
+            in_bulk.append(add_in_bulk(executor, pair[1], locations[1]))
     in_ms = 1000 / partitions
     size = max(1, tables // ROUNDS)
     starts = range(0, tables - tables % size, size)
-    ratios = [sum(ours[start : start + size]) / sum(alone[start : start + size]) for start in starts]
+    ratios = [sum(in_load[start : start + size]) / sum(in_bulk[start : start + size]) for start in starts]
     ratio = statistics.median(ratios)
     lines = [f"{tables:,} tables x {partitions} partitions, ms for each partition (median, mean, 99 %):"]
-    for name, seconds in (("as a load adds them", ours), ("bulk call alone", alone)):
+    for name, seconds in (("as a load adds them", in_load), ("bulk call alone", in_bulk)):
         ordered = sorted(seconds)
         last = ordered[int(0.99 * (len(ordered) - 1))]
         lines.append(

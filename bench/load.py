@@ -38,7 +38,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # noqa: E402
 
 from bench.support.load_contenders import Job, Timing  # noqa: E402
 from bench.support.load_shapes import SHAPES, Shape  # noqa: E402
-from bench.support.results import add_keep_flag, keep, surroundings  # noqa: E402
+from bench.support.results import add_keep_flag, append_result, describe_run  # noqa: E402
 from headrace.avro_schema import frame  # noqa: E402
 from headrace.registry.client import RegistryClient  # noqa: E402
 from support.running_service import Service  # noqa: E402
@@ -214,7 +214,7 @@ def main() -> None:
         if "spark" not in args.contenders
         else ",".join(jar for jar in classpath_of("spark-kafka").split(":") if Path(jar).name.startswith(SPARK_JARS))
     )
-    about = surroundings("snappy", f"{PARTITIONS} partitions", "two hours of message time")
+    about = describe_run("snappy", f"{PARTITIONS} partitions", "two hours of message time")
     lines = []
     print(f"{about}\n\n{HEADER}", end="", flush=True)
     for broker in args.brokers:
@@ -233,7 +233,7 @@ def main() -> None:
                     print(line, flush=True)
                     lines.append(line)
     if args.keep:
-        keep("load", about, HEADER + "\n".join(lines))
+        append_result("load", about, HEADER + "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -96,7 +96,7 @@ def main() -> None:
 
 
 def make_bodies(count: int, days: int) -> list[bytes]:
-    chance = random.Random(7)
+    rng = random.Random(7)
     schema = fastavro.parse_schema(json.loads(V1))
     bodies = []
     for i in range(count):
@@ -107,17 +107,17 @@ def make_bodies(count: int, days: int) -> list[bytes]:
             {
                 "header": {
                     "time": START_MS + i * days * 86_400_000 // count,
-                    "server": f"web-{chance.randrange(40)}",
+                    "server": f"web-{rng.randrange(40)}",
                     "service": "shop",
                 },
-                "page": f"/product/{chance.randrange(100_000)}",
+                "page": f"/product/{rng.randrange(100_000)}",
                 "referrer": "https://example.org/search",
                 "user_agent": "Mozilla/5.0 (X11)",
-                "session": f"{chance.getrandbits(64):016x}",
-                "member": chance.randrange(10_000_000),
-                "duration_ms": chance.randrange(3_000),
-                "bytes": chance.randrange(200_000),
-                "status": chance.choice((200, 200, 304, 404)),
+                "session": f"{rng.getrandbits(64):016x}",
+                "member": rng.randrange(10_000_000),
+                "duration_ms": rng.randrange(3_000),
+                "bytes": rng.randrange(200_000),
+                "status": rng.choice((200, 200, 304, 404)),
                 "method": "GET",
                 "retries": None if i % 3 else 1,
                 "campaign": None if i % 5 else "spring",
@@ -151,16 +151,16 @@ class MemoryCluster:
     log: tuple[tuple[int, bytes], ...] = ()
     batches_per_fetch = 40
 
-    def __init__(self, bootstrap_servers: str, timeout_s: float, **named: object) -> None:
+    def __init__(self, bootstrap_servers: str, timeout_s: float, **options: object) -> None:
         pass
 
-    def prefetch(self, *where: object, **named: object) -> None:
+    def prefetch(self, *where: object, **options: object) -> None:
         pass
 
     def expect_topics(self, topics: object) -> None:
         pass
 
-    def fetch(self, topic_partition: TopicPartition, offset: int, max_bytes: int, **named: object) -> FetchSlice:
+    def fetch(self, topic_partition: TopicPartition, offset: int, max_bytes: int, **options: object) -> FetchSlice:
         first = offset // BATCH_RECORDS
         records = b"".join(batch for _, batch in self.log[first : first + self.batches_per_fetch])
         return FetchSlice(records, 1 << 40, 1 << 40, 0, (), "memory")

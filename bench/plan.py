@@ -112,8 +112,8 @@ def spark(ranges: Sequence[OffsetRange], min_partitions: int = 0) -> Tasks:
         parts = max(1, round(size / total * min_partitions)) if min_partitions > len(ranges) else 1
         for part in range(parts):
             start, end = one.start + size * part // parts, one.start + size * (part + 1) // parts
-            share = one.bytes_estimate * (end - start) // size
-            pieces.append(dataclasses.replace(one, start=start, end=end, bytes_estimate=share))
+            bytes_estimate = one.bytes_estimate * (end - start) // size
+            pieces.append(dataclasses.replace(one, start=start, end=end, bytes_estimate=bytes_estimate))
     return [[piece] for piece in pieces]
 
 
@@ -166,7 +166,7 @@ class CachedRegistry:
     def prefetch(self, topics: Mapping[str, TopicState | None]) -> None:
         pass
 
-    def replaced(self, ids: Mapping[str, Collection[int]], turn: int) -> Mapping[str, SchemaProblem]:
+    def replaced(self, ids: Mapping[str, Collection[int]], run: int) -> Mapping[str, SchemaProblem]:
         return {}
 
     def of_topic(self, topic: str, known: TopicState | None) -> TopicSchemas:
@@ -218,7 +218,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     target = Settings().loader.file_bytes_target
-    slowest = worst = 0.0
+    slowest = imbalance_max = 0.0
     print(f"{TOPICS * PARTITIONS:,} partitions of {TOPICS:,} topics, {TASKS} tasks, files of {target / 1e6:,.0f} MB\n")
     print(
         f"{'to read':8} {'distribution':22} {'packer':10} {'imbalance':>9} {'least':>6} {'tasks':>7} "
@@ -231,14 +231,14 @@ def main() -> None:
             least = least_imbalance(ranges, target)
             for row in rows_of(ranges, target):
                 is_ours = row.packer == "headrace"
-                worst = max(worst, row.imbalance / least) if is_ours else worst
+                imbalance_max = max(imbalance_max, row.imbalance / least) if is_ours else imbalance_max
                 shown = f"{least:6.2f}" if is_ours else " " * 6
                 print(
                     f"{amount:8} {name:22} {row.packer:10} {row.imbalance:9.2f} {shown} {row.tasks:7,} "
                     f"{row.topics_in_tasks:16,}"
                 )
     print(f"\nslowest plan: {slowest:.2f} s (goal: under {SECONDS_MAX:.0f} s)")
-    print(f"headrace relative to the least imbalance, worst case: {worst:.2f} (goal: under {IMBALANCE_MAX})")
+    print(f"headrace relative to the least imbalance, worst case: {imbalance_max:.2f} (goal: under {IMBALANCE_MAX})")
 
 
 if __name__ == "__main__":

@@ -135,16 +135,16 @@ def served(database_url: str, workers: int) -> Iterator[Running]:
     command = [sys.executable, "-m", "headrace", "registry", "serve", "--registry-listen", f"127.0.0.1:{port}"]
     with running(
         [*command, "--database-url", database_url, "--workers", str(workers)], f"http://127.0.0.1:{port}"
-    ) as it:
-        yield it
+    ) as server:
+        yield server
 
 
 @contextmanager
 def other_server(name: str, database_url: str, workers: int) -> Iterator[Running]:
     port = free_port()
     command = [sys.executable, str(ROOT / "bench" / "support" / "registry_servers.py"), name, database_url, str(port)]
-    with running([*command, str(workers)], f"http://127.0.0.1:{port}") as it:
-        yield it
+    with running([*command, str(workers)], f"http://127.0.0.1:{port}") as server:
+        yield server
 
 
 def free_port() -> int:
@@ -200,14 +200,14 @@ def fill(url: str, count: int) -> None:
     engine.dispose()
 
 
-def measure(server: Running, what: str, load: Load, clients: list[int], seconds: float) -> list[Rate]:
+def measure(server: Running, label: str, load: Load, clients: list[int], seconds: float) -> list[Rate]:
     rates = []
     for number in clients:
         before = server.cpu_seconds()
         rate = run_load(server.url, load, number, seconds)
         cpu_us = (server.cpu_seconds() - before) / max(1, rate.per_second * seconds) * 1e6
         print(
-            f"{what:<44}{number:>8}{rate.per_second:>11,.0f}{rate.p50_ms:>9.2f}{rate.p99_ms:>9.2f}{cpu_us:>10,.0f}"
+            f"{label:<44}{number:>8}{rate.per_second:>11,.0f}{rate.p50_ms:>9.2f}{rate.p99_ms:>9.2f}{cpu_us:>10,.0f}"
             f"{f'   {rate.failed} FAILED' if rate.failed else ''}",
             flush=True,
         )
@@ -218,7 +218,7 @@ def measure(server: Running, what: str, load: Load, clients: list[int], seconds:
 def heading(title: str) -> None:
     load = os.getloadavg()[0]
     print(f"\n{title} (load of the machine before: {load:.1f})")
-    print(f"{'what':<44}{'clients':>8}{'/s':>11}{'p50 ms':>9}{'p99 ms':>9}{'CPU us':>10}", flush=True)
+    print(f"{'label':<44}{'clients':>8}{'/s':>11}{'p50 ms':>9}{'p99 ms':>9}{'CPU us':>10}", flush=True)
 
 
 def known_schema(server: Running) -> tuple[str, str]:
@@ -232,8 +232,8 @@ def known_schema(server: Running) -> tuple[str, str]:
 def reads(kind: str, clients: list[int], seconds: float, workers: int) -> None:
     with database(kind) as url:
         fill(url, SUBJECTS)
-        with served(url, workers) as headrace_rate, other_server("front without cache", url, workers) as baseline:
-            subject, content = known_schema(headrace_rate)
+        with served(url, workers) as server, other_server("front without cache", url, workers) as baseline:
+            subject, content = known_schema(server)
             loads = {
                 "GET /schemas/ids/{id}, one": Load("/schemas/ids/7"),
                 "GET /schemas/ids/{id}, 1,000 of them": Load("/schemas/ids/{n}", first=1, count=1000),
@@ -244,10 +244,10 @@ def reads(kind: str, clients: list[int], seconds: float, workers: int) -> None:
                 f"GET /subjects ({SUBJECTS:,} of them)": Load("/subjects"),
             }
             heading(f"Reads on {kind}, {workers} workers, cached; baseline: without caches")
-            for what, load in loads.items():
+            for label, load in loads.items():
                 # Each worker has its own cache.
-                run_load(headrace_rate.url, load, 32, max(1, load.count / 250))
-                measure(headrace_rate, what, load, clients, seconds)
+                run_load(server.url, load, 32, max(1, load.count / 250))
+                measure(server, label, load, clients, seconds)
                 measure(baseline, "   baseline", load, clients[-2:-1] or clients, seconds)
 
 
@@ -323,9 +323,9 @@ def servers(kind: str, clients: list[int], seconds: float, workers: int) -> None
     with database(kind) as url:
         fill(url, 100)
         heading(f"GET /schemas/ids/7 behind different servers, {kind}, {workers} workers")
-        with served(url, workers) as headrace_rate:
-            measure(headrace_rate, "headrace registry serve", Load("/schemas/ids/7"), clients, seconds)
-            assert headrace_rate.call("/subjects/a%2Fb/versions", "POST", body("Slash"))[0] == 200
+        with served(url, workers) as server:
+            measure(server, "headrace registry serve", Load("/schemas/ids/7"), clients, seconds)
+            assert server.call("/subjects/a%2Fb/versions", "POST", body("Slash"))[0] == 200
         for name in SERVERS:
             missing = [module for module in name.split() if module in OPTIONAL and find_spec(module) is None]
             if missing:
@@ -333,8 +333,8 @@ def servers(kind: str, clients: list[int], seconds: float, workers: int) -> None
                 continue
             with other_server(name, url, workers) as server:
                 status = server.call("/subjects/a%2Fb/versions/1")[0]
-                finds = "" if status == 200 else f" (a%2Fb: {status})"
-                measure(server, f"{name}{finds}", Load("/schemas/ids/7"), clients, seconds)
+                note = "" if status == 200 else f" (a%2Fb: {status})"
+                measure(server, f"{name}{note}", Load("/schemas/ids/7"), clients, seconds)
 
 
 def memory(kind: str) -> None:
@@ -344,12 +344,12 @@ def memory(kind: str) -> None:
             heading(f"Memory of one worker on {kind}")
             before = server.resident_mb()[0]
             load = Load("/schemas/ids/{n}", first=1, count=SCHEMAS_IN_MEMORY)
-            began, answered = time.perf_counter(), 0.0
-            while answered < SCHEMAS_IN_MEMORY * 1.05:
+            began, responses = time.perf_counter(), 0.0
+            while responses < SCHEMAS_IN_MEMORY * 1.05:
                 rate = measure(
-                    server, f"GET /schemas/ids/1…{SCHEMAS_IN_MEMORY}", load_from(load, int(answered)), [32], 10
+                    server, f"GET /schemas/ids/1…{SCHEMAS_IN_MEMORY}", load_from(load, int(responses)), [32], 10
                 )[0]
-                answered += rate.per_second * 10
+                responses += rate.per_second * 10
             after = server.resident_mb()[0]
             print(
                 f"{SCHEMAS_IN_MEMORY:,} schemas answered in {time.perf_counter() - began:.0f} s: "

@@ -29,7 +29,7 @@ import fastavro
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from bench.support.own_process import run_in_new_process
-from bench.support.results import add_keep_flag, keep, surroundings
+from bench.support.results import add_keep_flag, append_result, describe_run
 from headrace.avro_schema import frame
 from headrace.kafka_wire.cluster import FetchSlice
 from headrace.kafka_wire.topic_partition import TopicPartition
@@ -107,38 +107,42 @@ def cases_of(messages: int) -> dict[str, tuple[str, tuple[Case, ...]]]:
     Args:
         messages: number of messages of the usual case.
     """
-    usual = Case(messages)
-    megabytes = messages * usual.body_bytes
+    default = Case(messages)
+    megabytes = messages * default.body_bytes
     return {
-        "messages": ("messages", tuple(replace(usual, messages=messages * step // 10) for step in (1, 3, 10, 30, 100))),
+        "messages": (
+            "messages",
+            tuple(replace(default, messages=messages * step // 10) for step in (1, 3, 10, 30, 100)),
+        ),
         "bytes": (
             "body_bytes",
             tuple(
-                replace(usual, body_bytes=size, messages=min(3 * messages, megabytes // size))
+                replace(default, body_bytes=size, messages=min(3 * messages, megabytes // size))
                 for size in (40, 150, 1_000, 10_000, 100_000, 1_000_000)
             ),
         ),
         "fields": (
             "fields",
             tuple(
-                replace(usual, fields=fields, body_bytes=15 * fields, messages=megabytes // (15 * fields))
+                replace(default, fields=fields, body_bytes=15 * fields, messages=megabytes // (15 * fields))
                 for fields in (1, 10, 100, 1_000, 10_000)
             ),
         ),
-        "partitions": ("partitions", tuple(replace(usual, partitions=count) for count in (1, 10, 100, 1_000, 10_000))),
-        "topics": ("topics", tuple(replace(usual, topics=count) for count in (1, 10, 100, 1_000))),
+        "partitions": (
+            "partitions",
+            tuple(replace(default, partitions=count) for count in (1, 10, 100, 1_000, 10_000)),
+        ),
+        "topics": ("topics", tuple(replace(default, topics=count) for count in (1, 10, 100, 1_000))),
     }
 
 
 def bodies(case: Case, count: int) -> list[bytes]:
-    chance = random.Random(7)
+    rng = random.Random(7)
     schema = fastavro.parse_schema(json.loads(case.schema()))
     characters = max(1, case.body_bytes // case.fields - 1)
     made = []
     for number in range(count):
-        values = {
-            f"field_{index}": f"{chance.getrandbits(4 * characters):0{characters}x}" for index in range(case.fields)
-        }
+        values = {f"field_{index}": f"{rng.getrandbits(4 * characters):0{characters}x}" for index in range(case.fields)}
         out = io.BytesIO()
         fastavro.schemaless_writer(out, schema, {"time": START_MS + number, **values})
         made.append(out.getvalue())
@@ -153,22 +157,22 @@ class RepeatedBatch:
     records = 0
     in_partition = 0
 
-    def __init__(self, bootstrap_servers: str, timeout_s: float, **named: object) -> None:
+    def __init__(self, bootstrap_servers: str, timeout_s: float, **options: object) -> None:
         pass
 
-    def prefetch(self, *where: object, **named: object) -> None:
+    def prefetch(self, *where: object, **options: object) -> None:
         pass
 
     def expect_topics(self, topics: object) -> None:
         pass
 
-    def fetch(self, topic_partition: TopicPartition, offset: int, max_bytes: int, **named: object) -> FetchSlice:
+    def fetch(self, topic_partition: TopicPartition, offset: int, max_bytes: int, **options: object) -> FetchSlice:
         first = offset - offset % self.records
         count = max(1, FETCH_BYTES // len(self.batch))
         bases = range(first, min(first + count * self.records, self.in_partition), self.records)
         # The base offset precedes the bytes that the checksum covers.
-        fetch_slice = b"".join(base.to_bytes(8, "big") + self.batch[8:] for base in bases)
-        return FetchSlice(fetch_slice, self.in_partition, self.in_partition, 0, (), "memory")
+        batches = b"".join(base.to_bytes(8, "big") + self.batch[8:] for base in bases)
+        return FetchSlice(batches, self.in_partition, self.in_partition, 0, (), "memory")
 
     def close(self) -> None:
         pass
@@ -176,8 +180,8 @@ class RepeatedBatch:
 
 def make_batch(case: Case) -> tuple[bytes, int, int]:
     """Returns a record batch with messages of a case, its number of records, and the size of their bodies in bytes."""
-    room = max(1, FETCH_BYTES // case.body_bytes)
-    records = max(1, min(BATCH_RECORDS, case.in_partition, room))
+    records_max = max(1, FETCH_BYTES // case.body_bytes)
+    records = max(1, min(BATCH_RECORDS, case.in_partition, records_max))
     builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 26)
     made = bodies(case, records)
     for number, body in enumerate(made):
@@ -255,7 +259,7 @@ def main() -> None:
     if args.case:
         print(json.dumps(asdict(measure(Case(**json.loads(args.case))))))
         return
-    about = surroundings("one core", "snappy", "kafka column `position`", f"best of {args.rounds}")
+    about = describe_run("one core", "snappy", "kafka column `position`", f"best of {args.rounds}")
     print(f"{about}\n\n{HEADER}", end="", flush=True)
     lines = []
     for dimension in args.dimensions:
@@ -263,7 +267,7 @@ def main() -> None:
             print(row, flush=True)
             lines.append(row)
     if args.keep:
-        keep("scale", about, HEADER + "\n".join(lines))
+        append_result("scale", about, HEADER + "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from crc32c import crc32c
 from zlib_ng import zlib_ng
 
 from bench import loader_task
-from bench.support.results import add_keep_flag, keep, surroundings
+from bench.support.results import add_keep_flag, append_result, describe_run
 from headrace import avro_codec
 from headrace.kafka_wire import record_batch
 from headrace.loader import task
@@ -48,10 +48,10 @@ Seconds = defaultdict[str, float]
 
 
 def timed(seconds: Seconds, stage: str, work: Callable[..., Any]) -> Callable[..., Any]:
-    def run(*args: Any, **named: Any) -> Any:
+    def run(*args: Any, **kwargs: Any) -> Any:
         began = time.perf_counter()
         try:
-            return work(*args, **named)
+            return work(*args, **kwargs)
         finally:
             seconds[stage] += time.perf_counter() - began
 
@@ -77,10 +77,10 @@ def clocks(seconds: Seconds, blocks: list[bytes]) -> Iterator[None]:
     core = avro_codec.core_library()
     assert core is not None, "the core is not compiled; run make setup-dev"
 
-    def compressed(data: bytes, room: bytearray) -> Any:
+    def compressed(data: bytes, buffer: bytearray) -> Any:
         if len(blocks) < PIECES_MAX:
             blocks.append(bytes(data))
-        return cramjam.snappy.compress_raw_into(data, room)
+        return cramjam.snappy.compress_raw_into(data, buffer)
 
     def make_sink(staging: str, number: int) -> LocalSink:
         sink = LocalSink(staging, number)
@@ -88,7 +88,7 @@ def clocks(seconds: Seconds, blocks: list[bytes]) -> Iterator[None]:
             setattr(sink, name, timed(seconds, "writing and fsync", getattr(sink, name)))
         return sink
 
-    whole = task.run_work_unit
+    run_work_unit = task.run_work_unit
     snappy = SimpleNamespace(
         compress_raw_into=timed(seconds, "snappy", compressed), compress_raw_max_len=cramjam.snappy.compress_raw_max_len
     )
@@ -103,16 +103,16 @@ def clocks(seconds: Seconds, blocks: list[bytes]) -> Iterator[None]:
             SimpleNamespace(**{**vars(zlib_ng), "crc32": timed(seconds, "CRC-32 of blocks", zlib_ng.crc32)}),
         ),
         patch.object(task_files._OpenFile, "__init__", _with_checksum(seconds)),
-        patch.object(task, "run_work_unit", lambda unit: whole(unit, make_sink)),
+        patch.object(task, "run_work_unit", lambda unit: run_work_unit(unit, make_sink)),
     ):
         yield
 
 
 def _with_checksum(seconds: Seconds) -> Callable[..., None]:
-    made = task_files._OpenFile.__init__
+    original_init = task_files._OpenFile.__init__
 
-    def init(self: Any, *args: Any, **named: Any) -> None:
-        made(self, *args, **named)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original_init(self, *args, **kwargs)
         self.checksum = TimedChecksum(seconds)
 
     return init
@@ -121,12 +121,12 @@ def _with_checksum(seconds: Seconds) -> Callable[..., None]:
 def best(work: Callable[[], object], rounds: int) -> float:
     """Returns the seconds of the fastest of several rounds."""
 
-    def once() -> float:
+    def measure_once() -> float:
         began = time.perf_counter()
         work()
         return time.perf_counter() - began
 
-    return min(once() for _ in range(rounds))
+    return min(measure_once() for _ in range(rounds))
 
 
 def written(pieces: Sequence[bytes]) -> None:
@@ -146,9 +146,9 @@ def received(pieces: Sequence[bytes]) -> None:
                     connection.sendall(piece)
             os._exit(0)
         connection, _ = server.accept()
-        room = bytearray(PIECE_BYTES)
+        buffer = bytearray(PIECE_BYTES)
         with connection:
-            while connection.recv_into(room):
+            while connection.recv_into(buffer):
                 pass
         os.waitpid(sender, 0)
 
@@ -173,7 +173,7 @@ def main() -> None:
         with clocks(seconds, rows):
             rate = loader_task.load(log, args.messages, loader_task.V1, "snappy")
         runs.append((args.messages / rate, seconds))
-    whole_s, inside = min(runs, key=lambda run: run[0])
+    total_s, stage_s = min(runs, key=lambda run: run[0])
 
     batches = [batch for _, batch in log]
     # All rows, approximated by repeating the first blocks.
@@ -181,35 +181,35 @@ def main() -> None:
     blocks = [rows[number % len(rows)] for number in range(max(1, round(row_bytes / len(rows[0]))))]
     small = [bytes(cramjam.snappy.compress_raw(block)) for block in rows]
     files = [small[number % len(small)] for number in range(len(blocks))]
-    room = bytearray(max(map(cramjam.snappy.compress_raw_max_len, blocks)))
-    alone = {
+    buffer = bytearray(max(map(cramjam.snappy.compress_raw_max_len, blocks)))
+    minimum_s = {
         "receiving": best(lambda: received(batches), args.rounds),
         "CRC-32C of batches": best(lambda: [crc32c(batch) for batch in batches], args.rounds),
         "core": best(lambda: [bytearray(block) for block in blocks], args.rounds),
-        "snappy": best(lambda: [cramjam.snappy.compress_raw_into(block, room) for block in blocks], args.rounds),
+        "snappy": best(lambda: [cramjam.snappy.compress_raw_into(block, buffer) for block in blocks], args.rounds),
         "CRC-32 of blocks": best(lambda: [zlib_ng.crc32(block) for block in blocks], args.rounds),
         CHECKSUM: best(lambda: [Checksum().update(file) for file in files], args.rounds),
         "writing and fsync": best(lambda: written(files), args.rounds),
     }
-    about = surroundings(
+    about = describe_run(
         "one core",
         f"{args.messages:,} messages of {body_bytes:.0f} bytes and {len(loader_task.FIELDS)} fields",
         f"snappy, best of {args.rounds}",
     )
     lines = ["| stage | in the task, µs/message | minimum |", "|---|---|---|"]
 
-    def row(name: str, in_task: float | None, by_itself: float | None) -> None:
-        cells = ("" if one is None else f"{one / args.messages * 1e6:.3f}" for one in (in_task, by_itself))
+    def row(name: str, in_task: float | None, minimum: float | None) -> None:
+        cells = ("" if one is None else f"{one / args.messages * 1e6:.3f}" for one in (in_task, minimum))
         lines.append(f"| {name} | {' | '.join(cells)} |")
 
-    for stage, by_itself in alone.items():
-        row(stage, inside.get(stage), by_itself)
-    row("rest", whole_s - sum(inside.values()), None)
-    row("all", whole_s, sum(alone.values()) - alone["receiving"])
-    table = "\n".join((*lines, "", f"{args.messages / whole_s:,.0f} messages/s"))
+    for stage, minimum in minimum_s.items():
+        row(stage, stage_s.get(stage), minimum)
+    row("rest", total_s - sum(stage_s.values()), None)
+    row("all", total_s, sum(minimum_s.values()) - minimum_s["receiving"])
+    table = "\n".join((*lines, "", f"{args.messages / total_s:,.0f} messages/s"))
     print(f"{about}\n\n{table}")
     if args.keep:
-        keep("stages", about, table)
+        append_result("stages", about, table)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ import fastavro
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from bench.support.results import add_keep_flag, as_printed, keep, surroundings  # noqa: E402
+from bench.support.results import add_keep_flag, append_result, as_printed, describe_run  # noqa: E402
 from headrace.hive_ddl.executors.session import (  # noqa: E402
     close_session,
     open_session_without_metastore,
@@ -121,7 +121,7 @@ def run_headrace(session: Any, storage: Storage, bodies: list[bytes], chunks: in
         results.add(tuple(files))
 
     write_rows(session, session.sparkContext.parallelize([0], 1).mapPartitions(task), sync, directory)
-    written = storage.staging.written(directory)  # the type that Spark writes for
+    written = storage.staging.written_files(directory)  # the type that Spark writes for
     storage.files.publish(
         [
             Publication(
@@ -175,7 +175,7 @@ def main() -> int:
     lines.append(f"ratio: {', '.join(f'{ratio:.2f} on {target}' for target, ratio in ratios.items())}")
     print(lines[-1])
     if args.keep:
-        keep("storage", surroundings("snappy", "one Spark task"), as_printed(lines))
+        append_result("storage", describe_run("snappy", "one Spark task"), as_printed(lines))
     slower = slower_than_spark(ratios)
     if slower:
         print(f"below {RATIO_MIN} on {', '.join(slower)}", file=sys.stderr)
@@ -195,18 +195,18 @@ def _run(args: argparse.Namespace, directory: Path, stack: ExitStack) -> Iterato
     """Measures all targets. Yields for each result the target (hdfs or s3a), the contender, its MB/s of encoded rows,
     and a line to print. Lines that concern all targets have neither target nor contender."""
     extra = {"driver.memory": "1g"}
-    bases = {}
+    base_uris = {}
     if "hdfs" in args.targets:
         hdfs = Hdfs(directory / "hdfs")
         stack.callback(hdfs.stop)
-        bases["hdfs"] = f"{hdfs.uri}/bench"
+        base_uris["hdfs"] = f"{hdfs.uri}/bench"
         extra["hadoop.dfs.replication"] = "1"
         extra["hadoop.dfs.client.use.datanode.hostname"] = "true"
     jars = [_spark_avro(directory)]
     if "s3a" in args.targets:
         s3 = S3Server()
         stack.callback(s3.stop)
-        bases["s3a"] = f"s3a://{BUCKET}/bench"
+        base_uris["s3a"] = f"s3a://{BUCKET}/bench"
         extra |= s3.spark(directory)
         jars += s3a_jars()
     extra["jars"] = ",".join(jars)
@@ -227,17 +227,22 @@ def _run(args: argparse.Namespace, directory: Path, stack: ExitStack) -> Iterato
         0.0,
         f"{chunks * CHUNK_ROWS:,} rows, {args.megabytes} MB encoded, {args.hours} hours; best of {args.rounds}",
     )
-    for target, base in bases.items():
+    for target, base in base_uris.items():
         file_system = FILE_SYSTEMS[target](lambda: shared_jvm(directory, {}), base)
         storage = hadoop_storage(file_system, base)
 
-        def ours(storage: Storage = storage) -> None:
+        def write_headrace(storage: Storage = storage) -> None:
             run_headrace(session, storage, bodies, chunks, args.hours)
 
-        def sparks(base: str = base) -> None:
+        def write_spark(base: str = base) -> None:
             frame.write.partitionBy("hour").format("avro").mode("append").save(f"{base}/spark")
 
-        for name, write in (("headrace", ours), ("spark avro", sparks), ("headrace", ours), ("spark avro", sparks)):
+        for name, write in (
+            ("headrace", write_headrace),
+            ("spark avro", write_spark),
+            ("headrace", write_headrace),
+            ("spark avro", write_spark),
+        ):
 
             def size(files: RemoteFileSystem = file_system, base: str = base) -> int:
                 return sum(file.length for file in files.files_below(base))
@@ -257,8 +262,8 @@ def _frame(session: Any, chunks: int, hours: int) -> Any:
             for field in FIELDS
         )
     )
-    many = session.range(chunks).selectExpr(f"lpad(cast(id % {hours} as string), 2, '0') as hour")
-    frame = many.crossJoin(rows.hint("broadcast")).coalesce(1).cache()
+    hours_frame = session.range(chunks).selectExpr(f"lpad(cast(id % {hours} as string), 2, '0') as hour")
+    frame = hours_frame.crossJoin(rows.hint("broadcast")).coalesce(1).cache()
     frame.count()
     return frame
 

@@ -12,7 +12,7 @@ HiveDdlError
 
 from __future__ import annotations
 
-from headrace.avro_schema.model import NOWHERE, Position
+from headrace.avro_schema.model import NO_POSITION, Position
 
 
 class HiveDdlError(Exception):
@@ -23,7 +23,7 @@ class UnsupportedColumn(HiveDdlError):
     """A schema cannot be that of a Hive table, usually because no Hive column can hold one of its fields. `path` is the
     column and the member, item or value within it, "" for the schema itself; `reason` is a sentence."""
 
-    def __init__(self, path: str, reason: str, position: Position = NOWHERE) -> None:
+    def __init__(self, path: str, reason: str, position: Position = NO_POSITION) -> None:
         super().__init__(f"{path or 'the schema'} cannot be a Hive column: {reason}")
         self.path = path
         self.reason = reason
@@ -75,12 +75,12 @@ class StatementRefused(HiveDdlError):
 
 
 class MetastoreUnavailable(HiveDdlError):
-    """The metastore cannot be used. `where` is its thrift:// or hive:// URI; for an embedded metastore it is the
+    """The metastore cannot be used. `metastore` is its thrift:// or hive:// URI; for an embedded metastore it is the
     directory or the JDBC URL."""
 
-    def __init__(self, where: str, reason: str) -> None:
-        super().__init__(f"the Hive metastore {where} cannot be used: {reason}")
-        self.where = where
+    def __init__(self, metastore: str, reason: str) -> None:
+        super().__init__(f"the Hive metastore {metastore} cannot be used: {reason}")
+        self.metastore = metastore
         self.reason = reason
 
 

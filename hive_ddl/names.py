@@ -48,23 +48,23 @@ _ESCAPES = {
 }
 
 
-def table_name(topic: str, taken: Collection[str] = ()) -> str:
+def table_name(topic: str, used_names: Collection[str] = ()) -> str:
     """Returns the table name of a topic: the lower-cased name with every character except `[a-z0-9_]` replaced by `_`.
 
-    A hash of the topic is appended if that name is in `taken` (names of other topics' tables), begins with one of
-    `RESERVED_PREFIXES` or is too long. The result depends on `taken`, so the caller chooses it once and stores it.
+    A hash of the topic is appended if that name is in `used_names` (names of other topics' tables), begins with one of
+    `RESERVED_PREFIXES` or is too long. The result depends on `used_names`, so the caller chooses it once and stores it.
 
     Raises:
-        ValueError: `taken` has all names derived from the topic.
+        ValueError: `used_names` has all names derived from the topic.
     """
     name = _NOT_TABLE.sub("_", topic.lower())
-    if name not in taken and len(name) <= TABLE_NAME_CHARS_MAX and not name.startswith(RESERVED_PREFIXES):
+    if name not in used_names and len(name) <= TABLE_NAME_CHARS_MAX and not name.startswith(RESERVED_PREFIXES):
         return name
     digest = hashlib.sha256(topic.encode()).hexdigest()
     stem = f"topic_{name}" if name.startswith(RESERVED_PREFIXES) else name
     for digits in range(HASH_DIGITS, len(digest) + 1, HASH_DIGITS):
         hashed = f"{stem[: TABLE_NAME_CHARS_MAX - digits - 1]}_{digest[:digits]}"
-        if hashed not in taken:
+        if hashed not in used_names:
             return hashed
     raise ValueError(f"topic {topic}: other topics have tables with all names derived from its name")
 

@@ -188,12 +188,12 @@ def _checked_url(url: str, schema_chars: int) -> str:
     Raises:
         UnusableLocation: Hive cannot open a file with this URL.
     """
-    misfit = _NOT_URI.search(url)
-    if misfit is not None:
+    invalid = _NOT_URI.search(url)
+    if invalid is not None:
         raise UnusableLocation(
             url,
             f"a schema of {schema_chars} characters must be in a file instead of a table property, and Hive "
-            f"cannot open a file with a path that contains {misfit[0]!r}; set loader.warehouse to a path without it",
+            f"cannot open a file with a path that contains {invalid[0]!r}; set loader.warehouse to a path without it",
         )
     return url
 

@@ -181,8 +181,8 @@ def _columns(schema: Schema, partition_columns: Sequence[str]) -> tuple[tuple[Co
     if not root.fields:
         return (), (ColumnProblem("", "a table needs at least one column", root.position),)
     mapper = _TypeMapper(schema)
-    taken = {name.lower(): f"the partition column {name}" for name in partition_columns}
-    problems = list(_name_problems(root, "", taken))
+    used_names = {name.lower(): f"the partition column {name}" for name in partition_columns}
+    problems = list(_name_problems(root, "", used_names))
     columns = []
     for field in root.fields:
         with_root = mapper.inside(root.name)
@@ -244,20 +244,20 @@ class _TypeMapper:
         return f"struct<{','.join(members)}>", problems
 
     def _union(self, node: Union, path: str) -> tuple[str, list[ColumnProblem]]:
-        others = [branch for branch in node.branches if not _is_null(self.schema.resolve(branch))]
-        if len(others) == 1 and len(node.branches) == 2:
-            return self.of(others[0], path)
+        branches = [branch for branch in node.branches if not _is_null(self.schema.resolve(branch))]
+        if len(branches) == 1 and len(node.branches) == 2:
+            return self.of(branches[0], path)
         if len(node.branches) < 2:
             reason = "Hive maps a union of a single branch to a uniontype, which Spark cannot read"
         else:
-            reason = f"a union of {len(others)} types besides null is a uniontype in Hive, which Spark cannot read"
+            reason = f"a union of {len(branches)} types besides null is a uniontype in Hive, which Spark cannot read"
         return "", [ColumnProblem(path, reason, node.position)]
 
 
 def _primitive(node: Primitive, path: str) -> tuple[str, list[ColumnProblem]]:
-    named = dict(node.props).get("logicalType")
+    logical_name = dict(node.props).get("logicalType")
     for row in LOGICAL_TYPES:
-        if row.base is node.type and isinstance(named, str) and named.lower() == row.name:
+        if row.base is node.type and isinstance(logical_name, str) and logical_name.lower() == row.name:
             try:
                 return row.hive_type(node.props), []
             except _UnusableLogicalType as refused:
@@ -265,8 +265,8 @@ def _primitive(node: Primitive, path: str) -> tuple[str, list[ColumnProblem]]:
     return PRIMITIVE_TYPES[node.type], []
 
 
-def _name_problems(record: Record, prefix: str, taken: Mapping[str, str]) -> Iterator[ColumnProblem]:
-    seen = dict(taken)
+def _name_problems(record: Record, prefix: str, used_names: Mapping[str, str]) -> Iterator[ColumnProblem]:
+    seen = dict(used_names)
     for field in record.fields:
         key, path = field.name.lower(), f"{prefix}{field.name}"
         if key in seen:

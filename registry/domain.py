@@ -297,17 +297,17 @@ class ConfigEntry:
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """A change of the configuration of one scope. Only the keys in `given` are written, with their values in `values`;
-    the value None removes a setting."""
+    """A change of the configuration of one scope. Only the keys in `changed_keys` are written, with their values in
+    `values`; the value None removes a setting."""
 
     values: ConfigEntry = ConfigEntry()
-    given: frozenset[str] = field(default_factory=frozenset)
+    changed_keys: frozenset[str] = field(default_factory=frozenset)
 
     def __post_init__(self) -> None:
-        assert self.given <= {key.name for key in fields(ConfigEntry)}
+        assert self.changed_keys <= {key.name for key in fields(ConfigEntry)}
 
     def applied_to(self, entry: ConfigEntry) -> ConfigEntry:
-        return replace(entry, **{key: getattr(self.values, key) for key in self.given})
+        return replace(entry, **{key: getattr(self.values, key) for key in self.changed_keys})
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,11 +135,11 @@ class KafkaSettings(Section):
 
 @dataclass(frozen=True, slots=True)
 class TopicTable:
-    """One `[[loader.topic]]` of the settings file: `given` has values of `loader` keys for topics with names that match
-    `pattern` as a whole."""
+    """One `[[loader.topic]]` of the settings file: `values` has values of `loader` keys for topics with names that
+    match `pattern` as a whole."""
 
     pattern: str
-    given: Mapping[str, Any]
+    values: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -183,11 +183,11 @@ class LoaderSettings(Section):
     def of_topic(self, topic: str) -> LoaderSettings:
         """Returns the settings of one topic: for each key, the value in the first `[[loader.topic]]` that has the key
         and a pattern matching the topic, else the value in `[loader]`."""
-        given: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for table in self.topic:
             if re.fullmatch(table.pattern, topic):
-                given = {**table.given, **given}
-        return dataclasses.replace(self, **given) if given else self
+                values = {**table.values, **values}
+        return dataclasses.replace(self, **values) if values else self
 
     def subject_of(self, topic: str) -> str:
         """Returns the registry subject of a topic's values."""

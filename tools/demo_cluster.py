@@ -179,16 +179,16 @@ class Cluster:
                 jdbc = HiveJdbc(f"jdbc:hive2://{self._hive.address}/{DATABASE};auth=noSasl")
             with closing(jdbc):
 
-                def ask(query: str) -> Table:
+                def query_both(query: str) -> Table:
                     with hive_errors_as_demo_errors(self._hive.log):
-                        found, again = run_query(connection, query), jdbc.query(query)
-                    if different := differences(again, found):
+                        pyhive_result, jdbc_result = run_query(connection, query), jdbc.query(query)
+                    if different := differences(jdbc_result, pyhive_result):
                         raise DemoError(f"beeline's driver and PyHive return different results: {different[0]}")
-                    return found
+                    return pyhive_result
 
                 detail("PyHive and beeline's driver return the same results")
-                yield ask
-                counted = [(str(carrier), int(number)) for carrier, number in ask(COUNTED)]
+                yield query_both
+                counted = [(str(carrier), int(number)) for carrier, number in query_both(COUNTED)]
         found = self._counted_by_pig()
         if found != counted:
             raise DemoError(f"Pig counts {found} and HiveServer2 {counted}")
@@ -232,10 +232,10 @@ def with_paths(unit: Path, paths: Mapping[str, str]) -> str:
         paths: the new paths, by the path in the unit. Each must occur there.
     """
     text = unit.read_text(encoding="utf-8")
-    for path, here in paths.items():
+    for path, local_path in paths.items():
         if path not in text:
             raise DemoError(f"{unit}: the path {path} does not occur; adapt tools/demo_cluster.py")
-        text = text.replace(path, here)
+        text = text.replace(path, local_path)
     return text
 
 

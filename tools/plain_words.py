@@ -119,9 +119,9 @@ def _without_code(line: str) -> str:
 
 def tracked(paths: list[str]) -> list[Path]:
     command = ["git", "ls-files", "--", *paths]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     # This file quotes the phrases.
-    return [ROOT / name for name in done.stdout.splitlines() if name != "tools/plain_words.py"]
+    return [ROOT / name for name in completed.stdout.splitlines() if name != "tools/plain_words.py"]
 
 
 def group_of(passage: Passage) -> str:
@@ -140,11 +140,11 @@ def main() -> int:
     parser.add_argument("paths", nargs="*", help="files or directories (default: all, with limits)")
     parser.add_argument("--most", type=int, default=10, help="how many passages to print (default: 10)")
     parser.add_argument("--quiet", action="store_true", help="print nothing below the limits")
-    given = parser.parse_args()
+    args = parser.parse_args()
     words: Counter[str] = Counter()
     hits: Counter[str] = Counter()
     found: list[Passage] = []
-    for path in tracked(given.paths):
+    for path in tracked(args.paths):
         if not path.is_file():
             continue
         try:
@@ -159,15 +159,15 @@ def main() -> int:
     rates = {group: rate(hits[group], words[group]) for group in words}
     product_words = words.total() - words[TESTS]
     product = rate(hits.total() - hits[TESTS], product_words)
-    is_over = not given.paths and (product > LIMIT_OF_PRODUCT or any(rates[group] > limits[group] for group in words))
-    if given.quiet and not is_over:
+    is_over = not args.paths and (product > LIMIT_OF_PRODUCT or any(rates[group] > limits[group] for group in words))
+    if args.quiet and not is_over:
         return 0
     for group in sorted(words, key=lambda one: -rates[one]):
-        mark = f" above the limit of {limits[group]}" if not given.paths and rates[group] > limits[group] else ""
+        mark = f" above the limit of {limits[group]}" if not args.paths and rates[group] > limits[group] else ""
         print(f"{group:14} {words[group]:8,} words {rates[group]:6.0f} hits per 10,000{mark}")
     print(f"{'all but tests':14} {product_words:8,} words {product:6.0f} hits per 10,000")
-    if is_over or given.paths:
-        for passage in sorted(found, key=lambda one: -one.density)[: given.most]:
+    if is_over or args.paths:
+        for passage in sorted(found, key=lambda one: -one.density)[: args.most]:
             print(f"{passage.where}: {passage.text[:150]}")
     return 1 if is_over else 0
 

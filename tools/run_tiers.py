@@ -68,8 +68,8 @@ def next_tier(waiting: Iterable[Tier], running: Iterable[Tier], cores: int) -> T
     """Returns the tier to start next: of the waiting tiers that the free cores suffice for, the one that usually takes
     longest; None if there is none. A tier can have at most the cores of the machine."""
     free = cores - sum(min(tier.cores, cores) for tier in running)
-    fitting = [tier for tier in waiting if min(tier.cores, cores) <= free]
-    return max(fitting, key=lambda tier: tier.usual_minutes, default=None)
+    startable = [tier for tier in waiting if min(tier.cores, cores) <= free]
+    return max(startable, key=lambda tier: tier.usual_minutes, default=None)
 
 
 @dataclass(frozen=True, slots=True)

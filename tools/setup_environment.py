@@ -144,8 +144,10 @@ def run(command: list[str], *, check: bool = True, environment: dict[str, str] |
     with LOG.open("a", encoding="utf-8") as log:
         log.write(f"$ {' '.join(command)}\n")
         log.flush()
-        done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT, env=environment, check=False)
-        code = done.returncode
+        completed = subprocess.run(
+            command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT, env=environment, check=False
+        )
+        code = completed.returncode
     if code != 0 and check:
         raise SetupError(explain(LOG.read_text(encoding="utf-8", errors="replace")))
     return code

@@ -81,7 +81,7 @@ def _install_missing(packages: Sequence[str]) -> None:
 
 def run(*command: str) -> None:
     with LOG.open("ab") as log:
-        done = subprocess.run(
+        completed = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -89,8 +89,8 @@ def run(*command: str) -> None:
             env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
             check=False,
         )
-    if done.returncode:
-        raise SetupError(f"{' '.join(command)} ended with {done.returncode}; see {LOG}")
+    if completed.returncode:
+        raise SetupError(f"{' '.join(command)} ended with {completed.returncode}; see {LOG}")
 
 
 if __name__ == "__main__":

@@ -34,8 +34,8 @@ def compiler() -> list[str]:
     Raises:
         BuildError: none was found.
     """
-    if named := os.environ.get("CC"):
-        return shlex.split(named)
+    if command := os.environ.get("CC"):
+        return shlex.split(command)
     if found := shutil.which("cc"):
         return [found]
     return zig()
@@ -66,11 +66,13 @@ def build(target: Path, command: list[str], *flags: str) -> None:
     temporary = target.with_name(f"{target.name}.{os.getpid()}")
     words = [*command, *FLAGS, *flags, "-o", str(temporary), *map(str, SOURCES)]
     try:
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        completed = subprocess.run(words, capture_output=True, text=True, check=False)
     except OSError as error:
         raise BuildError(f"the C compiler {words[0]} cannot be run: {error}") from error
-    if done.returncode:
-        message = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:200])
+    if completed.returncode:
+        message = next(
+            (line for line in completed.stderr.splitlines() if "error" in line), completed.stderr.strip()[:200]
+        )
         raise BuildError(f"{' '.join(command)} failed: {message}")
     temporary.replace(target)
 

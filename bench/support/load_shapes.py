@@ -42,14 +42,14 @@ class Shape:
     def bodies(self, count: int) -> Iterator[bytes]:
         """Yields `count` Avro bodies, in the order of their times."""
         parsed = fastavro.parse_schema(self.schema)
-        chance = random.Random(7)
-        rests = []
+        rng = random.Random(7)
+        tails = []
         for _ in range(min(DISTINCT, count)):
             out = io.BytesIO()
-            fastavro.schemaless_writer(out, parsed, {"header": {"time": START_MS}, **self.value(chance)})
-            rests.append(out.getvalue()[len(_long(START_MS)) :])
+            fastavro.schemaless_writer(out, parsed, {"header": {"time": START_MS}, **self.value(rng)})
+            tails.append(out.getvalue()[len(_long(START_MS)) :])
         for number in range(count):
-            yield _long(START_MS + SPAN_MS * number // count) + rests[number % len(rests)]
+            yield _long(START_MS + SPAN_MS * number // count) + tails[number % len(tails)]
 
     def text(self, *, is_later: bool = False) -> str:
         return json.dumps(self.later if is_later else self.schema)
@@ -106,19 +106,19 @@ def _later_page() -> Schema:
     return {"type": "record", "name": "PageView", "fields": fields}
 
 
-def _page(chance: random.Random) -> Value:
+def _page(rng: random.Random) -> Value:
     return {
-        "member": chance.randrange(10_000_000),
-        "page": f"/product/{chance.randrange(100_000)}/reviews",
-        "session": f"{chance.getrandbits(128):032x}",
-        "referrer": None if chance.random() < 0.3 else "https://www.example.org/search?q=shoes",
-        "device": chance.choice(DEVICES["symbols"]),
-        "labels": {"campaign": "spring", "test": f"b{chance.randrange(10)}"},
-        "items": [chance.randrange(1_000_000) for _ in range(chance.randrange(4))],
-        "dwell": chance.random() * 100,
-        "score": chance.random(),
+        "member": rng.randrange(10_000_000),
+        "page": f"/product/{rng.randrange(100_000)}/reviews",
+        "session": f"{rng.getrandbits(128):032x}",
+        "referrer": None if rng.random() < 0.3 else "https://www.example.org/search?q=shoes",
+        "device": rng.choice(DEVICES["symbols"]),
+        "labels": {"campaign": "spring", "test": f"b{rng.randrange(10)}"},
+        "items": [rng.randrange(1_000_000) for _ in range(rng.randrange(4))],
+        "dwell": rng.random() * 100,
+        "score": rng.random(),
         "is_bot": False,
-        "place": {"country": chance.choice(("DE", "FR", "JP", "US")), "zone": chance.randrange(24)},
+        "place": {"country": rng.choice(("DE", "FR", "JP", "US")), "zone": rng.randrange(24)},
     }
 
 
@@ -143,10 +143,10 @@ SMALL = Shape(
         ],
     },
     4,
-    lambda chance: {
-        "sensor": f"s-{chance.randrange(10_000):07}",
-        "count": chance.randrange(10_000),
-        "value": chance.random(),
+    lambda rng: {
+        "sensor": f"s-{rng.randrange(10_000):07}",
+        "count": rng.randrange(10_000),
+        "value": rng.random(),
     },
 )
 
@@ -167,14 +167,14 @@ def _part(level: int, number: int) -> Schema:
     return {"type": "record", "name": f"Part{number}L{level}", "fields": fields}
 
 
-def _part_value(chance: random.Random, level: int) -> Value:
+def _part_value(rng: random.Random, level: int) -> Value:
     value: Value = {
-        "id": chance.getrandbits(48),
-        "name": f"{chance.getrandbits(160):040x}",
-        "note": None if chance.random() < 0.5 else "left at the door of the neighbours, as was said on the telephone",
-        "share": chance.random(),
+        "id": rng.getrandbits(48),
+        "name": f"{rng.getrandbits(160):040x}",
+        "note": None if rng.random() < 0.5 else "left at the door of the neighbours, as was said on the telephone",
+        "share": rng.random(),
     }
-    value |= {"part": _part_value(chance, level - 1)} if level > 1 else {"count": chance.randrange(1000)}
+    value |= {"part": _part_value(rng, level - 1)} if level > 1 else {"count": rng.randrange(1000)}
     return value
 
 
@@ -187,7 +187,7 @@ NESTED = Shape(
         "fields": [HEADER, *({"name": f"part{number}", "type": _part(3, number)} for number in range(NESTED_PARTS))],
     },
     1 + NESTED_PARTS * 15,
-    lambda chance: {f"part{number}": _part_value(chance, 3) for number in range(NESTED_PARTS)},
+    lambda rng: {f"part{number}": _part_value(rng, 3) for number in range(NESTED_PARTS)},
 )
 
 SHAPES = {one.name: one for one in (PAGE, SMALL, NESTED)}

@@ -19,9 +19,11 @@ def check_for_ever(host: str, port: int, address: str, body: bytes) -> None:
     for number in itertools.count():
         connection = http.client.HTTPConnection(host, port, timeout=120, source_address=(address, 0))
         # A different schema each time, since the registry caches results.
-        asked = body.replace(b"{n}", f"{address}/{number}".encode())
+        request_body = body.replace(b"{n}", f"{address}/{number}".encode())
         try:
-            connection.request("POST", "/compatibility/subjects/large/versions", asked, {"Content-Type": CONTENT_TYPE})
+            connection.request(
+                "POST", "/compatibility/subjects/large/versions", request_body, {"Content-Type": CONTENT_TYPE}
+            )
             connection.getresponse().read()
         except (OSError, http.client.HTTPException):
             pass  # a hostile client ignores errors

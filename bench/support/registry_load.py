@@ -61,11 +61,11 @@ def _run_wrk(url: str, load: Load, clients: int, seconds: float) -> Rate:
         script = Path(directory) / "load.lua"
         script.write_text(_lua(load))
         command = [WRK, "-t1", f"-c{clients}", f"-d{seconds:.0f}s", "--latency", "--timeout", "10s", "-s", str(script)]
-        done = subprocess.run([*command, url], capture_output=True, text=True, check=True)
-    found = re.search(r"result (\d+) (\d+) (\d+) (\d+) (\d+) (\d+)", done.stdout)
-    assert found, done.stdout
-    requests, duration_us, p50_us, p99_us, bad, broken = map(int, found.groups())
-    return Rate(clients, requests / duration_us * 1e6, p50_us / 1000, p99_us / 1000, bad + broken)
+        completed = subprocess.run([*command, url], capture_output=True, text=True, check=True)
+    found = re.search(r"result (\d+) (\d+) (\d+) (\d+) (\d+) (\d+)", completed.stdout)
+    assert found, completed.stdout
+    requests, duration_us, p50_us, p99_us, error_responses, socket_errors = map(int, found.groups())
+    return Rate(clients, requests / duration_us * 1e6, p50_us / 1000, p99_us / 1000, error_responses + socket_errors)
 
 
 def _lua(load: Load) -> str:
@@ -121,5 +121,5 @@ async def _run_asyncio(url: str, load: Load, clients: int, seconds: float) -> Ra
     await asyncio.gather(*(client() for _ in range(clients)))
     duration = time.perf_counter() - began
     latencies.sort()
-    p50, p99 = (latencies[int(len(latencies) * share)] * 1000 for share in (0.5, 0.99))
+    p50, p99 = (latencies[int(len(latencies) * fraction)] * 1000 for fraction in (0.5, 0.99))
     return Rate(clients, len(latencies) / duration, p50, p99, failed)

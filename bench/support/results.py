@@ -15,18 +15,18 @@ def add_keep_flag(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument("--keep", action="store_true", help=f"append the results to bench/results/{name}.md")
 
 
-def surroundings(*more: str) -> str:
+def describe_run(*more: str) -> str:
     """Returns a line about the run: the date, the machine, Python's version, and further facts given by `more`."""
-    here = (f"{os.cpu_count()} cores", platform.machine(), f"Python {platform.python_version()}")
-    return ", ".join((time.strftime("%Y-%m-%d"), *here, *more))
+    machine = (f"{os.cpu_count()} cores", platform.machine(), f"Python {platform.python_version()}")
+    return ", ".join((time.strftime("%Y-%m-%d"), *machine, *more))
 
 
-def keep(name: str, about: str, body: str, directory: Path = RESULTS) -> None:
+def append_result(name: str, about: str, body: str, directory: Path = RESULTS) -> None:
     """Appends a result of a benchmark to its file in `bench/results`.
 
     Args:
         name: name of the file, without .md.
-        about: the line above the result, see `surroundings`.
+        about: the line above the result, see `describe_run`.
         body: the result as Markdown.
     """
     directory.mkdir(exist_ok=True)

@@ -100,10 +100,10 @@ def _describe_owner(pid: int) -> DerbyOwner:
         return DerbyOwner(max(pid, 0), "", is_orphan=True)
     if Path(command[0]).name == "java":
         parent = _parent(pid)
-        started_by = _words(parent) if parent is not None and parent > 1 else ()
-        if not started_by or not Path(started_by[0]).name.startswith("python"):
+        parent_command = _words(parent) if parent is not None and parent > 1 else ()
+        if not parent_command or not Path(parent_command[0]).name.startswith("python"):
             return DerbyOwner(pid, "java", is_orphan=True)
-        pid, command = parent or pid, started_by
+        pid, command = parent or pid, parent_command
     start = command.index("-m") + 1 if "-m" in command else 0
     return DerbyOwner(max(pid, 0), one_line(" ".join(command[start : start + 4]))[:COMMAND_CHARS_MAX])
 

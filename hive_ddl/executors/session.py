@@ -150,9 +150,9 @@ def open_session(
         short_lived=short_lived,
     )
     session = _start(properties, _open_log(data_dir))
-    where = metastore_uri or str(data_dir / METASTORE_DIRECTORY)
+    metastore = metastore_uri or str(data_dir / METASTORE_DIRECTORY)
     try:
-        _reach_metastore(session, where, data_dir if metastore_uri is None else None)
+        _reach_metastore(session, metastore, data_dir if metastore_uri is None else None)
     except BaseException:
         close_session(session)
         raise
@@ -415,37 +415,37 @@ def _deferred_interrupts() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    met: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: met.append(number))
+    received: list[int] = []
+    previous = signal.signal(signal.SIGINT, lambda number, frame: received.append(number))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-    if met:
+        signal.signal(signal.SIGINT, previous)
+    if received:
         signal.raise_signal(signal.SIGINT)
 
 
-def _failure_line(log_path: Path, start: int, otherwise: str) -> str:
+def _failure_line(log_path: Path, start: int, default: str) -> str:
     """Returns the line of the JVM's output that best explains why it ended, and the name of the file.
 
     Args:
         log_path: the file with the output.
         start: position in the file at which the output of this JVM starts.
-        otherwise: the text to return if there is no output; only its first line is used.
+        default: the text to return if there is no output; only its first line is used.
     """
     with log_path.open("rb") as log:
         log.seek(start)
         lines = [line.strip() for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]
-    telling = [line for line in lines if not line.startswith(("at ", "WARNING", "Using Spark"))]
-    if not telling:
-        return f"{otherwise.splitlines()[0]} (log: {log_path})"
-    found = next((i for i, line in enumerate(telling) if "rror" in line or "xception" in line), len(telling) - 1)
+    messages = [line for line in lines if not line.startswith(("at ", "WARNING", "Using Spark"))]
+    if not messages:
+        return f"{default.splitlines()[0]} (log: {log_path})"
+    found = next((i for i, line in enumerate(messages) if "rror" in line or "xception" in line), len(messages) - 1)
     # Java prints "Error occurred during initialization of VM" and the reason in the next line.
-    end = found + (2 if telling[found].endswith("initialization of VM") else 1)
-    return f"{': '.join(telling[found:end])} (log: {log_path})"
+    end = found + (2 if messages[found].endswith("initialization of VM") else 1)
+    return f"{': '.join(messages[found:end])} (log: {log_path})"
 
 
-def _reach_metastore(session: SparkSession, where: str, derby_dir: Path | None) -> None:
+def _reach_metastore(session: SparkSession, metastore: str, derby_dir: Path | None) -> None:
     try:
         client = new_client(session)
         client.getAllDatabases()
@@ -454,4 +454,4 @@ def _reach_metastore(session: SparkSession, where: str, derby_dir: Path | None) 
         reason = root_cause(error)
         if derby_dir is not None and ("XSDB6" in reason or "Another instance of Derby" in reason):
             reason = f"{find_derby_owner(derby_dir / METASTORE_DIRECTORY) or 'another process'} opened it meanwhile"
-        raise MetastoreUnavailable(where, reason) from error
+        raise MetastoreUnavailable(metastore, reason) from error

@@ -91,7 +91,7 @@ class SparkExecutor:
         self._table_cache: dict[tuple[str, str], JavaObject] = {}  # most recently read table last
         self._has_compare_and_set: bool | None = None
         self._probe_database = "default"
-        self._where = _metastore_of(session)  # read now, because the JVM may end later
+        self._metastore = _metastore_of(session)  # read now, because the JVM may end later
         self._failure_reason = ""
         with self._failures("a connection"):
             self._client: JavaObject = new_client(session)
@@ -292,8 +292,8 @@ class SparkExecutor:
 
     def _set_properties(self, op: SetProperties) -> None:
         _ = self.has_compare_and_set  # logs a warning if compare-and-set is unavailable
-        what = f"a change of table {op.database}.{op.name}"
-        with self._failures(what):
+        subject = f"a change of table {op.database}.{op.name}"
+        with self._failures(subject):
             table = self._get_table(op.database, op.name)
         if table is None:
             raise StaleRevision(op.database, op.name, op.expected_revision or "", "no table")
@@ -305,7 +305,7 @@ class SparkExecutor:
         for key in op.removed:
             parameters.remove(key)
         context = self._context(op.expected_revision)
-        with self._failures(what):
+        with self._failures(subject):
             try:
                 self._client.alter_table_with_environmentContext(op.database, op.name, table, context)
             except METASTORE_FAILURES as error:
@@ -446,14 +446,14 @@ class SparkExecutor:
             of_metastore: whether the calls in the context go to the metastore, not to a file system.
         """
         if self._failure_reason:
-            raise MetastoreUnavailable(self._where, self._failure_reason)
+            raise MetastoreUnavailable(self._metastore, self._failure_reason)
         try:
             yield
         except METASTORE_FAILURES as error:
             if not _is_lost(error) or not (of_metastore or isinstance(error, Py4JNetworkError)):
                 raise StatementRefused(subject, root_cause(error)) from error
             self._failure_reason = root_cause(error)
-            raise MetastoreUnavailable(self._where, self._failure_reason) from error
+            raise MetastoreUnavailable(self._metastore, self._failure_reason) from error
 
     def _java_list(self, items: Collection[Any]) -> JavaObject:
         result = self._jvm.java.util.ArrayList()

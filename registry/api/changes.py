@@ -36,7 +36,7 @@ def record_change(action: str, **details: Any) -> None:
 
 def changed_settings(change: ConfigChange) -> dict[str, Any]:
     """The changed settings for the audit log, with `…` for values that may be secret."""
-    return {key: getattr(change.values, key) if key in PLAIN_KEYS else "…" for key in sorted(change.given)}
+    return {key: getattr(change.values, key) if key in PLAIN_KEYS else "…" for key in sorted(change.changed_keys)}
 
 
 def install(app: Flask, log: AuditLog) -> None:

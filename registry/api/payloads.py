@@ -318,7 +318,7 @@ def _without_rules(value: T) -> T:
         reduced = replace(value, rule_set=None, rules_to_merge=None, rules_to_remove=None)
     elif isinstance(value, ConfigChange):
         values = replace(value.values, default_rule_set=None, override_rule_set=None)
-        reduced = ConfigChange(values, value.given - {"default_rule_set", "override_rule_set"})
+        reduced = ConfigChange(values, value.changed_keys - {"default_rule_set", "override_rule_set"})
     assert isinstance(reduced, type(value))
     return reduced
 

@@ -189,7 +189,9 @@ class Configuration:
             self._database.wait_for_change_in_effect()
             return ConfigChanged(change, unchanged, is_new=False)
         entry = self._database.write(write)
-        logger.info("configuration changed: scope=%s keys=%s", quoted_for_log(scope), ",".join(sorted(change.given)))
+        logger.info(
+            "configuration changed: scope=%s keys=%s", quoted_for_log(scope), ",".join(sorted(change.changed_keys))
+        )
         return ConfigChanged(change, entry, is_new=True)
 
     def reset(self, scope: str | None) -> ConfigRemoved:

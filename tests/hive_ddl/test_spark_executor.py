@@ -222,7 +222,7 @@ def test_broken_connection_is_not_used_again(
         waits += metastore.calls.count(call)
         assert metastore.calls[-1:] in ([call], [])
         metastore.calls.clear()
-        assert caught.value.where == WHERE
+        assert caught.value.metastore == WHERE
     assert waits == 1
 
 
@@ -233,7 +233,7 @@ def test_error_masks_the_password_in_the_connection_url(monkeypatch: pytest.Monk
     session.sparkContext.getConf().get = lambda key: url if key.endswith("ConnectionURL") else None
     with pytest.raises(MetastoreUnavailable) as caught:
         SparkExecutor(session)
-    assert caught.value.where == "jdbc:postgresql://db/metastore?user=hive&password=***"
+    assert caught.value.metastore == "jdbc:postgresql://db/metastore?user=hive&password=***"
 
 
 def test_refusal_does_not_break_the_connection(executor: SparkExecutor, metastore: FakeMetastore) -> None:

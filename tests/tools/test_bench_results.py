@@ -23,12 +23,12 @@ def module(path: str) -> ModuleType:
 
 def test_keep_appends_to_earlier_results(tmp_path: Path) -> None:
     results = module("support/results.py")
-    results.keep("x", "first", "| a |\n|---|\n| 1 |\n", tmp_path / "results")
-    results.keep("x", "second", results.as_printed(["one", "two"]), tmp_path / "results")
+    results.append_result("x", "first", "| a |\n|---|\n| 1 |\n", tmp_path / "results")
+    results.append_result("x", "second", results.as_printed(["one", "two"]), tmp_path / "results")
     content = (tmp_path / "results" / "x.md").read_text()
     assert content == "first\n\n| a |\n|---|\n| 1 |\n\nsecond\n\n```\none\ntwo\n```\n\n"
     assert re.fullmatch(
-        r"\d{4}-\d\d-\d\d, \d+ cores, \w+, Python 3\.\d+\.\d+\S*, snappy", results.surroundings("snappy")
+        r"\d{4}-\d\d-\d\d, \d+ cores, \w+, Python 3\.\d+\.\d+\S*, snappy", results.describe_run("snappy")
     )
 
 

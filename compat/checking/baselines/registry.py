@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import quote
 
 from headrace.avro_schema import Schema, SchemaParseError, parse_schema
-from headrace.avro_schema.model import NOWHERE
+from headrace.avro_schema.model import NO_POSITION
 from headrace.compat import CompatibilityLevel
 from headrace.compat.check_result import FailureKind
 from headrace.compat.checking.baselines.base import (
@@ -213,7 +213,7 @@ class RegistryBaseline:
             return error
         except (SchemaNotFound, SubjectNotFound, VersionNotFound) as error:
             return SchemaParseError(
-                f"refers to a schema that the registry does not have: {error}", NOWHERE, item.subject or ""
+                f"refers to a schema that the registry does not have: {error}", NO_POSITION, item.subject or ""
             )
 
     def _check_all_new(self, candidates: Sequence[CandidateSchema], subjects: Sequence[str]) -> None:
