@@ -131,7 +131,7 @@ class SparkConnection:
 
         staging = self._storage.staging
         if isinstance(staging, HadoopStaging):
-            return write_units(self._task_session(), units, staging.written)
+            return write_units(self._task_session(), units, staging.written_files)
         return run_units(self._task_session().sparkContext, units)
 
     def run_merges(self, units: Sequence[MergeUnit]) -> list[MergeResult]:
@@ -239,16 +239,18 @@ def reject_second_warehouse(settings: Settings, log: CommitLog) -> None:
     except OSError:
         return  # the warehouse is not an accessible directory; opening the log reports the remedy
     with kafka_cluster(settings) as cluster:
-        topics = {at.topic for at, offset in cluster.group_offsets(GROUP).items() if offset > 0}
+        topics = {
+            topic_partition.topic for topic_partition, offset in cluster.group_offsets(GROUP).items() if offset > 0
+        }
     filters = settings.loader.topics_include, settings.loader.topics_exclude
     # Another loader may load other topics of the same brokers.
     loaded = sorted(topic for topic in topics - {settings.audit.topic} if is_wanted(topic, *filters))
     if loaded:
-        more = f" and {len(loaded) - 1} more" if len(loaded) > 1 else ""
+        others = f" and {len(loaded) - 1} more" if len(loaded) > 1 else ""
         raise EarlierWarehouse(
             str(warehouse_location(settings)),
             loaded,
-            evidence=f"the consumer group {GROUP} shows that {loaded[0]}{more} went into another warehouse",
+            evidence=f"the consumer group {GROUP} shows that {loaded[0]}{others} went into another warehouse",
             alternative="load all messages again into a second one: headrace load --new-warehouse",
         )
 

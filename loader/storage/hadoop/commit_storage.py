@@ -39,8 +39,8 @@ class HadoopCommitStorage:
         """
         probe = f"{self.root}/{TEMPORARY_DIRECTORY}/probe-{secrets.token_hex(8)}"
         try:
-            is_first_made = self._files.put_if_absent(probe, b"1", self._scratch)
-            is_second_made = self._files.put_if_absent(probe, b"2", self._scratch)
+            is_first_created = self._files.put_if_absent(probe, b"1", self._scratch)
+            is_second_created = self._files.put_if_absent(probe, b"2", self._scratch)
             found = self._files.read(probe)
             self._files.delete(probe)
         except OSError as error:
@@ -48,7 +48,7 @@ class HadoopCommitStorage:
                 error.errno or 0, "check that its servers run and are reachable from here, then load again"
             )
             raise UnwritableWarehouse(self.root, error.strerror or str(error), remedy=remedy) from error
-        if not is_first_made or is_second_made or found != b"1":
+        if not is_first_created or is_second_created or found != b"1":
             raise NoPutIfAbsent(self.root, "a test could create the same file twice")
 
     def put_if_absent(self, name: str, content: bytes) -> bool:

@@ -23,7 +23,7 @@ REASON_CHARS_MAX = 300  # NameNodes append the state of the whole cluster
 
 REMOTE_EXCEPTION: Final = "org.apache.hadoop.ipc.RemoteException"
 ILLEGAL_ARGUMENT: Final = "java.lang.IllegalArgumentException"
-OF_SDK: Final = r"software\.amazon\.awssdk\..*"
+AWS_SDK: Final = r"software\.amazon\.awssdk\..*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,27 +32,27 @@ class JavaFailure:
     its message match both patterns.
 
     Args:
-        classes: a pattern of the full class name.
-        number: the error number of the `OSError`.
-        saying: the message of the `OSError`; "" for that of the Java exception.
-        text: a pattern of the exception's message; "" for any.
+        class_pattern: a pattern of the full class name.
+        error_number: the error number of the `OSError`.
+        message: the message of the `OSError`; "" for that of the Java exception.
+        message_pattern: a pattern of the exception's message; "" for any.
         is_outage: whether the storage fails for every path.
     """
 
-    classes: str
-    number: int
-    saying: str = ""
-    text: str = ""
+    class_pattern: str
+    error_number: int
+    message: str = ""
+    message_pattern: str = ""
     is_outage: bool = False
 
 
-def _named(*names: str) -> str:
+def _classes(*names: str) -> str:
     """Returns a regular expression for the full names of Java classes with one of these simple names. It permits any
     package, because Hadoop has moved some classes."""
     return rf"(?:.*[.$])?(?:{'|'.join(names)})"
 
 
-def _answered(status: str) -> str:
+def _http_status_pattern(status: str) -> str:
     """Returns a regular expression for a response with one of these HTTP statuses, as the AWS SDK prints it after the
     store's message.
 
@@ -69,43 +69,44 @@ NO_DATA_NODE = "no DataNode accepts a block: they are full, or none is alive (hd
 NO_S3A = (
     "Spark has no S3A; set spark.jars.packages to org.apache.hadoop:hadoop-aws of the release of Spark's own Hadoop"
 )
-EXPIRED = "the credentials of the bucket have expired; renew them, then load again"
-NO_REASON = (
+EXPIRED_CREDENTIALS = "the credentials of the bucket have expired; renew them, then load again"
+BAD_REQUEST = (
     "the bucket responds with status 400 without a reason: usually the credentials have expired, or "
     "fs.s3a.endpoint.region is not the bucket's; correct that, then load again"
 )
 
-MEANINGS: tuple[JavaFailure, ...] = (
+KNOWN_FAILURES: tuple[JavaFailure, ...] = (
     # The RPC client's message if it got no response (`NetUtils.wrapException`).
-    JavaFailure(".*", errno.EIO, is_outage=True, text=(
+    JavaFailure(".*", errno.EIO, is_outage=True, message_pattern=(
         r"^(?:Call From |No Route to Host from |Invalid host name: local host is|DestHost:destPort "
         r"|End of File Exception between local host is)")),
-    JavaFailure(_named("SafeModeException"), errno.EROFS, SAFE_MODE, is_outage=True),
-    JavaFailure(_named(r"\w*Quota\w*ExceededException"), errno.EDQUOT),
+    JavaFailure(_classes("SafeModeException"), errno.EROFS, SAFE_MODE, is_outage=True),
+    JavaFailure(_classes(r"\w*Quota\w*ExceededException"), errno.EDQUOT),
     JavaFailure(r"java\.io\.IOException", errno.ENOSPC, NO_DATA_NODE, r"^File /.* could only be written to \d+ of "),
     # A full local disk: from the writer, from opening a file for writing, and from choosing a directory.
-    JavaFailure(r"java\.io\.IOException", errno.ENOSPC, text=r"^No space left on device$"),
-    JavaFailure(r"java\.io\.FileNotFoundException", errno.ENOSPC, text=r"^/.* \(No space left on device\)$"),
-    JavaFailure(_named("DiskErrorException"), errno.ENOSPC, text=r"^No space available in any of the local "),
-    JavaFailure(_named("FileAlreadyExistsException", "RemoteFileChangedException"), errno.EEXIST),
+    JavaFailure(r"java\.io\.IOException", errno.ENOSPC, message_pattern=r"^No space left on device$"),
+    JavaFailure(r"java\.io\.FileNotFoundException", errno.ENOSPC, message_pattern=r"^/.* \(No space left on device\)$"),
+    JavaFailure(_classes("DiskErrorException"), errno.ENOSPC,
+            message_pattern=r"^No space available in any of the local "),
+    JavaFailure(_classes("FileAlreadyExistsException", "RemoteFileChangedException"), errno.EEXIST),
     # The store's response to a conditional create.
-    JavaFailure(OF_SDK, errno.EEXIST, text=_answered("412")),
-    JavaFailure(_named("FileNotFoundException", "NoSuchFileException"), errno.ENOENT),
-    JavaFailure(_named("AccessControlException", "AccessDeniedException"), errno.EACCES),
-    JavaFailure(OF_SDK, errno.EACCES, text=_answered("401|403")),
-    JavaFailure(OF_SDK, errno.EPERM, EXPIRED, r"^The provided token has expired", is_outage=True),
+    JavaFailure(AWS_SDK, errno.EEXIST, message_pattern=_http_status_pattern("412")),
+    JavaFailure(_classes("FileNotFoundException", "NoSuchFileException"), errno.ENOENT),
+    JavaFailure(_classes("AccessControlException", "AccessDeniedException"), errno.EACCES),
+    JavaFailure(AWS_SDK, errno.EACCES, message_pattern=_http_status_pattern("401|403")),
+    JavaFailure(AWS_SDK, errno.EPERM, EXPIRED_CREDENTIALS, r"^The provided token has expired", is_outage=True),
     # The response to a HEAD has no body, and S3A usually sends a HEAD first.
-    JavaFailure(OF_SDK, errno.EPERM, NO_REASON, r"^(?:Bad Request|null) \(Service: \w+, Status Code: 400",
+    JavaFailure(AWS_SDK, errno.EPERM, BAD_REQUEST, r"^(?:Bad Request|null) \(Service: \w+, Status Code: 400",
             is_outage=True),
-    JavaFailure(_named("PathIsNotEmptyDirectoryException"), errno.ENOTEMPTY),
-    JavaFailure(_named("ClassNotFoundException"), errno.ENOSYS, NO_S3A, r"^Class org\.apache\.hadoop\.fs\.s3a\."),
-    JavaFailure(_named("AWSServiceThrottledException"), errno.EBUSY, is_outage=True),
-    JavaFailure(OF_SDK, errno.EBUSY, text=_answered("503"), is_outage=True),
-    JavaFailure(OF_SDK, errno.EIO, text=r"^Unable to execute HTTP request: ", is_outage=True),
+    JavaFailure(_classes("PathIsNotEmptyDirectoryException"), errno.ENOTEMPTY),
+    JavaFailure(_classes("ClassNotFoundException"), errno.ENOSYS, NO_S3A, r"^Class org\.apache\.hadoop\.fs\.s3a\."),
+    JavaFailure(_classes("AWSServiceThrottledException"), errno.EBUSY, is_outage=True),
+    JavaFailure(AWS_SDK, errno.EBUSY, message_pattern=_http_status_pattern("503"), is_outage=True),
+    JavaFailure(AWS_SDK, errno.EIO, message_pattern=r"^Unable to execute HTTP request: ", is_outage=True),
     # S3A raises these instead of the SDK's.
-    JavaFailure(_named("HttpChannelEOFException", "AWSApiCallTimeoutException", "AWSNoResponseException"), errno.EIO,
+    JavaFailure(_classes("HttpChannelEOFException", "AWSApiCallTimeoutException", "AWSNoResponseException"), errno.EIO,
             is_outage=True),
-    JavaFailure(_named("UnknownHostException", "StandbyException"), errno.EIO, is_outage=True),
+    JavaFailure(_classes("UnknownHostException", "StandbyException"), errno.EIO, is_outage=True),
 )  # fmt: skip
 """The known failures. The first entry that matches an exception or one of its causes applies."""
 
@@ -116,16 +117,16 @@ def failure(error: Py4JError, path: str) -> OSError:
     if isinstance(error, Py4JNetworkError):
         return StorageUnavailable(errno.EPIPE, "Spark's JVM has ended; see logs/spark.log in the data directory", path)
     if not isinstance(error, Py4JJavaError):
-        return OSError(errno.EIO, _cut(_one_line(str(error))), path)
-    chain = list(_chain(error.java_exception))
-    reason = _cut(next((message for _, message in reversed(chain) if message), "no reason given"))
+        return OSError(errno.EIO, _truncated(_one_line(str(error))), path)
+    chain = list(_causes(error.java_exception))
+    reason = _truncated(next((message for _, message in reversed(chain) if message), "no reason given"))
     sentence = f"{re.split('[.$]', chain[-1][0])[-1]}: {reason}"
-    meaning = next((one for one in MEANINGS if any(_fits(one, *thrown) for thrown in chain)), None)
-    if meaning is None:
+    known = next((one for one in KNOWN_FAILURES if any(_matches(one, *thrown) for thrown in chain)), None)
+    if known is None:
         return OSError(errno.EIO, sentence, path)
-    if meaning.number != errno.EIO:
-        sentence = meaning.saying or f"{os.strerror(meaning.number)}: {reason}"
-    return (StorageUnavailable if meaning.is_outage else OSError)(meaning.number, sentence, path)
+    if known.error_number != errno.EIO:
+        sentence = known.message or f"{os.strerror(known.error_number)}: {reason}"
+    return (StorageUnavailable if known.is_outage else OSError)(known.error_number, sentence, path)
 
 
 def is_refused_option(error: Py4JError, option: str) -> bool:
@@ -138,14 +139,14 @@ def is_refused_option(error: Py4JError, option: str) -> bool:
     """
     if not isinstance(error, Py4JJavaError):
         return False
-    return any(name == ILLEGAL_ARGUMENT and option in message for name, message in _chain(error.java_exception))
+    return any(name == ILLEGAL_ARGUMENT and option in message for name, message in _causes(error.java_exception))
 
 
-def _fits(meaning: JavaFailure, name: str, message: str) -> bool:
-    return bool(re.fullmatch(meaning.classes, name) and re.search(meaning.text, message))
+def _matches(known: JavaFailure, name: str, message: str) -> bool:
+    return bool(re.fullmatch(known.class_pattern, name) and re.search(known.message_pattern, message))
 
 
-def _chain(cause: object) -> Iterator[tuple[str, str]]:
+def _causes(cause: object) -> Iterator[tuple[str, str]]:
     """Yields (class name, first line of the message) of the Java exception `cause`, then of each of its causes."""
     for _ in range(CAUSES_MAX):
         name = str(cause.getClass().getName())  # type: ignore[attr-defined]
@@ -155,9 +156,9 @@ def _chain(cause: object) -> Iterator[tuple[str, str]]:
         yield name, message
         # An exception received over RPC has lost its causes, and begins with the original class: a NameNode that starts
         # up in safe mode reports it inside a RetriableException.
-        inside = re.match(r"((?:\w+\.)+\w+(?:Exception|Error)): (.*)", message)
-        if inside:
-            yield inside[1], inside[2]
+        wrapped = re.match(r"((?:\w+\.)+\w+(?:Exception|Error)): (.*)", message)
+        if wrapped:
+            yield wrapped[1], wrapped[2]
         inner = cause.getCause()  # type: ignore[attr-defined]
         if inner is None or inner.equals(cause):
             return
@@ -171,5 +172,5 @@ def _one_line(text: str) -> str:
     return " ".join(lines[0].split()) if lines else ""
 
 
-def _cut(reason: str) -> str:
+def _truncated(reason: str) -> str:
     return reason[:REASON_CHARS_MAX]

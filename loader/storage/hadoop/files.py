@@ -10,7 +10,7 @@ from typing import IO
 from headrace.loader.checksum import checksum_as
 from headrace.loader.errors import PublishedFileLost, PublishedNameTaken
 from headrace.loader.storage.hadoop.file_system import RemoteFileSystem
-from headrace.loader.storage.hadoop.staging import HadoopStaging, at_once
+from headrace.loader.storage.hadoop.staging import HadoopStaging, call_concurrently
 from headrace.loader.storage.protocols import Publication
 
 
@@ -26,7 +26,7 @@ class HadoopFiles:
         """Moves each file from staging to its name. If the name exists already, an earlier or concurrent process moved
         the file. Returns the files that exist neither in staging nor under their names."""
         missing: list[Publication] = []
-        found: list[Publication] = []
+        already_published: list[Publication] = []
 
         def publish_one(file: Publication) -> None:
             if self._move(file):
@@ -35,13 +35,13 @@ class HadoopFiles:
             if length is None:
                 missing.append(file)
             elif length != file.length:
-                raise PublishedFileLost(file.topic, self.describe(file.name), _is_and_should(length, file.length))
+                raise PublishedFileLost(file.topic, self.describe(file.name), _length_error(length, file.length))
             else:
-                found.append(file)
+                already_published.append(file)
 
-        at_once(publish_one, files)
-        if found:
-            self._files.persist(self.describe(found[-1].name))
+        call_concurrently(publish_one, files)
+        if already_published:
+            self._files.persist(self.describe(already_published[-1].name))
         return tuple(file for file in files if file in missing)
 
     def _move(self, file: Publication) -> bool:
@@ -57,19 +57,19 @@ class HadoopFiles:
             return False
         # The length is checked before the file is visible: a reader must never see a truncated file.
         if length != file.length:
-            raise PublishedFileLost(file.topic, staged, _is_and_should(length, file.length))
+            raise PublishedFileLost(file.topic, staged, _length_error(length, file.length))
         try:
             self._files.move(staged, final)
         except FileNotFoundError:
             return False
         except FileExistsError:
-            self._check_same(file, staged, final)
+            self._check_same_content(file, staged, final)
             self._files.persist(final)
             self._files.delete(staged)
             return False
         return True
 
-    def _check_same(self, file: Publication, staged: str, final: str) -> None:
+    def _check_same_content(self, file: Publication, staged: str, final: str) -> None:
         """Checks that the file at the path `final`, to which `file` is to be published, has the content of `file`. It
         may be a copy that a killed process made, or that was restored from a backup.
 
@@ -79,30 +79,30 @@ class HadoopFiles:
         Raises:
             PublishedNameTaken: it has other content.
         """
-        with self._files.open(final) as taken:
-            checksum = checksum_as(file.checksum, taken)
+        with self._files.open(final) as existing:
+            checksum = checksum_as(file.checksum, existing)
         if checksum != file.checksum:
             raise PublishedNameTaken(file.topic, final, staged)
 
     def link_or_copy(self, topic: str, source: str, target: str) -> None:
-        first, final = self.describe(source), self.describe(target)
-        if self._files.length(final) is None:
+        source_path, target_path = self.describe(source), self.describe(target)
+        if self._files.length(target_path) is None:
             try:
-                self._files.copy(first, final, self._staging.scratch)
+                self._files.copy(source_path, target_path, self._staging.scratch)
             except FileNotFoundError as error:
-                raise PublishedFileLost(topic, first, "it does not exist") from error
+                raise PublishedFileLost(topic, source_path, "it does not exist") from error
         else:
-            self._files.persist(final)
+            self._files.persist(target_path)
 
     def move_uncommitted(self, source: str, target: str) -> bool:
-        final = self.describe(target)
+        target_path = self.describe(target)
         # A rename on S3A moves a file into an existing directory of that name.
-        if self._files.modified_ms(final) is not None:
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), final)
+        if self._files.modified_ms(target_path) is not None:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target_path)
         try:
-            self._files.move(self.describe(source), final)
+            self._files.move(self.describe(source), target_path)
         except FileNotFoundError:
-            self._remove_empty(_above(target))
+            self._remove_empty(_parent(target))
             return False
         return True
 
@@ -114,14 +114,14 @@ class HadoopFiles:
             self._files.persist(path)
 
     def remove(self, names: Sequence[str]) -> None:
-        at_once(lambda name: self._files.delete(self.describe(name)), names)
-        for directory in sorted({_above(name) for name in names}, reverse=True):
+        call_concurrently(lambda name: self._files.delete(self.describe(name)), names)
+        for directory in sorted({_parent(name) for name in names}, reverse=True):
             self._remove_empty(directory)
 
     def _remove_empty(self, directory: str) -> None:
         """Deletes a directory and those above it, as long as they are empty."""
         while directory and self._files.delete_if_empty(self.describe(directory)):
-            directory = _above(directory)
+            directory = _parent(directory)
 
     def length(self, name: str) -> int | None:
         return self._files.length(self.describe(name))
@@ -143,9 +143,9 @@ class HadoopFiles:
         return f"{self._warehouse}/{name}"
 
 
-def _above(name: str) -> str:
+def _parent(name: str) -> str:
     return name.rpartition("/")[0]
 
 
-def _is_and_should(found: int, wanted: int) -> str:
+def _length_error(found: int, wanted: int) -> str:
     return f"it has {found} bytes instead of {wanted}"

@@ -201,7 +201,7 @@ class HdfsFileSystem(_HadoopFileSystem):
 
     def replace(self, path: str, content: bytes, scratch: str) -> None:
         temporary = self._write_temporary(content, scratch)
-        self._make_directory_above(path)
+        self._make_parent(path)
         self._rename(temporary, path, "OVERWRITE")
 
     def persist(self, path: str) -> None:
@@ -214,7 +214,7 @@ class HdfsFileSystem(_HadoopFileSystem):
 
     def move(self, source: str, target: str) -> None:
         while True:
-            self._make_directory_above(target)
+            self._make_parent(target)
             try:
                 self._rename(source, target, "NONE")
             except FileNotFoundError:
@@ -247,7 +247,7 @@ class HdfsFileSystem(_HadoopFileSystem):
                 stream.close()
         return temporary
 
-    def _make_directory_above(self, path: str) -> None:
+    def _make_parent(self, path: str) -> None:
         directory = path.rpartition("/")[0]
         with _translated_errors(directory):
             self._fs.mkdirs(self._path(directory))

@@ -23,17 +23,17 @@ TEMPORARY_DIRECTORY = "tmp"  # shared with the commit log, which deletes old fil
 FILE_KEY = "file"  # Spark's sink names its directories file=<name>
 T = TypeVar("T")
 
-CALLS_AT_ONCE = 16  # each call mostly waits for round trips
+CONCURRENT_CALLS_MAX = 16  # each call mostly waits for round trips
 
 
-def at_once(call: Callable[[T], object], items: Iterable[T]) -> None:
+def call_concurrently(call: Callable[[T], object], items: Iterable[T]) -> None:
     """Calls `call` with each item, concurrently, and waits for the calls. Raises the exception of the first item whose
     call failed; calls that have not begun by then are omitted."""
     items = list(items)
     if len(items) == 1:  # the usual case; a thread costs a connection to the JVM
         call(items[0])
         return
-    with ThreadPoolExecutor(CALLS_AT_ONCE) as pool:
+    with ThreadPoolExecutor(CONCURRENT_CALLS_MAX) as pool:
         list(pool.map(call, items))
 
 
@@ -59,16 +59,16 @@ class HadoopStaging:
     def sink(self, run_id: str) -> HadoopSink:
         return HadoopSink(self._files, self.location(run_id))
 
-    def written(self, directory: str) -> Mapping[str, str]:
+    def written_files(self, directory: str) -> Mapping[str, str]:
         """Returns the files that one write of Spark created below `directory`: a mapping from the file's name to its
         path relative to `directory`."""
         found = {}
         for file in self._files.files_below(directory):
-            below = file.path.removeprefix(f"{directory}/")
-            key, _, name = below.partition("/")[0].partition("=")
+            relative = file.path.removeprefix(f"{directory}/")
+            key, _, name = relative.partition("/")[0].partition("=")
             # Files of rejected task attempts have other names, and no result lists them.
             if key == FILE_KEY:
-                found[name] = below
+                found[name] = relative
         return found
 
     def note(self, run_id: str, name: str, content: bytes) -> None:
@@ -77,7 +77,7 @@ class HadoopStaging:
     def persist(self, run_id: str, files: Sequence[Staged]) -> None:
         """Checks that finished files of a run exist with the given lengths. They are durable already, because all
         writes were acknowledged."""
-        at_once(lambda file: self._check(self.path(run_id, file.path), file.length), files)
+        call_concurrently(lambda file: self._check(self.path(run_id, file.path), file.length), files)
 
     def _check(self, path: str, length: int) -> None:
         found = self._files.length(path)
@@ -87,15 +87,17 @@ class HadoopStaging:
             raise StorageError(f"the staged file {path} has {found} bytes instead of {length}")
 
     def move(self, run_id: str, files: Sequence[Staged], to_run_id: str) -> None:
-        at_once(lambda file: self._files.move(self.path(run_id, file.path), self.path(to_run_id, file.path)), files)
+        call_concurrently(
+            lambda file: self._files.move(self.path(run_id, file.path), self.path(to_run_id, file.path)), files
+        )
         self.persist(to_run_id, files)
 
     def run_ids(self) -> frozenset[str]:
         return frozenset(self._files.children(self._directory))
 
     def is_older(self, run_id: str, now_ms: int, age_ms: int) -> bool:
-        times = [file.modified_ms for file in self._files.files_below(self.location(run_id))]
-        newest = max(times) if times else self._files.modified_ms(self.location(run_id))
+        modified_ms = [file.modified_ms for file in self._files.files_below(self.location(run_id))]
+        newest = max(modified_ms) if modified_ms else self._files.modified_ms(self.location(run_id))
         return newest is not None and now_ms - newest > age_ms
 
     def drop(self, run_id: str) -> None:
@@ -118,7 +120,9 @@ class HadoopSink:
     def finish(self, files: Sequence[str]) -> None:
         self._local.abandon()
         local = Path(self._spool.name) / self._local.directory
-        at_once(lambda file: self._files.upload(local / file, f"{self._location}/{self.directory}/{file}"), files)
+        call_concurrently(
+            lambda file: self._files.upload(local / file, f"{self._location}/{self.directory}/{file}"), files
+        )
 
     def abandon(self) -> None:
         self._local.abandon()

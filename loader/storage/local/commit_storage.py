@@ -20,7 +20,7 @@ from headrace.loader.storage.local.disk import children_of, fsync, fsync_directo
 NO_LINK_ERRORS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS, errno.EXDEV})
 """Errors of `link` on a file system without hard links (FAT, exFAT, some network and container mounts)."""
 
-NO_ROOM_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
+DISK_FULL_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 TEMPORARY_DIRECTORY = "tmp"  # on the same file system, because hard links do not cross file systems
 
@@ -48,7 +48,7 @@ class LocalCommitStorage:
                 self.root
             )  # otherwise a power failure could delete a new warehouse with its commits
         except OSError as error:
-            is_full = error.errno in NO_ROOM_ERRORS
+            is_full = error.errno in DISK_FULL_ERRORS
             raise UnwritableWarehouse(str(self.root), error.strerror or str(error), is_full=is_full) from error
         finally:
             # A read-only file system refuses to delete even a missing name.

@@ -32,16 +32,16 @@ class LocalFiles:
         deleted from staging here could then be lost.
         """
         missing = []
-        both: list[tuple[Publication, Path]] = []
+        published: list[tuple[Publication, Path]] = []
         for file in files:
             staged = self._staging.path(file.run_id, file.staged)
-            was_staged = self._link(file, staged)
-            if was_staged is None:
+            is_staged = self._link(file, staged)
+            if is_staged is None:
                 missing.append(file)
-            elif was_staged:
-                both.append((file, staged))
-        self._fsync_directories(file.name for file, _ in both)
-        for _, staged in both:
+            elif is_staged:
+                published.append((file, staged))
+        self._fsync_directories(file.name for file, _ in published)
+        for _, staged in published:
             staged.unlink(missing_ok=True)
         return tuple(missing)
 
@@ -54,17 +54,17 @@ class LocalFiles:
         """
         final = self._warehouse / file.name
         # The length is checked before the file is visible: a reader must never see a truncated file.
-        in_staging = length_of(staged)
-        if in_staging is not None and in_staging != file.length:
-            raise PublishedFileLost(file.topic, str(staged), _is_and_should(in_staging, file.length))
-        if in_staging is not None:
+        staged_length = length_of(staged)
+        if staged_length is not None and staged_length != file.length:
+            raise PublishedFileLost(file.topic, str(staged), _length_error(staged_length, file.length))
+        if staged_length is not None:
             _link_or_check(file, staged, final)
-        found = length_of(final)
-        if found is None:
+        final_length = length_of(final)
+        if final_length is None:
             return None
-        if found != file.length:
-            raise PublishedFileLost(file.topic, str(final), _is_and_should(found, file.length))
-        return in_staging is not None
+        if final_length != file.length:
+            raise PublishedFileLost(file.topic, str(final), _length_error(final_length, file.length))
+        return staged_length is not None
 
     def _fsync_directories(self, names: Iterable[str]) -> None:
         """Fsyncs the directories of files, and the names of these directories up to the warehouse.
@@ -77,32 +77,32 @@ class LocalFiles:
             fsync(self._warehouse / directory)
 
     def link_or_copy(self, topic: str, source: str, target: str) -> None:
-        first, final = self._warehouse / source, self._warehouse / target
-        while length_of(final) is None:
+        source_path, target_path = self._warehouse / source, self._warehouse / target
+        while length_of(target_path) is None:
             try:
-                final.parent.mkdir(parents=True, exist_ok=True)
-                os.link(first, final)
+                target_path.parent.mkdir(parents=True, exist_ok=True)
+                os.link(source_path, target_path)
             except FileExistsError:
                 pass
             except FileNotFoundError as error:
                 # If the source exists, another process deleted the target's empty directory meanwhile.
-                if length_of(first) is None and length_of(final) is None:
-                    raise PublishedFileLost(topic, str(first), "it does not exist") from error
+                if length_of(source_path) is None and length_of(target_path) is None:
+                    raise PublishedFileLost(topic, str(source_path), "it does not exist") from error
         self._fsync_directories([target])
 
     def move_uncommitted(self, source: str, target: str) -> bool:
-        first, final = self._warehouse / source, self._warehouse / target
+        source_path, target_path = self._warehouse / source, self._warehouse / target
         try:
-            is_directory = stat.S_ISDIR(first.lstat().st_mode)
+            is_directory = stat.S_ISDIR(source_path.lstat().st_mode)
         except FileNotFoundError:
             return False
-        self._reserve(final, is_directory=is_directory)
+        self._reserve(target_path, is_directory=is_directory)
         try:
             # A link and an unlink could delete a file created in between, and directories cannot be linked.
             # (`rename` works for both.)
-            first.rename(final)
+            source_path.rename(target_path)
         except OSError as error:
-            final.rmdir() if is_directory else final.unlink()
+            target_path.rmdir() if is_directory else target_path.unlink()
             self._remove_empty(Path(target).parent)
             if isinstance(error, FileNotFoundError):  # another process was faster
                 return False
@@ -112,8 +112,8 @@ class LocalFiles:
             self._fsync_directories([source])
         return True
 
-    def _reserve(self, final: Path, *, is_directory: bool) -> None:
-        """Creates an empty file or directory at the unused path `final`, so that no other process takes the name. The
+    def _reserve(self, path: Path, *, is_directory: bool) -> None:
+        """Creates an empty file or directory at the unused path `path`, so that no other process takes the name. The
         caller then renames another file or directory to this path, which replaces the empty one.
 
         Args:
@@ -121,8 +121,8 @@ class LocalFiles:
         """
         while True:
             with contextlib.suppress(FileNotFoundError):  # another process deleted the empty directory
-                final.parent.mkdir(parents=True, exist_ok=True)
-                final.mkdir() if is_directory else final.touch(exist_ok=False)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.mkdir() if is_directory else path.touch(exist_ok=False)
                 return
 
     def put(self, name: str, content: bytes) -> None:
@@ -176,7 +176,7 @@ class LocalFiles:
         return str(self._warehouse / name)
 
 
-def _is_and_should(found: int, wanted: int) -> str:
+def _length_error(found: int, wanted: int) -> str:
     return f"it has {found} bytes instead of {wanted}"
 
 
@@ -186,7 +186,7 @@ def _link_or_check(file: Publication, staged: Path, final: Path) -> None:
             final.parent.mkdir(parents=True, exist_ok=True)
             os.link(staged, final)
         except FileExistsError:
-            _check_same(file, staged, final)
+            _check_same_content(file, staged, final)
         except FileNotFoundError:
             if length_of(staged) is not None:
                 continue  # another process deleted the empty directory
@@ -195,7 +195,7 @@ def _link_or_check(file: Publication, staged: Path, final: Path) -> None:
         return
 
 
-def _check_same(file: Publication, staged: Path, final: Path) -> None:
+def _check_same_content(file: Publication, staged: Path, final: Path) -> None:
     """Checks that the file at the path `final`, to which `file` is to be published, is the staged file itself (another
     link) or has the same content, as a copy from a restored backup has.
 
@@ -208,7 +208,7 @@ def _check_same(file: Publication, staged: Path, final: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         if final.samefile(staged):
             return
-    with final.open("rb") as taken:
-        checksum = checksum_as(file.checksum, taken)
+    with final.open("rb") as existing:
+        checksum = checksum_as(file.checksum, existing)
     if checksum != file.checksum:
         raise PublishedNameTaken(file.topic, str(final), str(staged))

@@ -103,7 +103,7 @@ def test_staged_files_of_spark_are_found_by_name() -> None:
     directory = f"{storage.staging.location('w')}/5a"
     for path in ("file=task-0-a.avro/part-00000-1.txt", "_temporary/0/file=task-0-b.avro/part-0.txt", "_SUCCESS"):
         files.write(f"{directory}/{path}", b"x")
-    assert storage.staging.written(directory) == {"task-0-a.avro": "file=task-0-a.avro/part-00000-1.txt"}
+    assert storage.staging.written_files(directory) == {"task-0-a.avro": "file=task-0-a.avro/part-00000-1.txt"}
 
 
 def test_results_of_another_process_are_persisted_before_use() -> None:

@@ -10,9 +10,9 @@ from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 
 from headrace.loader.errors import StorageUnavailable
 from headrace.loader.storage.hadoop.failures import (
-    EXPIRED,
+    BAD_REQUEST,
+    EXPIRED_CREDENTIALS,
     NO_DATA_NODE,
-    NO_REASON,
     NO_S3A,
     SAFE_MODE,
     failure,
@@ -65,7 +65,9 @@ PRECONDITION = Thrown(
 )
 SLOW_DOWN = Thrown(SDK, "Slow Down (Service: S3, Status Code: 503, Request ID: null)")
 DENIED = Thrown(SDK, "Access Denied (Service: S3, Status Code: 403, Request ID: X, Extended Request ID: Y)")
-NO_ANSWER = "getFileStatus on s3a://lake/q: software.amazon.awssdk.core.exception.SdkClientException: Unable to execute"
+NO_RESPONSE = (
+    "getFileStatus on s3a://lake/q: software.amazon.awssdk.core.exception.SdkClientException: Unable to execute"
+)
 REFUSED_IN_SAFE_MODE = (
     "Cannot rename /w/y. Name node is in safe mode.\nIt was turned on manually. Use …\n\tat org.apache.hadoop.hdfs…"
 )
@@ -264,7 +266,7 @@ OUTAGES = [
             Thrown(SDK, "The provided token has expired. (Service: S3, Status Code: 400, Request ID: X)"),
         ),
         errno.EPERM,
-        EXPIRED,
+        EXPIRED_CREDENTIALS,
     ),
     (
         Thrown(
@@ -273,12 +275,12 @@ OUTAGES = [
             Thrown(SDK, "Bad Request (Service: S3, Status Code: 400, Request ID: null)"),
         ),
         errno.EPERM,
-        NO_REASON,
+        BAD_REQUEST,
     ),
     (
         Thrown(
             "java.net.ConnectException",
-            NO_ANSWER,
+            NO_RESPONSE,
             Thrown(
                 SDK_CLIENT,
                 "Unable to execute HTTP request: Connect to 127.0.0.1:1 [/127.0.0.1] failed: Connection refused",
@@ -291,13 +293,13 @@ OUTAGES = [
     (
         Thrown(
             "org.apache.hadoop.fs.s3a.HttpChannelEOFException",
-            NO_ANSWER,
+            NO_RESPONSE,
             Thrown("org.apache.http.NoHttpResponseException", "The target server failed to respond"),
         ),
         errno.EIO,
         "NoHttpResponseException: The target server failed to respond",
     ),
-    (Thrown("org.apache.hadoop.fs.s3a.AWSApiCallTimeoutException", NO_ANSWER), errno.EIO, "Unable to execute"),
+    (Thrown("org.apache.hadoop.fs.s3a.AWSApiCallTimeoutException", NO_RESPONSE), errno.EIO, "Unable to execute"),
     (Thrown("org.apache.hadoop.fs.s3a.AWSNoResponseException", "copyFile(a, b)"), errno.EIO, "copyFile"),
 ]
 """The same for failures that do not depend on the path."""
