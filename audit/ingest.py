@@ -122,9 +122,9 @@ def _ingest_from(consumer: Any, store: AuditStore, topic: str, decoder: RowDecod
     partitions = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic) or ())]
     consumer.assign(partitions)
     first, end = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
-    known = store.next_offsets(topic)
+    stored_offsets = store.next_offsets(topic)
     for partition in partitions:
-        offset = known.get(partition.partition, 0)
+        offset = stored_offsets.get(partition.partition, 0)
         # An offset beyond the end means that the topic was deleted and created again. Row ids prevent duplicates.
         consumer.seek(partition, offset if first[partition] <= offset <= end[partition] else first[partition])
     total = IngestResult()

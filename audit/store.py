@@ -169,8 +169,8 @@ class AuditStore:
     def counted_commits(self) -> dict[str, CountedCommit]:
         """Returns, by topic, the newest commit of the loader whose counts are stored."""
         with self._reading() as connection:
-            found = connection.execute("SELECT topic, commit_number, sha256 FROM counted")
-            return {topic: CountedCommit(commit_number, sha256) for topic, commit_number, sha256 in found}
+            rows = connection.execute("SELECT topic, commit_number, sha256 FROM counted")
+            return {topic: CountedCommit(commit_number, sha256) for topic, commit_number, sha256 in rows}
 
     def reset_counted_commits(self) -> None:
         """Deletes the record of the commits whose counts are stored, so that the next update reads all commits again.
@@ -201,16 +201,16 @@ class AuditStore:
     def accepted(self) -> tuple[Acceptance, ...]:
         """Returns the accepted findings, ordered by topic and window."""
         with self._reading() as connection:
-            found = connection.execute("SELECT * FROM accepted ORDER BY topic, window_start_ms")
+            rows = connection.execute("SELECT * FROM accepted ORDER BY topic, window_start_ms")
             return tuple(
-                Acceptance(topic, start, AuditVerdict(verdict), *rest) for topic, start, verdict, *rest in found
+                Acceptance(topic, start, AuditVerdict(verdict), *rest) for topic, start, verdict, *rest in rows
             )
 
     def next_offsets(self, topic: str) -> dict[int, int]:
         """Returns the offset by partition at which ingestion of the audit topic continues."""
         with self._reading() as connection:
-            found = connection.execute("SELECT partition, next_offset FROM ingested WHERE topic = ?", (topic,))
-            return dict(found)
+            rows = connection.execute("SELECT partition, next_offset FROM ingested WHERE topic = ?", (topic,))
+            return dict(rows)
 
     def topics(self) -> list[str]:
         """Returns all topics with audit rows in the database, sorted."""
@@ -242,13 +242,13 @@ class AuditStore:
         with self._reading() as connection:
             _use_write_ahead_log(connection)
             connection.execute("PRAGMA synchronous = NORMAL")
-            (found,) = connection.execute("PRAGMA user_version").fetchone()
-        if found > FORMAT:
+            (stored_format,) = connection.execute("PRAGMA user_version").fetchone()
+        if stored_format > FORMAT:
             raise StoreUnavailable(
                 str(self.path),
-                f"the database has format {found}, but this release reads format {FORMAT}; use a newer release",
+                f"the database has format {stored_format}, but this release reads format {FORMAT}; use a newer release",
             )
-        if found < FORMAT:
+        if stored_format < FORMAT:
             with self._transaction() as connection:
                 for statement in _TABLES:
                     connection.execute(statement)

@@ -139,8 +139,8 @@ def _commit_notes(commit: Commit, plan: LoadPlan, refused: Mapping[str, Conflict
     return notes
 
 
-def _had_rows(known: TopicState | None, partition: int, offset: int) -> bool:
-    return known is not None and known.partitions[partition].has_rows_from(offset)
+def _had_rows(topic_state: TopicState | None, partition: int, offset: int) -> bool:
+    return topic_state is not None and topic_state.partitions[partition].has_rows_from(offset)
 
 
 def _replaced_note(table: str, commit_number: int, partition: int, start: int, end: int) -> str:
@@ -202,19 +202,19 @@ def held_back(discovered: Mapping[str, DiscoveredTopic], state: LoaderState) -> 
     """
     held = 0
     for name, found in discovered.items():
-        known = state.topics[name].partitions if name in state.topics else {}
+        partitions = state.topics[name].partitions if name in state.topics else {}
         for one in found.partitions:
-            begin = known[one.partition].next_offset if one.partition in known else one.start
+            begin = partitions[one.partition].next_offset if one.partition in partitions else one.start
             held += max(0, max(one.end, one.high_watermark) - max(begin, one.start))
     return held
 
 
 def merged_problems(
-    one: Mapping[str, tuple[str, ...]], other: Mapping[str, tuple[str, ...]]
+    first: Mapping[str, tuple[str, ...]], second: Mapping[str, tuple[str, ...]]
 ) -> dict[str, tuple[str, ...]]:
     """Merges two mappings from topics to sentences, without duplicates. Omits topics without sentences."""
-    topics = sorted({*one, *other})
-    merged = {topic: tuple(dict.fromkeys((*one.get(topic, ()), *other.get(topic, ())))) for topic in topics}
+    topics = sorted({*first, *second})
+    merged = {topic: tuple(dict.fromkeys((*first.get(topic, ()), *second.get(topic, ())))) for topic in topics}
     return {topic: sentences for topic, sentences in merged.items() if sentences}
 
 

@@ -106,7 +106,7 @@ def append_line(path: Path | None, line: RunLine) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _locked(path) as descriptor:
-            if _ends_cut(descriptor):
+            if _ends_in_partial_line(descriptor):
                 content = b"\n" + content
             os.write(descriptor, content)
     except OSError as error:
@@ -116,14 +116,14 @@ def append_line(path: Path | None, line: RunLine) -> None:
 def newest_lines(path: Path, count: int) -> tuple[RunLine, ...]:
     """Returns the last `count` lines of the run log `path` and of `<path>.1`, which has the lines before; oldest first.
     Ignores lines in another format."""
-    found: list[RunLine] = []
+    lines: list[RunLine] = []
     for file in (path.with_name(f"{path.name}.1"), path):
         try:
             content = file.read_bytes()
         except OSError:
             continue
-        found += filter(None, map(_read, content.splitlines()[-count:]))
-    return tuple(found[-count:])
+        lines += filter(None, map(_read, content.splitlines()[-count:]))
+    return tuple(lines[-count:])
 
 
 @contextmanager
@@ -134,7 +134,7 @@ def _locked(path: Path) -> Iterator[int]:
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if not _is_at(path, descriptor):
+            if not _is_current_file(path, descriptor):
                 continue  # another process has renamed it
             if os.fstat(descriptor).st_size >= BYTES_MAX:
                 path.replace(path.with_name(f"{path.name}.1"))
@@ -145,14 +145,14 @@ def _locked(path: Path) -> Iterator[int]:
             os.close(descriptor)
 
 
-def _is_at(path: Path, descriptor: int) -> bool:
+def _is_current_file(path: Path, descriptor: int) -> bool:
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     except FileNotFoundError:
         return False
 
 
-def _ends_cut(descriptor: int) -> bool:
+def _ends_in_partial_line(descriptor: int) -> bool:
     size = os.fstat(descriptor).st_size
     return size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
 
@@ -162,9 +162,9 @@ def _read(content: bytes) -> RunLine | None:
     try:
         value: dict[str, Any] = json.loads(content)
         # A later release may have added fields.
-        known: dict[str, Any] = {
+        fields: dict[str, Any] = {
             name: tuple(item) if isinstance(item, list) else item for name, item in value.items() if name in names
         }
-        return RunLine(**known)
+        return RunLine(**fields)
     except (ValueError, TypeError, AttributeError):
         return None

@@ -368,20 +368,20 @@ class _Task:
         return ids.found
 
     def _projection(self, topic: str) -> TopicProjection:
-        found = self._projections.get(topic)
-        if found is None:
+        projection = self._projections.get(topic)
+        if projection is None:
             plan = self._unit.topics[topic]
-            found = self._projections[topic] = TopicProjection(plan, plan.policy.time_fields)
-        return found
+            projection = self._projections[topic] = TopicProjection(plan, plan.policy.time_fields)
+        return projection
 
     def _format(self, kind: FileKind, topic: str) -> ContainerFormat:
-        found = self._formats.get((kind, topic))
-        if found is None:
+        container_format = self._formats.get((kind, topic))
+        if container_format is None:
             quarantine = kind is FileKind.QUARANTINE
             plan = self._unit.topics[topic]
             text = SCHEMA if quarantine else load_schema_with_kafka(plan.load_schema, plan.policy.kafka_column)
-            found = self._formats[kind, topic] = ContainerFormat(text, plan.policy.codec, self._sync)
-        return found
+            container_format = self._formats[kind, topic] = ContainerFormat(text, plan.policy.codec, self._sync)
+        return container_format
 
 
 def _range_result(offsets: OffsetRange, progress: ReadProgress, messages: RangeMessages, stop: _Stop) -> RangeResult:

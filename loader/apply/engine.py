@@ -245,12 +245,12 @@ def _pending_by_topic(commits: Sequence[Commit], positions: Mapping[str, int]) -
         commits: oldest first.
         positions: by topic, the newest commit that is applied. Other topics are left out.
     """
-    found: dict[str, list[Commit]] = defaultdict(list)
+    pending: dict[str, list[Commit]] = defaultdict(list)
     for commit in commits:
         for topic in commit.topics:
             if topic in positions and commit.commit_number > positions[topic]:
-                found[topic].append(commit)
-    return dict(sorted(found.items()))
+                pending[topic].append(commit)
+    return dict(sorted(pending.items()))
 
 
 class _Run:

@@ -37,20 +37,20 @@ class TablesOfOtherWarehouse:
         Raises:
             EarlierWarehouse: there is such a table.
         """
-        found = self._found(topic_work)
-        if not found:
+        locations = self._locations(topic_work)
+        if not locations:
             return
-        topic = min(found)
+        topic = min(locations)
         table = f"{self.database}.{topic_work[topic].table}"
-        more = f" ({len(found)} tables in all have theirs elsewhere)" if len(found) > 1 else ""
+        others = f" ({len(locations)} tables in all have theirs elsewhere)" if len(locations) > 1 else ""
         raise EarlierWarehouse(
             self.files.describe(""),
-            sorted(found),
-            evidence=f"the table {table} of topic {topic} has its files in {found[topic]}{more}",
+            sorted(locations),
+            evidence=f"the table {table} of topic {topic} has its files in {locations[topic]}{others}",
             alternative="create a second warehouse with separate tables: set hive.database",
         )
 
-    def _found(self, topic_work: Mapping[str, TopicWork]) -> Mapping[str, str]:
+    def _locations(self, topic_work: Mapping[str, TopicWork]) -> Mapping[str, str]:
         """Returns the location of each table in another warehouse, by topic. If the metastore is unavailable, returns
         only the tables found before, because loads continue without it. A table that cannot be read is left out; the
         schema applier reports it later.
@@ -58,7 +58,7 @@ class TablesOfOtherWarehouse:
         Args:
             topic_work: by topic, the work that is planned, with the names of its table and directory.
         """
-        found: dict[str, str] = {}
+        locations: dict[str, str] = {}
         try:
             executor = self.executor()
             for topic, work in topic_work.items():
@@ -69,7 +69,7 @@ class TablesOfOtherWarehouse:
                     continue
                 expected = self.files.location(topic_directory(work.directory, FileKind.DATA))
                 if table is not None and table.topic == topic and not is_same_location(table.location, expected):
-                    found[topic] = table.location
+                    locations[topic] = table.location
         except MetastoreUnavailable as error:
             logger.warning("metastore_unavailable error=%s", error)
-        return found
+        return locations

@@ -126,19 +126,19 @@ class Repair:
             CommitLogError, OSError: the commits cannot be read, or the storage as a whole is unavailable.
         """
         state = self.log.read_state().topics[topic]
-        found: list[Difference] = []
+        differences: list[Difference] = []
         for kind in FileKind:
             try:
                 for difference in self._compare_kind(topic, kind):
-                    found.append(difference)
+                    differences.append(difference)
             except FATAL_ERRORS:
                 raise
             except TOPIC_ERRORS as error:
                 suffix = QUARANTINE_DATABASE_SUFFIX if kind is FileKind.QUARANTINE else ""
                 where = f"{self.settings.database}{suffix}.{state.table}"
                 message = f"the comparison failed: {_error_text(error)}"
-                found.append(Difference(topic, DifferenceKind.UNKNOWN, where, message))
-        return tuple(found)
+                differences.append(Difference(topic, DifferenceKind.UNKNOWN, where, message))
+        return tuple(differences)
 
     def repair_topic(
         self, topic: str, report: Callable[[Difference], object] = lambda one: None
@@ -301,17 +301,17 @@ class Repair:
         }
 
     def _directories(self, topic: str, state: LoaderState, kind: FileKind) -> Directories:
-        index, found = FileIndex(self.log), {}
+        index, directories = FileIndex(self.log), {}
         for day in index.days(topic, kind):
             for time_partition, indexed in index.day_uncached(topic, kind, day).time_partitions.items():
                 names = frozenset(file.name for file in live_at(indexed, state.commit_number))
                 if names:
                     generation = generation_at(indexed, state.commit_number)
-                    found[time_partition] = (
+                    directories[time_partition] = (
                         time_partition_directory(state.topics[topic].directory, kind, time_partition, generation),
                         names,
                     )
-        return found
+        return directories
 
     def _files(
         self,
@@ -346,10 +346,10 @@ class Repair:
     def _with_complete_until(self, topic: str, current: TableState | None, wanted: TableState) -> TableState:
         """Returns the table definition `wanted`, with `headrace.complete_until` added if the table does not exist
         (`current` is None) and must be created again. Existing tables get the property from loads."""
-        known = read_completeness(self.log.storage).topics.get(topic)
-        if current is not None or known is None or not known.told_ms:
+        completeness = read_completeness(self.log.storage).topics.get(topic)
+        if current is not None or completeness is None or not completeness.told_ms:
             return wanted
-        properties = {**wanted.properties, COMPLETE_UNTIL: instant_text(known.told_ms)}
+        properties = {**wanted.properties, COMPLETE_UNTIL: instant_text(completeness.told_ms)}
         return dataclasses.replace(wanted, properties=MappingProxyType(properties))
 
 

@@ -109,25 +109,25 @@ def _compare(
     """
     rows = _rows_by_partition(committed, FileKind.DATA), _rows_by_partition(committed, FileKind.QUARANTINE)
     for offsets in committed.ranges:
-        where = f"{topic}-{offsets.partition}"
+        partition_name = f"{topic}-{offsets.partition}"
         range_text = f"commit {commit.commit_number} has offsets [{offsets.start}, {offsets.end})"
         if offsets.partition in ends and offsets.end != (end := ends[offsets.partition]):
             later = f"begin at {end}" if end is not None else "state that there was no earlier commit"
             message = f"{range_text}, but the later commits {later}; {RESTORE}"
-            yield VerifyFinding(topic, ConsistencyCheck.COMMITS, where, message)
+            yield VerifyFinding(topic, ConsistencyCheck.COMMITS, partition_name, message)
         if offsets.counts.total != offsets.end - offsets.start:
             message = f"{range_text}, but accounts for {offsets.counts.total:,} of them; {RESTORE}"
-            yield VerifyFinding(topic, ConsistencyCheck.COMMITS, where, message)
+            yield VerifyFinding(topic, ConsistencyCheck.COMMITS, partition_name, message)
         # Each is one quarantine row with the bytes of a batch.
         quarantined_batches = sum(one.is_kept for one in offsets.skipped)
         counted = (offsets.counts.records, offsets.counts.quarantined + quarantined_batches)
-        found = (rows[0][offsets.partition], rows[1][offsets.partition])
-        if commit.kind is CommitKind.LOAD and counted != found:
+        row_counts = (rows[0][offsets.partition], rows[1][offsets.partition])
+        if commit.kind is CommitKind.LOAD and counted != row_counts:
             message = (
                 f"{range_text}, of which {counted[0]:,} are rows and {counted[1]:,} quarantined, but its files have "
-                f"{found[0]:,} and {found[1]:,}; {RESTORE}"
+                f"{row_counts[0]:,} and {row_counts[1]:,}; {RESTORE}"
             )
-            yield VerifyFinding(topic, ConsistencyCheck.COMMITS, where, message)
+            yield VerifyFinding(topic, ConsistencyCheck.COMMITS, partition_name, message)
         yield from _check_start(topic, commit, offsets)
         ends[offsets.partition] = offsets.previous
     if committed.starts_again:

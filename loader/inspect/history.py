@@ -36,8 +36,8 @@ def table_history(log: CommitLog, topic: str) -> tuple[TableChange, ...]:
     Raises:
         CorruptCommit, UnsupportedFormat: a commit cannot be read.
     """
-    found = list(_newest_first(log, topic))[::-1]
-    before = ["", *(schema.text for _, _, schema in found)]
+    schema_changes = list(_newest_first(log, topic))[::-1]
+    previous_texts = ["", *(schema.text for _, _, schema in schema_changes)]
     return tuple(
         TableChange(
             schema.revision,
@@ -47,7 +47,7 @@ def table_history(log: CommitLog, topic: str) -> tuple[TableChange, ...]:
             schema.version,
             column_changes(text, schema.text),
         )
-        for (commit_number, committed_at_ms, schema), text in zip(found, before, strict=False)
+        for (commit_number, committed_at_ms, schema), text in zip(schema_changes, previous_texts, strict=False)
     )
 
 

@@ -191,7 +191,7 @@ def _candidates(
     # A file that is not published yet is still in the directory of the previous generation.
     commit_number = max(commit.commit_number, applied_commit_number(log, topic))
     for kind in FileKind:
-        wanted = {time_partition for found, time_partition in time_partitions if found is kind}
+        wanted = {time_partition for file_kind, time_partition in time_partitions if file_kind is kind}
         for published in published_files(index, log, topic, kind, commit_number, wanted.__contains__) if wanted else ():
             if published.file.since >= commit.commit_number and _spans(published.file.ranges, partition, offset):
                 # A merged file may have rows of several logs, so its offset range does not prove that it has the row.
@@ -246,8 +246,10 @@ def _search_file(result: LocatedMessage, candidate: _Candidate, files: Warehouse
             if candidate.kind is FileKind.QUARANTINE:
                 rows = (row for row in read_rows(file) if (row.partition, row.offset) == wanted)
                 return next((f"{row.code}: {row.reason}" for row in rows), "")
-            found = positions(file)
-            return None if found is None else ("found in it" if wanted in found else "")
+            row_positions = positions(file)
+            if row_positions is None:
+                return None
+            return "found in it" if wanted in row_positions else ""
     except FileNotFoundError:
         return None
     except ValueError as error:

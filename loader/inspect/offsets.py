@@ -58,19 +58,23 @@ def partition_statuses(
 
 
 def _status(
-    topic: str, partition: int, loaded: PartitionState | None, start_offset: int | None, found: PartitionOffsets | None
+    topic: str,
+    partition: int,
+    loaded: PartitionState | None,
+    start_offset: int | None,
+    offsets: PartitionOffsets | None,
 ) -> PartitionStatus:
     next_offset = loaded.next_offset if loaded else start_offset
     lag = None
-    if found is not None:
-        lag = max(0, found.end - (found.start if next_offset is None else next_offset))
+    if offsets is not None:
+        lag = max(0, offsets.end - (offsets.start if next_offset is None else next_offset))
     return PartitionStatus(
         topic,
         partition,
         next_offset,
         loaded is not None,
         loaded.leader_epoch if loaded else -1,
-        found.start if found else None,
-        found.end if found else None,
+        offsets.start if offsets else None,
+        offsets.end if offsets else None,
         lag,
     )

@@ -120,12 +120,14 @@ def _topic_status(
     complete_until: str,
     pending: Sequence[str],
 ) -> TopicStatus:
-    found = discovery.topics.get(topic) if discovery else None
+    discovered = discovery.topics.get(topic) if discovery else None
     next_offsets = {number: partition.next_offset for number, partition in sorted(topic_state.partitions.items())}
     lag = None
-    if found is not None:
-        start_offsets = {offsets.partition: offsets.start for offsets in found.partitions} | dict(starts) | next_offsets
-        lag = sum(max(0, offsets.end - start_offsets[offsets.partition]) for offsets in found.partitions)
+    if discovered is not None:
+        start_offsets = (
+            {offsets.partition: offsets.start for offsets in discovered.partitions} | dict(starts) | next_offsets
+        )
+        lag = sum(max(0, offsets.end - start_offsets[offsets.partition]) for offsets in discovered.partitions)
     return TopicStatus(
         topic=topic,
         table=topic_state.table,

@@ -165,10 +165,10 @@ def _compare_index(log: CommitLog, index: FileIndex, topic: str, chain: CommitCh
 
 
 def _names_by_time_partition(files: Iterable[ChainFile]) -> dict[TimePartition, set[str]]:
-    found: dict[TimePartition, set[str]] = defaultdict(set)
+    names: dict[TimePartition, set[str]] = defaultdict(set)
     for one in files:
-        found[one.file.kind, one.file.time_partition].add(one.file.name)
-    return found
+        names[one.file.kind, one.file.time_partition].add(one.file.name)
+    return names
 
 
 def _check_foreign_files(
@@ -205,24 +205,24 @@ def _compare_offsets(log: CommitLog, discovered: DiscoveredTopic) -> Iterator[Ve
         return
     discovered_partitions = {one.partition: one for one in discovered.partitions}
     for number, partition in sorted(topic_state.partitions.items()):
-        found = discovered_partitions.get(number)
-        where = f"{topic}-{number}"
-        if found is None:
+        offsets = discovered_partitions.get(number)
+        partition_name = f"{topic}-{number}"
+        if offsets is None:
             if number not in discovered.errors:
                 message = (
                     f"the brokers have no partition {number}, which was loaded up to offset {partition.next_offset}; "
                     "check kafka.bootstrap_servers"
                 )
-                yield VerifyFinding(topic, ConsistencyCheck.OFFSETS, where, message)
-        elif partition.next_offset > max(found.end, found.high_watermark):
+                yield VerifyFinding(topic, ConsistencyCheck.OFFSETS, partition_name, message)
+        elif partition.next_offset > max(offsets.end, offsets.high_watermark):
             message = (
-                f"the log ends at {found.high_watermark}, before the next offset to load, {partition.next_offset}; the "
-                "next load may need loader.on_data_loss=skip to read this partition"
+                f"the log ends at {offsets.high_watermark}, before the next offset to load, {partition.next_offset}; "
+                "the next load may need loader.on_data_loss=skip to read this partition"
             )
-            yield VerifyFinding(topic, ConsistencyCheck.OFFSETS, where, message)
-        elif partition.next_offset < found.start:
+            yield VerifyFinding(topic, ConsistencyCheck.OFFSETS, partition_name, message)
+        elif partition.next_offset < offsets.start:
             message = (
-                f"the log begins at {found.start}, after the next offset to load, {partition.next_offset}; the next "
+                f"the log begins at {offsets.start}, after the next offset to load, {partition.next_offset}; the next "
                 "load reads this partition only with loader.on_data_loss=skip, which records the gap"
             )
-            yield VerifyFinding(topic, ConsistencyCheck.OFFSETS, where, message)
+            yield VerifyFinding(topic, ConsistencyCheck.OFFSETS, partition_name, message)

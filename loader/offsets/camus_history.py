@@ -34,14 +34,14 @@ def next_offsets(history: Path) -> dict[str, dict[int, int]]:
         CamusHistoryError: there are no offset files, or one is damaged or is no offset file of Camus.
         OSError: a directory or file cannot be read.
     """
-    found: dict[str, dict[int, int]] = {}
+    offsets_by_topic: dict[str, dict[int, int]] = {}
     for path in _newest_run(history):
         with path.open("rb") as file:
             try:
-                _read(file, found)
+                _read(file, offsets_by_topic)
             except (EOFError, ValueError) as error:
                 raise CamusHistoryError(f"{path} is no offset file of Camus: {error}") from error
-    return found
+    return offsets_by_topic
 
 
 def _newest_run(history: Path) -> list[Path]:
@@ -55,7 +55,7 @@ def _newest_run(history: Path) -> list[Path]:
     raise CamusHistoryError(f"{history}: neither this directory nor its subdirectories have files {FILES}")
 
 
-def _read(file: BinaryIO, found: dict[str, dict[int, int]]) -> None:
+def _read(file: BinaryIO, offsets_by_topic: dict[str, dict[int, int]]) -> None:
     sync = _header(file)
     while head := file.read(4):
         length = _int(head)
@@ -70,7 +70,7 @@ def _read(file: BinaryIO, found: dict[str, dict[int, int]]) -> None:
                 f"expected 0 <= key <= length <= {RECORD_BYTES_MAX}"
             )
         topic, partition, offset = _key(_exactly(file, length)[:key_length])
-        partitions = found.setdefault(topic, {})
+        partitions = offsets_by_topic.setdefault(topic, {})
         partitions[partition] = max(offset, partitions.get(partition, 0))
 
 

@@ -18,16 +18,16 @@ _NAME = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)\+(?P<partition>\d+)\+(?P<start>\
 def next_offsets(names: Iterable[str]) -> dict[str, dict[int, int]]:
     """Returns the next offset by topic and partition, from names of files that Kafka Connect wrote:
     `topic+partition+start+end.ext` or `topic+partition+start.ext`. Ignores other names."""
-    found: dict[str, dict[int, int]] = {}
+    offsets_by_topic: dict[str, dict[int, int]] = {}
     for name in names:
         match = _NAME.fullmatch(name)
         if match is None:
             continue
         after = int(match["start"]) if match["end"] is None else int(match["end"]) + 1
-        partitions = found.setdefault(match["topic"], {})
+        partitions = offsets_by_topic.setdefault(match["topic"], {})
         partition = int(match["partition"])
         partitions[partition] = max(after, partitions.get(partition, 0))
-    return found
+    return offsets_by_topic
 
 
 def names_below(directory: Path) -> Iterator[str]:

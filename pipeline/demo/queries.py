@@ -61,15 +61,15 @@ def delay_by_weather(data: Path) -> Table:
     weather: dict[tuple[str, int], list[str]] = defaultdict(list)
     for row in read_rows(data, "weather.csv"):
         weather[row["origin"], time_ms(row["time_hour"])].append(_kind_of_weather(row))
-    found: dict[str, list[int | None]] = defaultdict(list)
+    delays_by_kind: dict[str, list[int | None]] = defaultdict(list)
     for row in read_rows(data, "flights.csv"):
         delay = None if row["dep_delay"] == "NA" else int(row["dep_delay"])
         departure_ms = time_ms(row["time_hour"]) + int(row["minute"]) * 60_000
         for kind in weather[row["origin"], departure_ms // HOUR_MS * HOUR_MS]:
-            found[kind].append(delay)
+            delays_by_kind[kind].append(delay)
     return [
         (kind, len(delays), _mean([delay for delay in delays if delay is not None]))
-        for kind, delays in sorted(found.items())
+        for kind, delays in sorted(delays_by_kind.items())
     ]
 
 
@@ -151,14 +151,14 @@ QUERIES = (
 )
 
 
-def differences(found: Table, expected: Table) -> Sequence[str]:
-    """Returns the differences between the result of a query (`found`) and the expected result: one sentence per
+def differences(actual: Table, expected: Table) -> Sequence[str]:
+    """Returns the differences between the result of a query (`actual`) and the expected result: one sentence per
     different row, or a single one if the numbers of rows differ. Floats may differ in their last digits."""
-    if len(found) != len(expected):
-        return [f"{len(found)} rows instead of {len(expected)}"]
+    if len(actual) != len(expected):
+        return [f"{len(actual)} rows instead of {len(expected)}"]
     return [
         f"row {number}: found {tuple(left)}, expected {tuple(right)}"
-        for number, (left, right) in enumerate(zip(found, expected, strict=True), 1)
+        for number, (left, right) in enumerate(zip(actual, expected, strict=True), 1)
         if len(left) != len(right) or not all(map(_are_equal, left, right))
     ]
 

@@ -219,11 +219,11 @@ class _Demo:
 
     def _is_as_expected(self, run_query: RunQuery, query: DemoQuery, expected: Table) -> bool:
         started = time.monotonic()
-        found = run_query(query.sql)
+        actual = run_query(query.sql)
         self._print_detail("")
         self._print_detail(f"{query.title}  ({time.monotonic() - started:.1f} s)")
-        self._table(query.columns, as_text(found), numeric_columns(expected))
-        problems = differences(found, expected)
+        self._table(query.columns, as_text(actual), numeric_columns(expected))
+        problems = differences(actual, expected)
         for line in problems[:5]:
             self._print_detail(f"  WRONG: {line}")
         if not problems:
