@@ -263,7 +263,7 @@ class Folding(TypeFolding):
             column = columns[i]
             if i == first:
                 names.remove(column)
-                name = names.free(field.name)
+                name = names.free_name(field.name)
                 column = replace(column, name=name, aliases=(column.name, *column.aliases))
                 names.add(column)
                 self.note(joined(path, name), "renamed", f"from {columns[i].name}")
@@ -326,22 +326,24 @@ class Folding(TypeFolding):
             self.column_nodes = 0
         base = field.name or WHOLE_MESSAGE_COLUMN
         node, route = self.create_type_or_text(field.type, joined(path, base), enclosing_records)
-        wanted = f"{base}__{type_word(node)}" if siblings else base
-        name = names.free(wanted)
-        where = joined(path, name)
-        if name != wanted:
-            self.note(where, "reserved-name" if wanted.lower() in reserved else "name-taken", wanted)
+        preferred_name = f"{base}__{type_word(node)}" if siblings else base
+        name = names.free_name(preferred_name)
+        column_path = joined(path, name)
+        if name != preferred_name:
+            self.note(
+                column_path, "reserved-name" if preferred_name.lower() in reserved else "name-taken", preferred_name
+            )
         inner, is_nullable = split(node)
         if siblings:
-            self.note(where, self.sibling_rule(siblings[0], field), f"beside {siblings[0].name}")
+            self.note(column_path, self.sibling_rule(siblings[0], field), f"beside {siblings[0].name}")
             default: JsonValue = NO_DEFAULT
         else:
             default = self.column_default(field, inner, is_nullable)
             if not is_new:
-                self.note(where, "added")
+                self.note(column_path, "added")
         if default is NO_DEFAULT and not is_new:
             if field.has_default and not siblings:
-                self.note(where, "default-dropped")
+                self.note(column_path, "default-dropped")
             default, is_nullable = None, True
         return with_sources(Field(name, rejoin(inner, is_nullable, default), default), (field.name,)), route
 

@@ -198,14 +198,14 @@ class TypeFolding(ABC):
         name = self.free_type_name(node.name)
         return name, () if name.name == node.name.name else ((NAMES, [node.name.name]),)
 
-    def free_type_name(self, wanted: Name) -> Name:
-        name = wanted = load_name(wanted)
+    def free_type_name(self, preferred_name: Name) -> Name:
+        name = preferred_name = load_name(preferred_name)
         # Continues after the last number used, without testing the smaller ones: a type may have many thousand uses.
-        n = self._last_numbers.get(wanted.full, 1)
+        n = self._last_numbers.get(preferred_name.full, 1)
         while name.full in self.type_names:
             n += 1
-            name = Name(f"{wanted.name}_{n}", wanted.namespace)
-        self._last_numbers[wanted.full] = n
+            name = Name(f"{preferred_name.name}_{n}", preferred_name.namespace)
+        self._last_numbers[preferred_name.full] = n
         self.type_names.add(name.full)
         return name
 
@@ -397,7 +397,7 @@ class TypeFolding(ABC):
                     routes[i] = merged.route
                     break
             else:
-                name = ColumnNames(fields).free(word)
+                name = ColumnNames(fields).free_name(word)
                 inner, route = self.create_branch_type(branch, f"{path}.{name}", enclosing_records)
                 if load.fields:
                     self.note(f"{path}.{name}", "member-added", word)

@@ -217,7 +217,7 @@ def _is_safe_scalar(inner: Primitive, value: JsonValue) -> bool:
     if inner.type is PrimitiveType.BYTES:
         return _is_latin(value)
     if inner.type in FRACTIONS:
-        return _fits(FRACTIONS[inner.type], value)
+        return _fits_format(FRACTIONS[inner.type], value)
     if inner.logical is not None and inner.logical.name in MILLIS_TIMES:
         return -TIMESTAMP_MS_MAX <= int(value) <= TIMESTAMP_MS_MAX
     return True
@@ -227,7 +227,7 @@ FRACTIONS: Final = {PrimitiveType.FLOAT: "<f", PrimitiveType.DOUBLE: "<d"}
 """Formats of Python's `struct` module for floating-point numbers, by the Avro type."""
 
 
-def _fits(packing: str, number: float) -> bool:
+def _fits_format(packing: str, number: float) -> bool:
     try:
         struct.pack(packing, float(number))
     except OverflowError:
@@ -353,20 +353,20 @@ class ColumnNames:
         self._used_names.difference_update(name.lower() for name in (column.name, *column.aliases))
         self._last_numbers.clear()
 
-    def free(self, wanted: str) -> str:
+    def free_name(self, preferred_name: str) -> str:
         """Returns the wanted name if no column has or had it and it is not reserved, else the name with a suffix. A
         name longer than `COLUMN_NAME_CHARS_MAX` is cut first."""
-        if len(wanted) > COLUMN_NAME_CHARS_MAX:
-            digest = hashlib.sha256(wanted.encode()).hexdigest()[:8]
-            wanted = f"{wanted[: COLUMN_NAME_CHARS_MAX - 9]}_{digest}"
-        if wanted.lower() in self._reserved:
-            wanted = f"{wanted}_"
-        folded = wanted.lower()
+        if len(preferred_name) > COLUMN_NAME_CHARS_MAX:
+            digest = hashlib.sha256(preferred_name.encode()).hexdigest()[:8]
+            preferred_name = f"{preferred_name[: COLUMN_NAME_CHARS_MAX - 9]}_{digest}"
+        if preferred_name.lower() in self._reserved:
+            preferred_name = f"{preferred_name}_"
+        folded = preferred_name.lower()
         # Continues after the last number used, without testing the smaller ones: thousands of names may differ in case
         # only.
-        name, n = wanted, self._last_numbers.get(folded, 1)
+        name, n = preferred_name, self._last_numbers.get(folded, 1)
         while name.lower() in self._used_names or name.lower() in self._reserved:
             n += 1
-            name = f"{wanted}_{n}"
+            name = f"{preferred_name}_{n}"
         self._last_numbers[folded] = n
         return name
