@@ -152,7 +152,7 @@ class AuditStore:
         Args:
             topic: the topic.
             since: the recorded commit number when the rows were read; 0 if there was none.
-            upto: the newest commit in `rows`.
+            last_commit: the newest commit in `rows`.
             rows: the rows of the commits after `since`, up to `last_commit`.
         """
         with self._transaction() as connection:

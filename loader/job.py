@@ -146,7 +146,7 @@ def _with_written_paths(result: UnitResult, subdirectory: str, paths: Mapping[st
     its path from the task's result, so that the check before the commit reports it as missing.
 
     Args:
-        below: the directory into which `write_units` wrote, below the run's staging directory.
+        subdirectory: the directory into which `write_units` wrote, below the run's staging directory.
         paths: the path below that directory, by the name that the file has in the rows of blocks that Spark wrote.
     """
     files = tuple(

@@ -118,7 +118,7 @@ class ApplierEngine:
         such commits.
 
         Args:
-            also: topics to compare with their tables even if no commit is pending.
+            topics_to_compare: topics to compare with their tables even if no commit is pending.
         """
         state = self._log.read_state()
         cursors, position_errors = self._cursors(state)

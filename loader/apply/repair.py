@@ -147,7 +147,7 @@ class Repair:
         unrepaired ones last.
 
         Args:
-            tell: receives each difference with its result: at once if it was repaired, otherwise at the end.
+            report: receives each difference with its result: at once if it was repaired, otherwise at the end.
 
         Raises:
             MetastoreUnavailable, SessionFailed: the metastore cannot be reached.

@@ -230,7 +230,7 @@ def _search_file(result: LocatedMessage, candidate: _Candidate, files: Warehouse
     """Checks whether a file has the message at an offset. Does not open a data file that must have it (`is_certain`).
 
     Args:
-        answer: the result so far, with partition and offset of the message.
+        result: the result so far, with partition and offset of the message.
         candidate: the file.
         files: the warehouse's files.
 

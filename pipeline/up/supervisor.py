@@ -47,7 +47,7 @@ def run_up(
 
     Args:
         environment: environment variables of the children, from which they read the same settings.
-        announce: called once with the addresses, unless a stop is requested before.
+        on_ready: called once with the addresses, unless a stop is requested before.
         only: names of the parts to run, such as `registry`; empty for all parts that no setting replaces with an
             existing server.
 
