@@ -75,11 +75,11 @@ class Cluster(Protocol):
     def lookup_offsets(
         self,
         topic_partitions: Iterable[TopicPartition],
-        which: Literal["earliest", "latest"],
+        position: Literal["earliest", "latest"],
         read_committed: bool = True,
     ) -> OffsetLookup: ...
 
-    def lookup_epoch_ends(self, questions: Mapping[TopicPartition, EpochQuery]) -> EpochEndLookup: ...
+    def lookup_epoch_ends(self, queries: Mapping[TopicPartition, EpochQuery]) -> EpochEndLookup: ...
 
     def commit_group_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int]

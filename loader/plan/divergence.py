@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class EpochSource(Protocol):
-    def lookup_epoch_ends(self, questions: Mapping[TopicPartition, EpochQuery]) -> EpochEndLookup: ...
+    def lookup_epoch_ends(self, queries: Mapping[TopicPartition, EpochQuery]) -> EpochEndLookup: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,22 +96,22 @@ def test_a_file_of_a_writer_killed_before_its_archive_check_is_ignored(root: Pat
     assert contents(root) == before
 
 
-@pytest.mark.parametrize("answer", [lambda commits: commits.read(7), lambda commits: commits.put(7, b"mine\n")])
+@pytest.mark.parametrize("operation", [lambda commits: commits.read(7), lambda commits: commits.put(7, b"mine\n")])
 def test_a_file_put_by_a_paused_writer_during_a_read_is_ignored(
-    root: Path, monkeypatch: pytest.MonkeyPatch, answer: Callable[[CommitFiles], bytes | None]
+    root: Path, monkeypatch: pytest.MonkeyPatch, operation: Callable[[CommitFiles], bytes | None]
 ) -> None:
     """After the reader's first read, the commit is archived and a paused writer creates the file again."""
-    before, plain = contents(root)[6], LocalCommitStorage.read
+    before, real_read = contents(root)[6], LocalCommitStorage.read
 
     def read(storage: LocalCommitStorage, name: str) -> bytes | None:
-        found = plain(storage, name)
-        monkeypatch.setattr(LocalCommitStorage, "read", plain)
+        found = real_read(storage, name)
+        monkeypatch.setattr(LocalCommitStorage, "read", real_read)
         CommitFiles(LocalCommitStorage(root)).archive(HEAD)
         (root / commit_path(7)).write_bytes(b"late\n")
         return found
 
     monkeypatch.setattr(LocalCommitStorage, "read", read)
-    assert answer(CommitFiles(LocalCommitStorage(root))) == before
+    assert operation(CommitFiles(LocalCommitStorage(root))) == before
 
 
 @pytest.mark.parametrize("operation", ["put_if_absent", "remove", "read"])
@@ -121,7 +121,7 @@ def test_archiving_killed_at_any_operation_is_finished_by_the_next_run(
 ) -> None:
     """At the first, some middle and the last call of each operation, before and after its effect."""
     before = contents(root)
-    plain: Callable[..., Any] = getattr(LocalCommitStorage, operation)
+    real_operation: Callable[..., Any] = getattr(LocalCommitStorage, operation)
     for nth in (1, 2, 3, 57, 150, 199, 200, 250, 399):
         calls = 0
 
@@ -130,16 +130,16 @@ def test_archiving_killed_at_any_operation_is_finished_by_the_next_run(
             calls += 1
             if calls == nth and not after:
                 raise Killed
-            answer = plain(storage, *arguments)
+            result = real_operation(storage, *arguments)
             if calls == nth:
                 raise Killed
-            return answer
+            return result
 
         copy = shutil.copytree(root, root.parent / f"copy-{nth}")
         monkeypatch.setattr(LocalCommitStorage, operation, killed)
         with contextlib.suppress(Killed):
             CommitFiles(LocalCommitStorage(copy)).archive(HEAD)
-        monkeypatch.setattr(LocalCommitStorage, operation, plain)
+        monkeypatch.setattr(LocalCommitStorage, operation, real_operation)
         assert contents(copy) == before, f"{operation} {nth}"
         CommitFiles(LocalCommitStorage(copy)).archive(HEAD)
         assert contents(copy) == before
@@ -191,29 +191,29 @@ def test_a_truncated_archive_is_an_error_with_its_path(root: Path) -> None:
 def test_concurrent_readers_writers_and_archivers_see_every_commit_once(root: Path) -> None:
     """Every reader sees every commit once and in order, and each writer gets a separate commit number."""
     failures: list[BaseException] = []
-    taken: list[int] = []
+    commit_numbers: list[int] = []
 
-    def work(me: int) -> None:
+    def work(worker: int) -> None:
         try:
             log = CommitLog(LocalCommitStorage(root))
             for number in range(60):
-                if me == 0:
+                if worker == 0:
                     state = log.read_state()
                     assert [one.commit_number for one in commits_of(log, "orders", state)][:3] == [1, 2, 3]
-                elif me == 1:
+                elif worker == 1:
                     log.commits.archive(log.read_state().commit_number)
                 else:
-                    commit_result = log.try_commit(clean(f"c{me}-{number}", "x"))
+                    commit_result = log.try_commit(clean(f"c{worker}-{number}", "x"))
                     assert commit_result.commit is not None
-                    taken.append(commit_result.commit.commit_number)
+                    commit_numbers.append(commit_result.commit.commit_number)
         except BaseException as error:
             failures.append(error)
 
-    threads = [threading.Thread(target=work, args=(me,)) for me in range(4)]
+    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert failures == []
-    assert sorted(taken) == list(range(HEAD + 1, HEAD + 121))
+    assert sorted(commit_numbers) == list(range(HEAD + 1, HEAD + 121))
     assert fresh_state(root).commit_number == HEAD + 120

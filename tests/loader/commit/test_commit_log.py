@@ -50,7 +50,7 @@ def test_try_commit_appends_at_the_next_commit_number(tmp_path: Path) -> None:
     assert [one.run_id for one in commits_of(fresh, "orders", state, 1)] == ["w1", "w2"]
 
 
-def test_a_taken_commit_number_without_conflict_leads_to_the_next(tmp_path: Path) -> None:
+def test_an_occupied_commit_number_without_conflict_leads_to_the_next(tmp_path: Path) -> None:
     slow = filled(tmp_path, 1)
     slow.read_state()
     open_log(tmp_path).try_commit(clean("c1", "gone"))
@@ -59,30 +59,30 @@ def test_a_taken_commit_number_without_conflict_leads_to_the_next(tmp_path: Path
     assert commit_result.commit.commit_number == 3
 
 
-def test_a_taken_commit_number_with_the_same_offsets_is_a_conflict(
+def test_an_occupied_commit_number_with_the_same_offsets_is_a_conflict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow, fast = filled(tmp_path, 1), open_log(tmp_path)
-    mine = load("slow", {"orders": topic_commit(committed_range(0, 1, 1, 5))})
-    theirs = load("fast", {"orders": topic_commit(committed_range(0, 1, 1, 3))})
+    slow_load = load("slow", {"orders": topic_commit(committed_range(0, 1, 1, 5))})
+    fast_load = load("fast", {"orders": topic_commit(committed_range(0, 1, 1, 3))})
     put = LocalCommitStorage.put_if_absent
 
     def overtaken(storage: LocalCommitStorage, path: str, content: bytes) -> bool:
         monkeypatch.setattr(LocalCommitStorage, "put_if_absent", put)
-        fast.try_commit(theirs)
+        fast.try_commit(fast_load)
         return put(storage, path, content)
 
     monkeypatch.setattr(LocalCommitStorage, "put_if_absent", overtaken)
-    commit_result = slow.try_commit(mine)
+    commit_result = slow.try_commit(slow_load)
     assert commit_result.commit is None
     assert commit_result.conflict is not None
     assert commit_result.conflict.rule is ConflictRule.OFFSETS_COMMITTED
     assert commit_result.state.commit_number == 2
 
 
-@pytest.mark.parametrize("answer", [OSError(5, "Input/output error"), False])
+@pytest.mark.parametrize("put_result", [OSError(5, "Input/output error"), False])
 def test_a_lost_reply_of_a_put_is_resolved_by_reading_the_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: OSError | bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, put_result: OSError | bool
 ) -> None:
     log = filled(tmp_path, 1)
     put = LocalCommitStorage.put_if_absent
@@ -90,9 +90,9 @@ def test_a_lost_reply_of_a_put_is_resolved_by_reading_the_commit(
     def reply_lost(storage: LocalCommitStorage, path: str, content: bytes) -> bool:
         monkeypatch.setattr(LocalCommitStorage, "put_if_absent", put)
         put(storage, path, content)
-        if isinstance(answer, OSError):
-            raise answer
-        return answer
+        if isinstance(put_result, OSError):
+            raise put_result
+        return put_result
 
     fsynced: list[str] = []
     monkeypatch.setattr(LocalCommitStorage, "persist", lambda storage, name: fsynced.append(name))
@@ -106,7 +106,7 @@ def test_a_lost_reply_of_a_put_is_resolved_by_reading_the_commit(
     assert open_log(tmp_path).head() == 2
 
 
-def test_a_log_opened_with_looks_only_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_opened_read_only_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = filled(tmp_path, CHECKPOINT_INTERVAL_COMMITS).read_state()
     shutil.rmtree(tmp_path / CHECKPOINT_DIRECTORY)
     for name in ("prepare", "put_if_absent", "persist", "replace", "remove", "sweep"):
@@ -193,27 +193,27 @@ def test_a_log_of_a_newer_format_is_refused(tmp_path: Path) -> None:
 
 def test_racing_threads_commit_without_holes_and_each_offset_once(tmp_path: Path) -> None:
     filled(tmp_path, 1)
-    won: list[int] = []
+    committed_offsets: list[int] = []
 
-    def work(me: int) -> None:
+    def work(worker: int) -> None:
         log = open_log(tmp_path)
         for number in range(15):
             next_offset = log.read_state().topics["orders"].partitions[0].next_offset
             proposal = load(
-                f"{me}-{number}",
+                f"{worker}-{number}",
                 {"orders": topic_commit(committed_range(0, next_offset, next_offset, next_offset + 1))},
             )
             if log.try_commit(proposal).commit is not None:
-                won.append(next_offset)
+                committed_offsets.append(next_offset)
 
-    threads = [threading.Thread(target=work, args=(me,)) for me in range(4)]
+    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     state = open_log(tmp_path).read_state()
-    assert sorted(won) == list(range(1, state.topics["orders"].partitions[0].next_offset))
-    assert state.commit_number == len(won) + 1
+    assert sorted(committed_offsets) == list(range(1, state.topics["orders"].partitions[0].next_offset))
+    assert state.commit_number == len(committed_offsets) + 1
 
 
 def test_a_commit_links_to_the_previous_commit_of_each_topic(tmp_path: Path) -> None:
@@ -241,10 +241,8 @@ def test_a_topic_is_found_without_reading_the_others(tmp_path: Path, monkeypatch
         log.try_commit(load(f"u{number}", {"users": one}))
     log.try_commit(load("w1", {"orders": topic_commit(committed_range(0, 1, 1, 2))}))
     read: list[str] = []
-    plain_read = LocalCommitStorage.read
-    monkeypatch.setattr(
-        LocalCommitStorage, "read", lambda storage, path: read.append(path) or plain_read(storage, path)
-    )
+    real_read = LocalCommitStorage.read
+    monkeypatch.setattr(LocalCommitStorage, "read", lambda storage, path: read.append(path) or real_read(storage, path))
     state = log.read_state()
     read.clear()
     found = commits_of(log, "orders", state)
@@ -327,11 +325,11 @@ def test_old_checkpoints_are_deleted(tmp_path: Path) -> None:
 
 def test_a_late_start_offset_is_left_out_and_the_others_are_committed(tmp_path: Path) -> None:
     log = filled(tmp_path, 1)
-    late, fine = StartOffset("orders", 0, 9), StartOffset("clicks", 0, 9)
-    proposal = Commit(0, CommitKind.OFFSETS, "op", 1, "b", {}, frozenset(), reason="why", starts=(late, fine))
+    late, accepted = StartOffset("orders", 0, 9), StartOffset("clicks", 0, 9)
+    proposal = Commit(0, CommitKind.OFFSETS, "op", 1, "b", {}, frozenset(), reason="why", starts=(late, accepted))
     commit_result = log.try_commit(proposal)
-    assert commit_result.commit is not None and commit_result.commit.starts == (fine,)
+    assert commit_result.commit is not None and commit_result.commit.starts == (accepted,)
     assert list(commit_result.refused) == ["orders"] and commit_result.state.starts == {"clicks": {0: 9}}
-    none = log.try_commit(dataclasses.replace(proposal, run_id="op2", starts=(late,)))
-    assert none.commit is None and none.conflict is not None
+    rejected = log.try_commit(dataclasses.replace(proposal, run_id="op2", starts=(late,)))
+    assert rejected.commit is None and rejected.conflict is not None
     assert open_log(tmp_path).read_state() == commit_result.state

@@ -31,14 +31,14 @@ OPERATOR = "d"
 class Proposal(NamedTuple):
     """A hashable form of a commit. `voided` is for cleaning, the range for loads and operators."""
 
-    work: str
+    run_id: str
     start: int = 0
     end: int = 0
     voided: frozenset[str] = frozenset()
 
     @property
     def is_gap(self) -> bool:
-        return self.work == OPERATOR
+        return self.run_id == OPERATOR
 
     @property
     def is_start(self) -> bool:
@@ -79,15 +79,15 @@ def commit_of(proposal: Proposal, before: tuple[Proposal, ...]) -> Commit:
 
 def commit_for(proposal: Proposal, state: LoaderState, *, new: bool, previous: int | None) -> Commit:
     if proposal.voided:
-        return clean(proposal.work, *proposal.voided)
+        return clean(proposal.run_id, *proposal.voided)
     if proposal.is_start:
         choice = starts(EMPTY, {TOPIC: {0: proposal.end}}, "the model")
-        return choose.commit_of(choice, EMPTY, run_id=proposal.work, now_ms=1, build="test")
+        return choose.commit_of(choice, EMPTY, run_id=proposal.run_id, now_ms=1, build="test")
     if proposal.is_gap:
         choice = Choice(gaps=(OffsetChange(TOPIC, 0, proposal.start, proposal.end),), reason="the model")
-        return choose.commit_of(choice, state, run_id=proposal.work, now_ms=1, build="test")
+        return choose.commit_of(choice, state, run_id=proposal.run_id, now_ms=1, build="test")
     return load(
-        proposal.work, {TOPIC: topic_commit(committed_range(0, previous, proposal.start, proposal.end), new=new)}
+        proposal.run_id, {TOPIC: topic_commit(committed_range(0, previous, proposal.start, proposal.end), new=new)}
     )
 
 
@@ -112,9 +112,11 @@ def step(world: World, number: int, rules: Rules) -> World | None:
     if actor.step == "read":
         ends = {"a": 2, "b": END, "last": END}
         if actor.name == "c":
-            old = staged - state_after(log).staged_runs - state_after(log).voided
+            uncommitted = staged - state_after(log).staged_runs - state_after(log).voided
             actor = actor._replace(
-                step="look" if old else "sweep", commit_number=len(log), proposal=Proposal("c", voided=old)
+                step="look" if uncommitted else "sweep",
+                commit_number=len(log),
+                proposal=Proposal("c", voided=uncommitted),
             )
         elif actor.name == OPERATOR:
             # It skips the next offsets, or sets the start offset of the first load.
@@ -132,14 +134,14 @@ def step(world: World, number: int, rules: Rules) -> World | None:
         staged |= {actor.name}
         actor = actor._replace(step="look")
     elif actor.step == "look":
-        lost = "sweep" if actor.name == "c" else "end"
-        actor = actor._replace(step=lost if conflicts(rules, log, actor) else "put")
+        next_step = "sweep" if actor.name == "c" else "end"
+        actor = actor._replace(step=next_step if conflicts(rules, log, actor) else "put")
     elif actor.step == "put":
         assert actor.proposal is not None
         if len(log) == actor.commit_number:
             log = (*log, actor.proposal)
-            then = {"c": "sweep", OPERATOR: "end"}.get(actor.name, "link")
-            actor = actor._replace(step=then, commit_number=len(log))
+            next_step = {"c": "sweep", OPERATOR: "end"}.get(actor.name, "link")
+            actor = actor._replace(step=next_step, commit_number=len(log))
         else:
             actor = actor._replace(step="look", commit_number=actor.commit_number + 1)
     elif actor.step == "sweep":
@@ -154,13 +156,13 @@ def step(world: World, number: int, rules: Rules) -> World | None:
         if proposal.voided or proposal.is_gap:
             actor = actor._replace(apply=actor.apply + 1)
         elif actor.step == "link":
-            if proposal.work not in published:
-                if proposal.work not in staged:
-                    raise AssertionError(f"the committed file of {proposal.work} is lost: {log}")
-                published |= {proposal.work}
+            if proposal.run_id not in published:
+                if proposal.run_id not in staged:
+                    raise AssertionError(f"the committed file of {proposal.run_id} is lost: {log}")
+                published |= {proposal.run_id}
             actor = actor._replace(step="unlink")
         else:
-            staged -= {proposal.work}
+            staged -= {proposal.run_id}
             actor = actor._replace(step="link", apply=actor.apply + 1)
     else:
         return None
@@ -172,7 +174,7 @@ def check(world: World) -> None:
     rows = [
         offset
         for proposal in world.log
-        if proposal.work in world.published
+        if proposal.run_id in world.published
         for offset in range(proposal.start, proposal.end)
     ]
     assert len(rows) == len(set(rows)), f"published twice: {world.log}"
@@ -186,16 +188,16 @@ def skipped(world: World) -> set[int]:
 def worlds(rules: Rules, names: str = "abc") -> Iterator[World]:
     """All worlds that some interleaving reaches."""
     first = World((), frozenset(), frozenset(), tuple(Actor(name, "read") for name in names))
-    seen, waiting = {first}, [first]
-    while waiting:
-        world = waiting.pop()
+    seen, pending = {first}, [first]
+    while pending:
+        world = pending.pop()
         check(world)
         yield world
         for number in range(len(world.actors)):
             after = step(world, number, rules)
             if after is not None and after not in seen:
                 seen.add(after)
-                waiting.append(after)
+                pending.append(after)
 
 
 def one_more_load(world: World) -> World:
@@ -209,8 +211,8 @@ def one_more_load(world: World) -> World:
     return alone
 
 
-@pytest.mark.parametrize(("names", "fewest"), [("abc", 1000), ("abd", 900)])
-def test_every_interleaving_publishes_each_offset_once(names: str, fewest: int) -> None:
+@pytest.mark.parametrize(("names", "worlds_min"), [("abc", 1000), ("abd", 900)])
+def test_every_interleaving_publishes_each_offset_once(names: str, worlds_min: int) -> None:
     finished: set[tuple[tuple[Proposal, ...], frozenset[str], frozenset[str]]] = set()
     count = 0
     for world in worlds(find_conflict, names):
@@ -224,11 +226,11 @@ def test_every_interleaving_publishes_each_offset_once(names: str, fewest: int) 
         rows = sorted(
             offset
             for proposal in done.log
-            if proposal.work in done.published
+            if proposal.run_id in done.published
             for offset in range(proposal.start, proposal.end)
         )
         assert sorted([*rows, *skipped(done)]) == list(range(END)), world
-    assert count > fewest
+    assert count > worlds_min
 
 
 def no_load_rules(state: LoaderState, commit: Commit) -> Conflict | None:
@@ -256,7 +258,7 @@ def starts_unknown(state: LoaderState, commit: Commit) -> Conflict | None:
 
 
 @pytest.mark.parametrize(
-    ("careless", "names"),
+    ("incomplete_rules", "names"),
     [
         (no_load_rules, "abc"),
         (no_void_rule, "abc"),
@@ -267,7 +269,7 @@ def starts_unknown(state: LoaderState, commit: Commit) -> Conflict | None:
         (starts_unknown, "abd"),
     ],
 )
-def test_without_any_of_the_rules_an_interleaving_breaks(careless: Rules, names: str) -> None:
+def test_without_any_of_the_rules_an_interleaving_breaks(incomplete_rules: Rules, names: str) -> None:
     with pytest.raises(AssertionError, match=r"is lost|published twice|published and skipped"):
-        for _ in worlds(careless, names):
+        for _ in worlds(incomplete_rules, names):
             pass

@@ -59,12 +59,12 @@ class World(NamedTuple):
 class Leader(NamedTuple):
     version: int
 
-    def lookup_epoch_ends(self, questions: Mapping[TopicPartition, EpochQuery]) -> EpochEndLookup:
-        log, answers = LOGS[self.version], {}
-        for tp, question in questions.items():
-            found = [at for at, epoch in enumerate(log) if epoch <= question.epoch]
-            answers[tp] = EpochEnd(log[found[-1]], found[-1] + 1)
-        return EpochEndLookup(answers)
+    def lookup_epoch_ends(self, queries: Mapping[TopicPartition, EpochQuery]) -> EpochEndLookup:
+        log, ends = LOGS[self.version], {}
+        for tp, query in queries.items():
+            found = [at for at, epoch in enumerate(log) if epoch <= query.epoch]
+            ends[tp] = EpochEnd(log[found[-1]], found[-1] + 1)
+        return EpochEndLookup(ends)
 
 
 def commit_of(read: Read, commit_number: int) -> Commit:
@@ -113,9 +113,9 @@ def step(world: World, number: int, rules: Rules) -> World | None:
     actor, committed = world.actors[number], world.committed
     if actor.step == "plan":
         planned = plan(committed, world.version)
-        following = "read" if planned.has_changes else "end"
+        next_step = "read" if planned.has_changes else "end"
         actor = actor._replace(
-            step=following, commit_number=len(committed), version=world.version, read=Read(planned, ())
+            step=next_step, commit_number=len(committed), version=world.version, read=Read(planned, ())
         )
     elif actor.step == "read":
         assert actor.read is not None
@@ -147,9 +147,9 @@ def step(world: World, number: int, rules: Rules) -> World | None:
 def worlds(rules: Rules) -> Iterator[World]:
     """All worlds that some interleaving of three loads and the elections reaches."""
     first = World(0, (), (Actor(), Actor(), Actor()))
-    seen, waiting = {first}, [first]
-    while waiting:
-        world = waiting.pop()
+    seen, pending = {first}, [first]
+    while pending:
+        world = pending.pop()
         yield world
         after = [step(world, number, rules) for number in range(len(world.actors))]
         if world.version + 1 < len(LOGS):
@@ -157,7 +157,7 @@ def worlds(rules: Rules) -> Iterator[World]:
         for one in after:
             if one is not None and one not in seen:
                 seen.add(one)
-                waiting.append(one)
+                pending.append(one)
 
 
 def one_more_load(world: World) -> World:
@@ -210,8 +210,8 @@ def no_rule_of_offsets(state: LoaderState, commit: Commit) -> Conflict | None:
 
 
 @pytest.mark.simulation
-@pytest.mark.parametrize("careless", [no_rule_of_incarnations, no_rule_of_offsets])
-def test_without_either_rule_an_interleaving_breaks(careless: Rules) -> None:
+@pytest.mark.parametrize("incomplete_rules", [no_rule_of_incarnations, no_rule_of_offsets])
+def test_without_either_rule_an_interleaving_breaks(incomplete_rules: Rules) -> None:
     with pytest.raises(AssertionError, match="is loaded as"):
-        for world in worlds(careless):
+        for world in worlds(incomplete_rules):
             check(world)

@@ -75,7 +75,7 @@ def test_an_unknown_field_is_skipped() -> None:
     assert read_document(content, OlderPair).value == OlderPair((Older("a", 3),))
 
 
-def test_an_unknown_field_that_matters_is_an_error() -> None:
+def test_an_unknown_critical_field_is_an_error() -> None:
     content = write_document(NewerPair((Newer("a", 3), Newer("b", 4, unit="rows"))))
     with pytest.raises(UnknownFields, match=r"\bunit\b"):
         read_document(content, OlderPair)

@@ -115,8 +115,8 @@ class Warehouse:
     def _try_commit(
         self, topics: dict[str, TopicCommit], kind: CommitKind, retired: frozenset[int] = frozenset()
     ) -> Commit:
-        work = f"work-{self.head + 1}"
-        proposal = dataclasses.replace(load(work, topics), kind=kind, retired=retired)
+        run_id = f"work-{self.head + 1}"
+        proposal = dataclasses.replace(load(run_id, topics), kind=kind, retired=retired)
         commit_result = self.log.try_commit(proposal)
         assert commit_result.commit is not None, commit_result.conflict
         self._fold(commit_result.commit)
@@ -179,7 +179,7 @@ steps = st.lists(
         ),
         st.tuples(st.just("retire"), st.integers(0, 3)),
         st.tuples(st.just("other")),
-        st.tuples(st.just("follow"), st.integers(0, 12)),
+        st.tuples(st.just("apply"), st.integers(0, 12)),
         st.tuples(st.just("lose"), st.integers(0, 99)),
         st.tuples(st.just("cut"), st.integers(0, 99), st.integers(0, 400)),
         st.tuples(st.just("put back"), st.integers(0, 99), st.integers(0, 99)),
@@ -196,35 +196,37 @@ class Crash(Exception):
 
 
 class Play:
-    """Executes the steps. `old` are all earlier contents of all documents, which a step may restore."""
+    """Executes the steps. `earlier_files` are all earlier contents of all documents, which a step may restore."""
 
     def __init__(self) -> None:
         self.world = Warehouse()
         self.storage = self.world.storage
         self.files = self.storage.files
-        self.old: list[tuple[str, bytes]] = []
+        self.earlier_files: list[tuple[str, bytes]] = []
         self.world.add_commit(TOPIC, added())
 
-    def take(self, step: Sequence[object]) -> None:
-        word, *values = step
-        getattr(self, "_" + str(word).replace(" ", "_"))(*values)
-        self.old += [item for item in self.files.items() if item[0].startswith("index/") and item not in self.old]
+    def run_step(self, step: Sequence[object]) -> None:
+        name, *values = step
+        getattr(self, "_" + str(name).replace(" ", "_"))(*values)
+        self.earlier_files += [
+            item for item in self.files.items() if item[0].startswith("index/") and item not in self.earlier_files
+        ]
 
     def names(self) -> list[str]:
         return sorted(name for name in self.files if name.startswith("index/"))
 
-    def _add(self, where: list[tuple[FileKind, str]]) -> None:
-        self.world.add_commit(TOPIC, added(*where))
+    def _add(self, time_partitions: list[tuple[FileKind, str]]) -> None:
+        self.world.add_commit(TOPIC, added(*time_partitions))
 
-    def _rewrite(self, where: list[tuple[FileKind, str]], replaced: int, new: int) -> None:
+    def _rewrite(self, time_partitions: list[tuple[FileKind, str]], replaced: int, new: int) -> None:
         live = self.world.live[self.world.head]
         rewrites = tuple(
             TimePartitionRewrite(
                 kind, time_partition, tuple(sorted(live.get((kind, time_partition), ())))[replaced:], 0, 0
             )
-            for kind, time_partition in where
+            for kind, time_partition in time_partitions
         )
-        files = added(*(place for bit, place in enumerate(where) if new & 1 << bit)).files
+        files = added(*(place for bit, place in enumerate(time_partitions) if new & 1 << bit)).files
         self.world.add_commit(
             TOPIC, dataclasses.replace(topic_commit(), files=files, rewrites=rewrites), CommitKind.COMPACT
         )
@@ -236,10 +238,10 @@ class Play:
     def _other(self) -> None:
         self.world.add_commit("payments", added((FileKind.DATA, TIME_PARTITION)))
 
-    def _follow(self, given: int) -> None:
+    def _apply(self, count: int) -> None:
         """Applies the last commits, as with a cursor of any age."""
         state = self.world.log.read_state()
-        since = max(0, state.commit_number - given)
+        since = max(0, state.commit_number - count)
         commits = commits_of(self.world.log, TOPIC, state, since)
         step = step_of(state, TOPIC, commits, since=since)
         IndexApplier(FileIndex(self.world.log)).apply(step)
@@ -252,8 +254,8 @@ class Play:
         for name in self.names()[number : number + 1]:
             self.files[name] = self.files[name][:length]
 
-    def _put_back(self, number: int, which: int) -> None:
-        for name, content in self.old[which % max(1, len(self.old)) :][:1]:
+    def _put_back(self, number: int, version: int) -> None:
+        for name, content in self.earlier_files[version % max(1, len(self.earlier_files)) :][:1]:
             self.files[name] = content
 
     def _swap(self, one: int, other: int) -> None:
@@ -275,7 +277,7 @@ class Play:
 
         storage.replace = dying  # type: ignore[method-assign]
         try:
-            self._follow(3)
+            self._apply(3)
         except Crash:
             pass
         finally:
@@ -291,10 +293,10 @@ class Play:
 def test_index_equals_a_plain_fold_for_any_state_of_its_documents(script: list[tuple[object, ...]]) -> None:
     play = Play()
     for step in script:
-        play.take(step)
-    play.take(("check",))
-    play.take(("follow", 0))
-    play.take(("check",))
+        play.run_step(step)
+    play.run_step(("check",))
+    play.run_step(("apply", 0))
+    play.run_step(("check",))
 
 
 @pytest.fixture
@@ -308,21 +310,21 @@ def world() -> Warehouse:
     return world
 
 
-def commits_read(world: Warehouse, ask: Callable[[FileIndex], object]) -> set[int]:
+def commits_read(world: Warehouse, query: Callable[[FileIndex], object]) -> set[int]:
     """The commits that were parsed for the result."""
     log = CommitLog(world.storage)
     log.read_state()
     read: list[int] = []
     document = log.document
     log.document = lambda commit_number: read.append(commit_number) or document(commit_number)  # type: ignore[method-assign,assign,func-returns-value]
-    ask(FileIndex(log))
+    query(FileIndex(log))
     return set(read)
 
 
 def test_files_of_a_day_are_read_from_one_document(world: Warehouse) -> None:
     storage = world.storage
 
-    def ask(index: FileIndex) -> None:
+    def query(index: FileIndex) -> None:
         storage.reads.clear()
         for _ in range(2):
             assert len(index.live(TOPIC, FileKind.DATA, TIME_PARTITIONS[0])) == 2
@@ -330,7 +332,7 @@ def test_files_of_a_day_are_read_from_one_document(world: Warehouse) -> None:
         documents = [name for name in storage.reads if name.startswith("index/")]
         assert documents == [DAYS, DAY]
 
-    assert commits_read(world, ask) == set()
+    assert commits_read(world, query) == set()
 
 
 def test_outdated_documents_are_completed_from_later_commits(world: Warehouse) -> None:
@@ -375,7 +377,7 @@ def test_an_index_of_another_log_is_detected(world: Warehouse) -> None:
 
 def test_a_topic_loaded_again_after_its_removal_has_only_its_new_files(world: Warehouse) -> None:
     """The topic has a new chain of commits, so index documents of the old chain are ignored."""
-    again = world.log.read_state().topics[TOPIC]
+    topic_state = world.log.read_state().topics[TOPIC]
     commit = world.add_commit(TOPIC, added((FileKind.DATA, TIME_PARTITIONS[1])))
     content = world.log.commit(commit.commit_number).topics[TOPIC]
     changed = dataclasses.replace(commit, topics={TOPIC: dataclasses.replace(content, previous_commit_number=0)})
@@ -384,7 +386,7 @@ def test_a_topic_loaded_again_after_its_removal_has_only_its_new_files(world: Wa
         [dataclasses.replace(CommitLog.document(log, commit.commit_number), value=changed)]
     )
     index = FileIndex(log)
-    assert again.commit_number == 3
+    assert topic_state.commit_number == 3
     assert index.days(TOPIC, FileKind.DATA) == ("dt=2026-01-01",)
     assert index.live(TOPIC, FileKind.DATA, TIME_PARTITIONS[0]) == ()
     assert len(index.live(TOPIC, FileKind.DATA, TIME_PARTITIONS[1])) == 1

@@ -18,10 +18,10 @@ from support.loader.loader_samples import POLICY
 T0 = 1_357_002_000_000  # 2013-01-01T01:00Z
 
 
-def reconciled(records: int, quarantined: int, *odd: ImplausibleTimeCount) -> ReconciledTopic:
+def reconciled(records: int, quarantined: int, *times: ImplausibleTimeCount) -> ReconciledTopic:
     counts = RangeCounts(records=records, quarantined=quarantined)
     ranges = (CommittedRange(0, 0, 0, records + quarantined, 0, counts, (), 10),)
-    return ReconciledTopic(ranges=ranges, implausible_times=odd, problems=("before",))
+    return ReconciledTopic(ranges=ranges, implausible_times=times, problems=("before",))
 
 
 def findings_of(one: ReconciledTopic) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -62,12 +62,12 @@ def test_many_messages_decoded_in_python_are_a_note() -> None:
 
 
 def test_implausible_times_of_few_are_a_note_and_of_many_a_problem() -> None:
-    odd = ImplausibleTimeCount(ImplausibleTimeKind.OUT_OF_RANGE, "header.time", "millis", 1, T0 * 1_000_000)
-    problems, (note,) = findings_of(reconciled(10, 0, odd))
+    times = ImplausibleTimeCount(ImplausibleTimeKind.OUT_OF_RANGE, "header.time", "millis", 1, T0 * 1_000_000)
+    problems, (note,) = findings_of(reconciled(10, 0, times))
     assert problems == ()
     assert re.match(rf"t: 1 of 10 .*\bheader\.time \(.*\b{T0 * 1_000_000}\b.*\b2013-01-01 01:00Z\b", note)
     assert "timestamp-nanos" in note
-    (problem,), notes = findings_of(reconciled(9, 0, odd))
+    (problem,), notes = findings_of(reconciled(9, 0, times))
     assert notes == ()
     assert problem == note.replace("t: 1 of 10 ", "1 of 9 ")
 
@@ -85,20 +85,20 @@ IMPLAUSIBLE_TIMES = (
 
 def test_problem_of_implausible_times_has_the_field_an_example_and_a_remedy() -> None:
     problems = []
-    for odd in IMPLAUSIBLE_TIMES:
-        ((problem,), notes) = findings_of(reconciled(5, 0, odd))
+    for times in IMPLAUSIBLE_TIMES:
+        ((problem,), notes) = findings_of(reconciled(5, 0, times))
         assert notes == ()
         assert problem.startswith("5 of 5 messages ")
-        problems.append((odd, problem))
+        problems.append((times, problem))
     lines = case_lines(problems)
     assert lines == golden("loader/implausible_times.txt", lines)
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_skipped_batches_are_one_problem(is_kept: bool) -> None:
-    passed = SkippedOffsets(40, 60, "broker b:1 reports it", is_kept)
+    skipped = SkippedOffsets(40, 60, "broker b:1 reports it", is_kept)
     (committed,) = reconciled(10, 0).ranges
-    one = ReconciledTopic(ranges=(dataclasses.replace(committed, skipped=(passed,)),), problems=("before",))
+    one = ReconciledTopic(ranges=(dataclasses.replace(committed, skipped=(skipped,)),), problems=("before",))
     ((problem,), notes) = findings_of(one)
     assert notes == ()
     assert re.match(r"partition 0: .*\bcorrupt_batches\b.*\b20 offsets .*\b40\b.*: broker b:1 reports it$", problem)

@@ -48,7 +48,7 @@ ONLY_A_LOADS = "clicks"
 class ChunkResult(NamedTuple):
     """The result of one chunk: the commit number, None if all of it was refused, and the topics that were left out."""
 
-    work: str
+    run_id: str
     topics: frozenset[str]
     commit_number: int | None
     refused: frozenset[str]
@@ -66,10 +66,10 @@ def commits_plan(name: str, ask: Ask, prefix: Prefix) -> tuple[ChunkResult, ...]
     proposal = commit_to_try(name, log.state)
     ask("stage", name, tuple(file.path for file in staged_files(proposal)))
     results: list[ChunkResult] = []
-    plain = log.try_commit
+    real_try_commit = log.try_commit
 
     def recording(chunk: Commit) -> CommitResult:
-        found = plain(chunk)
+        found = real_try_commit(chunk)
         commit_number = found.commit.commit_number if found.commit else None
         is_voided = found.conflict is not None and found.conflict.rule is ConflictRule.RUN_VOIDED
         results.append(
@@ -159,7 +159,7 @@ def small_archives(monkeypatch: pytest.MonkeyPatch) -> None:
 class CommitContent(NamedTuple):
     """The run of a commit, its offsets by topic, and its files."""
 
-    work: str
+    run_id: str
     offsets: tuple[tuple[str, int], ...]
     files: frozenset[tuple[str, str]]
 
@@ -182,9 +182,9 @@ class WorldChecker:
         self._engine = engine
         self._seen: set[object] = set()
 
-    def _is_new(self, *what: object) -> bool:
+    def _is_new(self, *key: object) -> bool:
         known = len(self._seen)
-        self._seen.add(what)
+        self._seen.add(key)
         return len(self._seen) > known
 
     def check(self, before: LogModel, after: LogModel, moments: tuple[Moment, ...]) -> None:
@@ -208,7 +208,7 @@ class WorldChecker:
             return
         assert isinstance(moment.left, tuple)
         for result in moment.left:
-            at = [at for at, content in enumerate(committed, start=1) if content_of(content).work == result.work]
+            at = [at for at, content in enumerate(committed, start=1) if content_of(content).run_id == result.run_id]
             assert at == [result.commit_number] * (result.commit_number is not None), (
                 "try_commit returned a wrong result"
             )

@@ -21,17 +21,19 @@ def big(files: int, partitions: int, windows: int, *, new: bool = False) -> Topi
     """A commit of one topic with numbers and names as long as real ones."""
     first = 10**12
     ranges = [committed_range(partition, first, first, first + 10**6) for partition in range(partitions)]
-    pieces = tuple(committed_file("x", partition, first, first + 10**6).ranges[0] for partition in range(partitions))
-    named = [
+    file_ranges = tuple(
+        committed_file("x", partition, first, first + 10**6).ranges[0] for partition in range(partitions)
+    )
+    committed_files = [
         dataclasses.replace(
             committed_file(f"{number}-12.avro", 0, first, first + 10**6),
             staged=f"task-00012-0123456789abcdef/{number:06d}.avro",
-            ranges=pieces,
+            ranges=file_ranges,
             checksum="ab" * 32,
         )
         for number in range(files)
     ]
-    found = topic_commit(*ranges, files=named, new=new)
+    found = topic_commit(*ranges, files=committed_files, new=new)
     counts = tuple(WindowCount(1_767_225_600_000 + n * 600_000, 10**6, 10**9, 2**64 - 1) for n in range(windows))
     return dataclasses.replace(found, audit=tuple(dataclasses.replace(one, windows=counts) for one in found.audit))
 
@@ -57,33 +59,33 @@ def proposal(number: int) -> Commit:
 
 
 def test_a_commit_within_the_limit_is_not_split() -> None:
-    whole = proposal(3)
-    assert split_commit(whole, lambda: "unused run id") == [whole]
-    nothing = load("first", {})
-    assert split_commit(nothing, lambda: "unused run id") == [nothing]
+    unsplit = proposal(3)
+    assert split_commit(unsplit, lambda: "unused run id") == [unsplit]
+    empty = load("first", {})
+    assert split_commit(empty, lambda: "unused run id") == [empty]
 
 
 @pytest.mark.parametrize(("topics_per_chunk", "sizes"), [(1, [1, 1, 1, 1, 1]), (2, [2, 2, 1]), (5, [5]), (9, [5])])
 def test_chunks_are_as_few_as_the_bound_allows(
     topics_per_chunk: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = proposal(5)
-    one = estimated_bytes(whole.topics["t0"])
+    unsplit = proposal(5)
+    one = estimated_bytes(unsplit.topics["t0"])
     monkeypatch.setattr(prepare, "COMMIT_BYTES_MAX", topics_per_chunk * one)
     numbers = ids()
-    found = split_commit(whole, lambda: f"w{next(numbers)}")
+    found = split_commit(unsplit, lambda: f"w{next(numbers)}")
     assert [len(chunk.topics) for chunk in found] == sizes
-    assert [topic for chunk in found for topic in chunk.topics] == list(whole.topics)
+    assert [topic for chunk in found for topic in chunk.topics] == list(unsplit.topics)
     assert [chunk.run_id for chunk in found] == ["first", *(f"w{n}" for n in range(1, len(sizes)))]
     assert [chunk.published for chunk in found] == [{"done"}, *[frozenset()] * (len(sizes) - 1)]
-    assert {chunk.committed_at_ms for chunk in found} == {whole.committed_at_ms}
+    assert {chunk.committed_at_ms for chunk in found} == {unsplit.committed_at_ms}
 
 
 def test_a_topic_above_the_limit_is_a_separate_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prepare, "COMMIT_BYTES_MAX", 10_000)
     small = topic_commit(committed_range(0, 0, 0, 5))
-    whole = load("w", {"a": small, "b": big(100, 3, 10), "c": small})
-    assert [list(chunk.topics) for chunk in split_commit(whole, lambda: "x")] == [["a"], ["b"], ["c"]]
+    unsplit = load("w", {"a": small, "b": big(100, 3, 10), "c": small})
+    assert [list(chunk.topics) for chunk in split_commit(unsplit, lambda: "x")] == [["a"], ["b"], ["c"]]
 
 
 def test_staged_files_lists_the_files_of_a_chunk() -> None:

@@ -104,14 +104,14 @@ def test_complete_results_are_committed_completely() -> None:
     assert reconciled.ranges[0].leader_epoch == 4
 
 
-def counted_in(partition: int, end: int, starts: Mapping[int, int], *odd: ImplausibleTimeCount) -> RangeResult:
+def counted_in(partition: int, end: int, starts: Mapping[int, int], *times: ImplausibleTimeCount) -> RangeResult:
     rows = tuple(
         AuditCount(tier, "t", partition, start_ms, count, count, count, outcome)
         for tier, outcome in (("broker", ""), ("loader", "written"))
         for start_ms, count in starts.items()
     )
     return dataclasses.replace(
-        done(partition, 0, end), audit=rows, implausible_times=odd, time_sources={"at": end, "record": 99}
+        done(partition, 0, end), audit=rows, implausible_times=times, time_sources={"at": end, "record": 99}
     )
 
 
@@ -282,14 +282,14 @@ def test_data_loss_is_declared_even_without_offsets_to_read() -> None:
 
 def test_epochs_of_all_pieces_of_a_diverged_log_are_committed_in_order() -> None:
     ranges = (PlannedRange(0, 50, 20, 40, 7, 0, 20, 3),)
-    pieces = [
+    range_results = [
         dataclasses.replace(done(0, 30, 40), epochs=ReadEpochs(((6, 31), (7, 35)), 40)),
         dataclasses.replace(done(0, 20, 30), epochs=ReadEpochs(((5, 20),), 30)),
     ]
     units = [unit(0, offsets(0, 30, 40)), unit(1, offsets(0, 20, 30))]
     results = [
-        result(0, pieces[:1], [staged("a", (0, 30, 40))]),
-        result(1, pieces[1:], [staged("b", (0, 20, 30))]),
+        result(0, range_results[:1], [staged("a", (0, 30, 40))]),
+        result(1, range_results[1:], [staged("b", (0, 20, 30))]),
     ]
     (committed,) = reconcile({"t": TopicRanges("id", False, ranges, ())}, units, results)["t"].ranges
     assert committed.epochs == ReadEpochs(((5, 20), (6, 30), (7, 35)), 40)
@@ -319,8 +319,8 @@ def test_a_quarantined_corrupt_batch_is_one_row_for_all_its_offsets() -> None:
     assert (ends(skipped_batch), skipped_batch.problems) == ({0: 10}, ())
     assert skipped_batch.ranges[0].skipped == (SkippedOffsets(4, 8, "the checksum is wrong", True),)
     for is_kept, files in ((True, [data]), (False, [data, row])):
-        wrong = reconcile(planned({0: 10}), units, [result(0, [corrupt(4, 8, is_kept=is_kept)], files)])["t"]
-        assert wrong.ranges == () and " quarantine " in wrong.problems[0]
+        mismatched = reconcile(planned({0: 10}), units, [result(0, [corrupt(4, 8, is_kept=is_kept)], files)])["t"]
+        assert mismatched.ranges == () and " quarantine " in mismatched.problems[0]
     skipped = reconcile(planned({0: 10}), units, [result(0, [corrupt(4, 8, is_kept=False)], [data])])["t"]
     assert skipped.counts == RangeCounts(records=6, corrupt=4)
 

@@ -206,10 +206,10 @@ def test_equal_values_are_equal_bytes() -> None:
 
 
 MORE = load("w2", {"orders": topic_commit(committed_range(0, 15, 15, 18), files=[committed_file("0-0", 0, 15, 18)])})
-WHOLE = dataclasses.replace(committed_file("0-0", 0, 10, 18), records=8)
+MERGED_FILE = dataclasses.replace(committed_file("0-0", 0, 10, 18), records=8)
 MERGED = compact(
     "20260101T050000Z-0123456789abcdef",
-    {"orders": rewrite("0-1-w1-3-0", "0-2-w2-0-0", records=8, bytes=2_000, files=[WHOLE])},
+    {"orders": rewrite("0-1-w1-3-0", "0-2-w2-0-0", records=8, bytes=2_000, files=[MERGED_FILE])},
 )
 
 
@@ -262,11 +262,11 @@ def test_a_start_offset_and_a_load_conflict_in_either_order() -> None:
     assert re.search(r"\borders-0\b.*\b15$", str(conflict))
     late = find_conflict(state_of(chosen), FIRST)  # it planned from where the log begins
     assert late is not None and late.rule is ConflictRule.OFFSETS_COMMITTED
-    knowing = load("w1", {"orders": topic_commit(committed_range(0, 5, 5, 9), new=True)})
-    assert find_conflict(state_of(chosen), knowing) is None
-    elsewhere = load("w1", {"orders": topic_commit(committed_range(1, None, 0, 9), new=True)})
-    assert find_conflict(state_of(chosen), elsewhere) is None
-    assert find_conflict(state_of(chosen, elsewhere), starting(StartOffset("orders", 0, 7))) is None
+    from_start_offset = load("w1", {"orders": topic_commit(committed_range(0, 5, 5, 9), new=True)})
+    assert find_conflict(state_of(chosen), from_start_offset) is None
+    of_other_partition = load("w1", {"orders": topic_commit(committed_range(1, None, 0, 9), new=True)})
+    assert find_conflict(state_of(chosen), of_other_partition) is None
+    assert find_conflict(state_of(chosen, of_other_partition), starting(StartOffset("orders", 0, 7))) is None
 
 
 def test_a_start_offset_does_not_conflict_with_a_recreated_topic() -> None:

@@ -19,12 +19,12 @@ from support.loader.loader_samples import clean, load
 
 PLAN_COMMITS = 4
 
-WORKS = st.integers(0, 3)
+RUNS = st.integers(0, 3)
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("plan"), WORKS),
-        st.tuples(st.just("void"), WORKS),
-        st.tuples(st.just("try_commit"), WORKS),
+        st.tuples(st.just("plan"), RUNS),
+        st.tuples(st.just("void"), RUNS),
+        st.tuples(st.just("try_commit"), RUNS),
         st.tuples(st.just("others"), st.integers(1, 2 * PLAN_COMMITS)),
     ),
     max_size=25,

@@ -34,10 +34,10 @@ class Cluster:
         )
 
     def lookup_offsets(
-        self, topic_partitions: Iterable[TopicPartition], which: str, read_committed: bool = True
+        self, topic_partitions: Iterable[TopicPartition], position: str, read_committed: bool = True
     ) -> OffsetLookup:
-        self.requested.append((which, read_committed, sorted(tp.partition for tp in topic_partitions)))
-        offset = 30 if which == "earliest" else 20 if read_committed else 50
+        self.requested.append((position, read_committed, sorted(tp.partition for tp in topic_partitions)))
+        offset = 30 if position == "earliest" else 20 if read_committed else 50
         return OffsetLookup(
             {TopicPartition("orders", 0): offset}, {TopicPartition("orders", 1): "leader not available"}
         )

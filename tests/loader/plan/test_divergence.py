@@ -16,7 +16,7 @@ from headrace.loader.epochs import NO_EPOCHS, ReadEpochs
 from headrace.loader.plan.divergence import SuspectPartition, is_suspect, shared_ends
 
 TP = TopicPartition("orders", 3)
-NOT_KNOWN = EpochEnd(-1, -1)
+UNKNOWN_EPOCH = EpochEnd(-1, -1)
 
 
 def known(epochs: ReadEpochs, next_offset: int, leader_epoch: int) -> PartitionState:
@@ -38,7 +38,7 @@ class Leader:
 
     def epoch_end(self, epoch: int) -> EpochEnd:
         if epoch > self.starts[-1][0]:
-            return NOT_KNOWN
+            return UNKNOWN_EPOCH
         ends = [*(first for _, first in self.starts[1:]), self.end]
         found = [(one, end) for (one, _), end in zip(self.starts, ends, strict=True) if one <= epoch]
         return EpochEnd(*found[-1]) if found else EpochEnd(epoch, self.starts[0][1])
@@ -64,7 +64,7 @@ def log_at_two_times(draw: st.DrawFn) -> tuple[list[int], int, list[int], int]:
     """A log and leader epoch when it was read, and those of a later time, after any elections among three replicas,
     clean and unclean. A message is named by its epoch and offset: one leader writes each epoch, in order."""
     replicas: list[list[int]] = [[], [], []]
-    epoch, seen = 0, None
+    epoch, read = 0, None
     elections = draw(st.integers(1, 5))
     reading = draw(st.integers(0, elections - 1))
     for election in range(elections + 1):
@@ -75,9 +75,9 @@ def log_at_two_times(draw: st.DrawFn) -> tuple[list[int], int, list[int], int]:
             if other != leader and draw(st.booleans()):
                 replicas[other] = replicas[leader][: draw(st.integers(0, len(replicas[leader])))]
         if election == reading:
-            seen = (list(replicas[leader]), epoch)
-    assert seen is not None
-    return (*seen, replicas[leader], epoch)
+            read = (list(replicas[leader]), epoch)
+    assert read is not None
+    return (*read, replicas[leader], epoch)
 
 
 @given(log_at_two_times(), st.data())
@@ -100,11 +100,11 @@ def test_divergence_of_a_compacted_log_skips_no_message(
     logs: tuple[list[int], int, list[int], int], data: st.DataObject
 ) -> None:
     before, epoch_before, now, epoch_now = logs
-    left = data.draw(st.sets(st.sampled_from(range(len(before))), min_size=1) if before else st.just({0}))
+    remaining = data.draw(st.sets(st.sampled_from(range(len(before))), min_size=1) if before else st.just({0}))
     if not before:
         return
     found, position = NO_EPOCHS, 0
-    for offset in sorted(left):
+    for offset in sorted(remaining):
         found = found.followed_by(ReadEpochs(((before[offset], position),), offset + 1))
         position = offset + 1
     state = known(found, len(before), epoch_before)
@@ -114,7 +114,7 @@ def test_divergence_of_a_compacted_log_skips_no_message(
     true_end = min(len(before), len(now)) if common is None else common
     shared_end = shared(Leader(now, epoch_now), state)
     assert shared_end <= true_end
-    assert not [offset for offset in left if shared_end <= offset < true_end], "an unchanged offset is read again"
+    assert not [offset for offset in remaining if shared_end <= offset < true_end], "an unchanged offset is read again"
 
 
 def test_a_truncated_and_regrown_log_diverges_at_the_truncation() -> None:
@@ -160,11 +160,13 @@ def test_without_read_epochs_the_leader_epoch_is_used() -> None:
 
 def test_a_topic_without_id_is_recreated_if_its_leader_epochs_restarted() -> None:
     state = known(read_of([0] * 10 + [1] * 5, 15), 15, 1)
-    again, there = Leader([0] * 30, 0), SuspectPartition(state, 0)
-    assert shared_ends(again, {TP: there}).offsets == {TP: 10}, "with a topic id it is a broker restored from a backup"
-    assert shared_ends(again, {TP: replace(there, has_topic_id=False)}).offsets == {TP: 0}
-    assert shared_ends(again, {TP: SuspectPartition(state, 1, has_topic_id=False)}).offsets == {TP: 10}
-    assert shared_ends(again, {TP: SuspectPartition(state, -1, has_topic_id=False)}).offsets == {TP: 10}
+    leader, suspect = Leader([0] * 30, 0), SuspectPartition(state, 0)
+    assert shared_ends(leader, {TP: suspect}).offsets == {TP: 10}, (
+        "with a topic id it is a broker restored from a backup"
+    )
+    assert shared_ends(leader, {TP: replace(suspect, has_topic_id=False)}).offsets == {TP: 0}
+    assert shared_ends(leader, {TP: SuspectPartition(state, 1, has_topic_id=False)}).offsets == {TP: 10}
+    assert shared_ends(leader, {TP: SuspectPartition(state, -1, has_topic_id=False)}).offsets == {TP: 10}
 
 
 def test_a_tail_that_compaction_emptied_is_no_divergence() -> None:

@@ -67,7 +67,7 @@ def test_a_known_partition_continues_at_its_next_offset() -> None:
     assert planned.bytes_estimate == 20
 
 
-def test_a_plan_without_new_offsets_has_no_news() -> None:
+def test_a_plan_without_new_offsets_has_no_changes() -> None:
     (planned,) = ranges_of(found_topic(0, 100), known_topic(100)).ranges
     assert not planned.has_changes
     assert offset_ranges("orders", ranges_of(found_topic(0, 100), known_topic(100))) == []
@@ -128,7 +128,7 @@ def test_an_open_transaction_after_the_divergence_is_waited_for() -> None:
     assert planned.has_changes
 
 
-def test_a_divergence_below_the_log_start_is_news_without_new_offsets() -> None:
+def test_a_divergence_below_the_log_start_is_a_change_without_new_offsets() -> None:
     (planned,) = ranges_of(diverged(100, 100, 80), known_topic(100), "skip").ranges
     assert (planned.previous, planned.start, planned.end, planned.diverged_at) == (100, 100, 100, 80)
     assert planned.has_changes
@@ -143,7 +143,7 @@ def test_compacted_offsets_that_may_have_changed_are_read_again_silently() -> No
 
 
 @pytest.mark.parametrize(
-    ("end", "held_back", "is_told"),
+    ("end", "held_back", "has_note"),
     [
         (100, 0, False),
         (100, 1, True),  # all offsets since the last run are held back by the transaction
@@ -151,11 +151,11 @@ def test_compacted_offsets_that_may_have_changed_are_read_again_silently() -> No
         (120, HELD_BACK_MAX + 1, True),
     ],
 )
-def test_note_of_an_open_transaction_has_offsets_and_command(end: int, held_back: int, is_told: bool) -> None:
+def test_note_of_an_open_transaction_has_offsets_and_command(end: int, held_back: int, has_note: bool) -> None:
     ranges = ranges_of(found_topic(0, end, held_back=held_back), known_topic(100))
     assert ranges.problems == ()
     assert (ranges.ranges[0].start, ranges.ranges[0].end) == (100, end)
-    assert len(ranges.notes) == is_told
+    assert len(ranges.notes) == has_note
     for note in ranges.notes:
         assert re.match(rf"partition 0: .*\b{held_back}\b.*\b{end}\b.*\b{end + held_back}\b", note)
         assert note.endswith(" kafka-transactions.sh find-hanging --topic orders --partition 0")
@@ -170,9 +170,9 @@ def test_a_recreated_topic_is_held_back_or_restarted() -> None:
     held = ranges_of(found_topic(0, 5, "id-2"), known_topic(100))
     assert re.search(r"\bid-2\b.*\bid-1\b", held.problems[0])
     assert held.ranges == ()
-    again = ranges_of(found_topic(0, 5, "id-2"), known_topic(100), "skip")
-    assert again.starts_again
-    assert (again.ranges[0].previous, again.ranges[0].start, again.ranges[0].end) == (None, 0, 5)
+    restarted = ranges_of(found_topic(0, 5, "id-2"), known_topic(100), "skip")
+    assert restarted.starts_again
+    assert (restarted.ranges[0].previous, restarted.ranges[0].start, restarted.ranges[0].end) == (None, 0, 5)
 
 
 def test_a_topic_is_not_recreated_by_a_broker_without_topic_ids() -> None:
@@ -250,8 +250,8 @@ def test_units_cover_each_offset_once_and_are_balanced(ranges: list[OffsetRange]
         mean = sum(loads) / used
         greedy = (mean + heaviest_piece) / 0.95 + 1  # the bound of any greedy schedule
         # A topic stays in one task as long as no task is heavier than this, even if a better balance is possible.
-        kept_together = IMBALANCE_MAX * max(mean, heaviest_piece)
-        assert max(loads) <= max(greedy, kept_together)
+        limit_of_one_topic = IMBALANCE_MAX * max(mean, heaviest_piece)
+        assert max(loads) <= max(greedy, limit_of_one_topic)
 
 
 @given(RANGES, st.integers(1, 16))
@@ -292,11 +292,11 @@ def test_only_heavy_topics_are_spread() -> None:
         for number in range(4)
     ]
     packing = pack(ranges, tasks=2, file_bytes_target=256 * MB)
-    where = {
+    task_counts = {
         topic: sum(any(piece.topic_partition.topic == topic for piece in unit) for unit in packing.tasks)
         for topic in sizes
     }
-    assert where == {"heavy": 2, "small": 1, "tiny": 1}
+    assert task_counts == {"heavy": 2, "small": 1, "tiny": 1}
     assert packing.imbalance < 1.2
 
 

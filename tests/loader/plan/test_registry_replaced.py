@@ -19,7 +19,7 @@ from headrace.loader.run import plan_load, run_load
 from headrace.registry.errors import AccessDenied, RegistryUnavailable
 from support.loader.loader_fakes import ORDER_V1, ORDER_V2, FakeRegistry, World
 
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 CLICK = '{"type":"record","name":"Click","fields":[{"name":"page","type":"string"}]}'
 
 
@@ -37,7 +37,7 @@ def load(world: World) -> RunReport:
     return run_load(world.ports(), world.settings)
 
 
-def rebuilt(world: World, name: str, **subjects: tuple[int, str]) -> None:
+def rebuild_registry(world: World, name: str, **subjects: tuple[int, str]) -> None:
     """Replaces the registry by another one."""
     world.registry.name = name
     world.registry.subjects, world.registry.texts = {}, {}
@@ -45,7 +45,7 @@ def rebuilt(world: World, name: str, **subjects: tuple[int, str]) -> None:
         world.registry.register(f"{topic}-value", schema_id, text)
 
 
-def more(world: World, topic: str, schema_id: int) -> None:
+def produce_more(world: World, topic: str, schema_id: int) -> None:
     world.cluster.topics[topic].logs[0] += [schema_id] * 2
 
 
@@ -61,9 +61,9 @@ def test_a_topic_whose_id_now_has_another_schema_stops(world: World, name: str) 
     copy."""
     world.registry.name = name and "registry-1"
     load(world)
-    rebuilt(world, name, clicks=(1, CLICK), orders=(2, ORDER_V1))
-    more(world, "orders", 1)  # the id may be of the old or of the new registry
-    more(world, "clicks", 2)
+    rebuild_registry(world, name, clicks=(1, CLICK), orders=(2, ORDER_V1))
+    produce_more(world, "orders", 1)  # the id may be of the old or of the new registry
+    produce_more(world, "clicks", 2)
     report = load(world)
     assert report.commit_number == 0
     for topic, schema_id in (("orders", 1), ("clicks", 2)):
@@ -79,8 +79,8 @@ def test_other_topics_continue_and_the_original_registry_ends_the_problem(world:
     load(world)
     before = dict(world.registry.texts)
     world.registry.texts[1] = CLICK
-    more(world, "orders", 1)
-    more(world, "clicks", 2)
+    produce_more(world, "orders", 1)
+    produce_more(world, "clicks", 2)
     report = load(world)
     assert (set(report.problems), [one.topic for one in report.loaded]) == ({"orders"}, ["clicks"])
     world.registry.texts.update(before)
@@ -88,9 +88,9 @@ def test_other_topics_continue_and_the_original_registry_ends_the_problem(world:
     assert world.rows("orders") == world.produced("orders")
 
 
-def test_a_topic_without_news_is_compared_after_a_registry_change(world: World) -> None:
+def test_a_topic_without_new_messages_is_compared_after_a_registry_change(world: World) -> None:
     load(world)
-    rebuilt(world, "registry-2", orders=(1, ORDER_V1), clicks=(2, ORDER_V2))
+    rebuild_registry(world, "registry-2", orders=(1, ORDER_V1), clicks=(2, ORDER_V2))
     assert set(load(world).problems) == {"clicks"}
 
 
@@ -100,24 +100,24 @@ def test_a_registry_that_moved_with_its_ids_is_compared_once(world: World) -> No
     world.registry.name = "registry-2"
     assert requests_of(world) == idle + 2, "one request per id"
     assert requests_of(world) == idle
-    more(world, "orders", 1)
-    more(world, "clicks", 2)
+    produce_more(world, "orders", 1)
+    produce_more(world, "clicks", 2)
     assert requests_of(world) == idle + 2, "the newest id of each topic with news"
     assert world.rows("orders") == world.produced("orders")
 
 
 def test_a_changed_schema_outside_the_subject_stops_the_topic(world: World) -> None:
     world.registry.register("", 7, ORDER_V1)
-    more(world, "orders", 7)
+    produce_more(world, "orders", 7)
     load(world)
     load(world)
     assert world.rows("orders") == world.produced("orders")
     world.registry.texts[7] = CLICK
-    more(world, "orders", 1)
+    produce_more(world, "orders", 1)
     assert set(load(world).problems) == {"orders"}
 
 
-def with_ids(world: World, *schema_ids: int) -> None:
+def load_ids(world: World, *schema_ids: int) -> None:
     """Loads messages with further schema ids into the topic `orders`."""
     for schema_id in schema_ids:
         world.registry.register("", schema_id, ORDER_V1)
@@ -129,22 +129,22 @@ def with_ids(world: World, *schema_ids: int) -> None:
 
 def test_all_ids_are_compared_after_the_first_mismatch(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Normally each run compares only some of many ids. After one mismatch, other ids may have been reused too."""
-    with_ids(world, *range(10, 20))
+    load_ids(world, *range(10, 20))
     monkeypatch.setattr(schemas, "_sampled_ids", lambda ids, run_hash: {ids[-1]})
     world.registry.texts[15] = CLICK
-    more(world, "orders", 1)
+    produce_more(world, "orders", 1)
     assert load(world).problems == {}
     world.registry.texts[2] = ORDER_V2
-    more(world, "orders", 1)
-    more(world, "clicks", 2)
+    produce_more(world, "orders", 1)
+    produce_more(world, "clicks", 2)
     assert set(load(world).problems) == {"orders", "clicks"}
 
 
 def test_older_ids_are_compared_in_later_runs(world: World) -> None:
-    with_ids(world, *range(10, 14))
+    load_ids(world, *range(10, 14))
     world.registry.texts[11] = CLICK
     for _ in range(100):
-        more(world, "orders", 1)
+        produce_more(world, "orders", 1)
         if load(world).problems:
             return
     raise AssertionError("the id was never compared")
@@ -171,7 +171,7 @@ def test_a_reused_id_in_messages_stops_its_range(world: World) -> None:
 def test_an_outage_is_not_taken_for_another_registry(world: World) -> None:
     load(world)
     world.registry.is_down = True
-    more(world, "orders", 1)
+    produce_more(world, "orders", 1)
     report = load(world)
     assert report.problems == {}
     assert report.registry_outage
@@ -192,7 +192,7 @@ def test_newest_ids_are_compared_without_permission_to_read_the_identity(
         raise failure
 
     monkeypatch.setattr(world.registry, "identity", fail)
-    more(world, "orders", 1)
+    produce_more(world, "orders", 1)
     report = load(world)
     assert report.problems == {}
     assert world.rows("orders") == world.produced("orders")
@@ -203,7 +203,7 @@ def test_a_permanently_deleted_schema_is_read_from_the_cache(world: World) -> No
     load(world)
     del world.registry.texts[1]
     world.registry.name = "registry-2"
-    more(world, "orders", 1)
+    produce_more(world, "orders", 1)
     assert load(world).problems == {}
     assert world.rows("orders") == world.produced("orders")
 
@@ -220,7 +220,7 @@ def test_a_cached_schema_in_another_spelling_is_equal(world: World) -> None:
 def test_error_of_a_damaged_cached_schema_has_its_file(world: World) -> None:
     load(world)
     (world.warehouse / "_headrace" / "schemas" / "1.avsc").write_text('{"type":')
-    more(world, "orders", 1)
+    produce_more(world, "orders", 1)
     assert "1.avsc" in load(world).problems["orders"][0]
 
 
@@ -253,17 +253,17 @@ class SlowRegistry(FakeRegistry):
         super().__init__()
         self.lock = threading.Lock()
         self.reached = threading.Event()
-        self.waiting = self.most = 0
+        self.concurrent = self.concurrent_max = 0
 
     def _count_request(self) -> None:
         with self.lock:
-            self.waiting += 1
-            self.most = max(self.most, self.waiting)
-            if self.waiting == registry_requests.CONCURRENT_REQUESTS_MAX:
+            self.concurrent += 1
+            self.concurrent_max = max(self.concurrent_max, self.concurrent)
+            if self.concurrent == registry_requests.CONCURRENT_REQUESTS_MAX:
                 self.reached.set()
-        self.reached.wait(PATIENCE_S)
+        self.reached.wait(TIMEOUT_S)
         with self.lock:
-            self.waiting -= 1
+            self.concurrent -= 1
             super()._count_request()
 
 
@@ -279,12 +279,12 @@ def slow_world(tmp_path: Path, topics: int) -> tuple[World, SlowRegistry]:
 def test_registry_requests_of_a_plan_run_concurrently(tmp_path: Path) -> None:
     world, registry = slow_world(tmp_path, 40)
     assert len(load(world).loaded) == 40
-    assert registry.most == registry_requests.CONCURRENT_REQUESTS_MAX
-    registry.most = 0
+    assert registry.concurrent_max == registry_requests.CONCURRENT_REQUESTS_MAX
+    registry.concurrent_max = 0
     registry.reached.clear()
     before = registry.requests
     load(world)
-    assert registry.most == registry_requests.CONCURRENT_REQUESTS_MAX
+    assert registry.concurrent_max == registry_requests.CONCURRENT_REQUESTS_MAX
     assert registry.requests - before == 41, "the versions of each subject, and the identity of the registry"
 
 

@@ -61,7 +61,7 @@ def read(fetch: Fetch, start: int, end: int, timeout_s: float = 0.0) -> tuple[li
     return records, progress
 
 
-def ignored(records: list[Record]) -> None:
+def discard_records(records: list[Record]) -> None:
     pass
 
 
@@ -100,7 +100,7 @@ def prefetches(fetch: Fetch, start: int, end: int) -> tuple[list[int], list[int]
     prefetched."""
     fetched: list[int] = []
     prefetched: list[int] = []
-    behind: list[int] = []
+    fetched_before_following: list[int] = []
 
     def recording(offset: int, bytes_max: int | None = None, /) -> FetchSlice:
         fetched.append(offset)
@@ -109,33 +109,35 @@ def prefetches(fetch: Fetch, start: int, end: int) -> tuple[list[int], list[int]
     read_range(
         recording,
         OffsetRange(TP, start, end),
-        ignored,
+        discard_records,
         ReadProgress(start),
         ReadOptions(
             batch_bytes_max=CAP,
             timeout_s=0.0,
             prefetch=prefetched.append,
-            fetch_following=lambda: behind.append(len(fetched)),
+            fetch_following=lambda: fetched_before_following.append(len(fetched)),
         ),
     )
-    return fetched, prefetched, behind
+    return fetched, prefetched, fetched_before_following
 
 
 @pytest.mark.parametrize("slice_bytes", [1, 300, 301, 1000], ids=lambda size: f"{size} bytes")
 @pytest.mark.parametrize(("start", "end"), [(0, 50), (3, 48), (3, 46), (7, 8)])
 def test_the_next_fetch_is_prefetched_while_the_last_is_processed(slice_bytes: int, start: int, end: int) -> None:
     log = [make_batch(range(n, n + 5)) for n in range(0, 50, 5)]
-    fetched, prefetched, behind = prefetches(serve(log, slice_bytes=slice_bytes), start, end)
+    fetched, prefetched, fetched_before_following = prefetches(serve(log, slice_bytes=slice_bytes), start, end)
     assert fetched[1:] == prefetched
-    assert behind == [len(fetched)], "the next range is prefetched once, after the last response of this one"
+    assert fetched_before_following == [len(fetched)], (
+        "the next range is prefetched once, after the last response of this one"
+    )
 
 
 def test_nothing_is_prefetched_under_a_quota() -> None:
     log = [make_batch(range(n, n + 5)) for n in range(0, 20, 5)]
-    plain = serve(log, slice_bytes=1)
+    unthrottled = serve(log, slice_bytes=1)
 
     def throttled(offset: int, bytes_max: int | None = None, /) -> FetchSlice:
-        return dataclasses.replace(plain(offset, bytes_max), throttle_ms=1)
+        return dataclasses.replace(unthrottled(offset, bytes_max), throttle_ms=1)
 
     assert prefetches(throttled, 0, 20)[1:] == ([], [])
 
@@ -182,9 +184,9 @@ def test_a_range_that_begins_inside_an_aborted_transaction() -> None:
 def test_every_offset_is_classified_once(widths: list[int], data: st.DataObject, slice_bytes: int) -> None:
     log, base, present = [], 0, set()
     for width in widths:
-        left_offsets = data.draw(st.lists(st.integers(base, base + width - 1), unique=True, min_size=1).map(sorted))
-        log.append(make_batch(left_offsets, base=base, next_offset=base + width))
-        present.update(left_offsets)
+        present_offsets = data.draw(st.lists(st.integers(base, base + width - 1), unique=True, min_size=1).map(sorted))
+        log.append(make_batch(present_offsets, base=base, next_offset=base + width))
+        present.update(present_offsets)
         base += width
     start = data.draw(st.integers(0, base))
     end = data.draw(st.integers(start, base))
@@ -209,11 +211,11 @@ def test_old_message_formats_are_refused() -> None:
 
 def test_error_of_a_log_that_ends_before_the_range_has_the_offset() -> None:
     progress = ReadProgress(0)
-    pieces: list[list[Record]] = []
+    batches: list[list[Record]] = []
     with pytest.raises(KafkaUnavailable, match=r"\bb:1\b.*\borders\b.*\b3\b.*\b5\b.*\b9\b"):
         log = serve([make_batch(range(5))])
-        read_range(log, OffsetRange(TP, 0, 9), pieces.append, progress, ReadOptions(batch_bytes_max=CAP, timeout_s=0))
-    assert progress.position == 5 and len(pieces) == 1
+        read_range(log, OffsetRange(TP, 0, 9), batches.append, progress, ReadOptions(batch_bytes_max=CAP, timeout_s=0))
+    assert progress.position == 5 and len(batches) == 1
 
 
 class Script:
@@ -296,14 +298,18 @@ def test_an_error_of_the_second_fetch_keeps_the_first_as_prefix() -> None:
         return serve(log[:1])(offset)
 
     with pytest.raises(OffsetOutOfRange):
-        read_range(fetch, OffsetRange(TP, 0, 10), ignored, progress, ReadOptions(batch_bytes_max=CAP, timeout_s=0))
+        read_range(
+            fetch, OffsetRange(TP, 0, 10), discard_records, progress, ReadOptions(batch_bytes_max=CAP, timeout_s=0)
+        )
     assert progress.position == 5
 
 
-def test_cut_to_removes_later_gaps() -> None:
+def test_rewind_to_removes_later_gaps() -> None:
     log = [make_batch([1], base=0, next_offset=3), make_batch([4, 6, 9], base=3, next_offset=12)]
     progress = ReadProgress(0)
-    read_range(serve(log), OffsetRange(TP, 0, 12), ignored, progress, ReadOptions(batch_bytes_max=CAP, timeout_s=0))
+    read_range(
+        serve(log), OffsetRange(TP, 0, 12), discard_records, progress, ReadOptions(batch_bytes_max=CAP, timeout_s=0)
+    )
     assert (progress.position, progress.gap_offsets) == (12, 8)
     progress.rewind_to(9)
     assert (progress.position, progress.gaps, progress.gap_offsets) == (9, [(0, 1), (2, 4), (5, 6), (7, 9)], 6)
@@ -314,17 +320,17 @@ def test_cut_to_removes_later_gaps() -> None:
 def test_nothing_is_counted_from_the_offset_at_which_the_consumer_stops() -> None:
     log = [make_batch([0, 1, 2]), make_batch([4, 6, 9], base=3, next_offset=12)]
     progress = ReadProgress(0)
-    taken: list[int] = []
+    consumed: list[int] = []
 
-    def take(records: list[Record]) -> None:
+    def consume(records: list[Record]) -> None:
         for record in records:
             if record[0] == 9:
                 raise StopBefore(9)
-            taken.append(record[0])
+            consumed.append(record[0])
 
     with pytest.raises(StopBefore):
-        read_range(serve(log), OffsetRange(TP, 0, 12), take, progress, ReadOptions(batch_bytes_max=CAP, timeout_s=0))
-    assert taken == [0, 1, 2, 4, 6]
+        read_range(serve(log), OffsetRange(TP, 0, 12), consume, progress, ReadOptions(batch_bytes_max=CAP, timeout_s=0))
+    assert consumed == [0, 1, 2, 4, 6]
     assert (progress.position, progress.gaps, progress.gap_offsets) == (9, [(3, 4), (5, 6), (7, 9)], 4)
 
 
@@ -334,7 +340,7 @@ def test_gaps_are_all_counted_and_the_first_thousand_listed() -> None:
     assert progress.gap_offsets == 2500 and len(progress.gaps) == 1000
 
 
-def moved(batch: bytes, base: int) -> bytes:
+def with_base_offset(batch: bytes, base: int) -> bytes:
     """The batch with another base offset, which its checksum does not cover."""
     return struct.pack(">q", base) + batch[8:]
 
@@ -360,27 +366,31 @@ def damaged(at: int, batch: bytes) -> list[bytes]:
     ],
 )
 def test_a_batch_with_a_wrong_base_offset_is_corrupt_and_no_gap(at: int, base: int, fault: str) -> None:
-    fetch = in_segments(damaged(at, moved(LOG[at], base)), 10)
+    fetch = fetch_by_segment(damaged(at, with_base_offset(LOG[at], base)), 10)
     progress = ReadProgress(0)
-    taken: list[Record] = []
+    records: list[Record] = []
     with pytest.raises(CorruptBatch, match=fault):
-        read_range(fetch, OffsetRange(TP, 0, 50), taken.extend, progress, ReadOptions(batch_bytes_max=CAP, timeout_s=0))
-    assert progress.position == len(taken) <= 5 * at
-    assert offsets_of(taken) == list(range(len(taken))) and progress.gap_offsets == 0
+        read_range(
+            fetch, OffsetRange(TP, 0, 50), records.extend, progress, ReadOptions(batch_bytes_max=CAP, timeout_s=0)
+        )
+    assert progress.position == len(records) <= 5 * at
+    assert offsets_of(records) == list(range(len(records))) and progress.gap_offsets == 0
 
 
-def in_segments(log: Sequence[bytes], batches_each: int) -> Fetch:
+def fetch_by_segment(log: Sequence[bytes], batches_per_segment: int) -> Fetch:
     """Fetches like a broker whose segments hold this number of batches of five: no response continues into the next
     segment. The broker finds the batch of an offset by position."""
 
     def fetch(offset: int, bytes_max: int | None = None, /) -> FetchSlice:
         at = min(max(offset, 0) // 5, len(log))
-        return FetchSlice(b"".join(log[at : (at // batches_each + 1) * batches_each]), 50, 50, 0, (), "b:1")
+        return FetchSlice(
+            b"".join(log[at : (at // batches_per_segment + 1) * batches_per_segment]), 50, 50, 0, (), "b:1"
+        )
 
     return fetch
 
 
-def by_batch_offsets(log: Sequence[bytes]) -> Fetch:
+def fetch_by_batch_offsets(log: Sequence[bytes]) -> Fetch:
     """Fetches like a broker with one segment, which finds the batch of an offset by the offsets in the batches."""
 
     def fetch(offset: int, bytes_max: int | None = None, /) -> FetchSlice:
@@ -398,11 +408,13 @@ def with_flipped_bit(at: int, bit: int) -> list[bytes]:
 
 def check_reads_no_wrong_record(fetch: Fetch) -> None:
     progress = ReadProgress(0)
-    taken: list[Record] = []
+    records: list[Record] = []
     with pytest.raises((CorruptBatch, KafkaUnavailable)):
-        read_range(fetch, OffsetRange(TP, 0, 50), taken.extend, progress, ReadOptions(batch_bytes_max=CAP, timeout_s=0))
+        read_range(
+            fetch, OffsetRange(TP, 0, 50), records.extend, progress, ReadOptions(batch_bytes_max=CAP, timeout_s=0)
+        )
     assert progress.gap_offsets == 0
-    assert [(record[0], record[3]) for record in taken] == [
+    assert [(record[0], record[3]) for record in records] == [
         (offset, b"value %d" % offset) for offset in range(progress.position)
     ]
 
@@ -412,28 +424,31 @@ BITS = st.integers(0, 95)
 
 
 @given(st.integers(0, 9), BITS, st.integers(1, 5))
-def test_a_bit_flipped_in_transit_never_becomes_a_gap(at: int, bit: int, each: int) -> None:
-    check_reads_no_wrong_record(in_segments(with_flipped_bit(at, bit), each))
+def test_a_bit_flipped_in_transit_never_becomes_a_gap(at: int, bit: int, batches_per_segment: int) -> None:
+    check_reads_no_wrong_record(fetch_by_segment(with_flipped_bit(at, bit), batches_per_segment))
 
 
 @given(st.integers(1, 9), BITS)
 def test_a_bit_flipped_on_the_brokers_disk_never_becomes_a_gap(at: int, bit: int) -> None:
-    check_reads_no_wrong_record(by_batch_offsets(with_flipped_bit(at, bit)))
+    check_reads_no_wrong_record(fetch_by_batch_offsets(with_flipped_bit(at, bit)))
 
 
 @given(st.sets(st.integers(0, 9), min_size=1), st.integers(1, 5))
-def test_gaps_between_segments_of_a_compacted_log_are_gaps(left: set[int], each: int) -> None:
-    segments = [[LOG[n] for n in range(at, min(at + each, 10)) if n in left] for at in range(0, 10, each)]
+def test_gaps_between_segments_of_a_compacted_log_are_gaps(remaining: set[int], batches_per_segment: int) -> None:
+    segments = [
+        [LOG[n] for n in range(at, min(at + batches_per_segment, 10)) if n in remaining]
+        for at in range(0, 10, batches_per_segment)
+    ]
 
     def fetch(offset: int, bytes_max: int | None = None, /) -> FetchSlice:
-        for segment in segments[min(offset // (5 * each), len(segments) - 1) :]:
+        for segment in segments[min(offset // (5 * batches_per_segment), len(segments) - 1) :]:
             rest = [one for one in segment if struct.unpack_from(">q", one)[0] + 5 > offset]
             if rest:
                 return FetchSlice(b"".join(rest), 50, 50, 0, (), "b:1")
         return FetchSlice(b"", 50, 50, 0, (), "b:1")
 
     records, progress = read(fetch, 0, 50)
-    assert offsets_of(records) == [5 * n + m for n in sorted(left) for m in range(5)]
+    assert offsets_of(records) == [5 * n + m for n in sorted(remaining) for m in range(5)]
     assert progress.position == 50
 
 
@@ -456,9 +471,9 @@ def test_a_batch_that_ends_before_the_requested_offset_is_corrupt() -> None:
 
 @pytest.mark.parametrize("start", [10, 12])
 def test_batches_after_an_unrequested_batch_are_read(start: int) -> None:
-    wrong = moved(LOG[2], 0) + b"".join(LOG[3:])
+    misplaced = with_base_offset(LOG[2], 0) + b"".join(LOG[3:])
     with pytest.raises(MisplacedBatch, match=rf"\[0, 5\).*\b{start}\b"):
-        read(Script(response(wrong, 50, 50)), start, 50)
+        read(Script(response(misplaced, 50, 50)), start, 50)
 
 
 def test_a_batch_with_a_lower_offset_than_the_last_response_is_corrupt() -> None:
@@ -499,7 +514,7 @@ def epochs_read(*epochs: int, start: int = 0, end: int = 50, leader_epoch: int =
     log = [of_epoch(epoch, batch) for epoch, batch in zip(epochs, LOG, strict=False)]
     progress = ReadProgress(start)
     offsets = OffsetRange(TP, start, end, leader_epoch=leader_epoch)
-    read_range(serve(log), offsets, ignored, progress, ReadOptions(batch_bytes_max=CAP, timeout_s=0))
+    read_range(serve(log), offsets, discard_records, progress, ReadOptions(batch_bytes_max=CAP, timeout_s=0))
     return progress.epochs
 
 
@@ -522,9 +537,9 @@ def test_without_a_leader_epoch_every_epoch_is_recorded() -> None:
     assert epochs_read(2, *[7] * 9, leader_epoch=-1).starts == ((2, 0), (7, 5))
 
 
-def skipping(into: list[CorruptSpan]) -> Callable[[CorruptSpan], SkippedOffsets]:
+def recording_skips(spans: list[CorruptSpan]) -> Callable[[CorruptSpan], SkippedOffsets]:
     def skip_corrupt(span: CorruptSpan) -> SkippedOffsets:
-        into.append(span)
+        spans.append(span)
         return SkippedOffsets(span.start, span.end, span.reason)
 
     return skip_corrupt
@@ -547,15 +562,17 @@ def test_any_flipped_bit_loses_at_most_its_batch(
     """At any position of the batch, also in fields that its checksum does not cover. The broker finds offsets by its
     own index of lengths and offsets."""
     log, base = [], 0
-    for left_offsets in widths:
+    for present_offsets in widths:
         log.append(
-            make_batch([base + offset for offset in left_offsets], base=base, next_offset=base + left_offsets[-1] + 1)
+            make_batch(
+                [base + offset for offset in present_offsets], base=base, next_offset=base + present_offsets[-1] + 1
+            )
         )
-        base += left_offsets[-1] + 1
-    where = data.draw(st.integers(0, len(log) - 1))
-    bit = data.draw(st.integers(0, len(log[where]) * 8 - 1))
+        base += present_offsets[-1] + 1
+    damaged_at = data.draw(st.integers(0, len(log) - 1))
+    bit = data.draw(st.integers(0, len(log[damaged_at]) * 8 - 1))
     damaged = [*log]
-    damaged[where] = flipped(log[where], bit)
+    damaged[damaged_at] = flipped(log[damaged_at], bit)
     ends = [struct.unpack_from(">q", b)[0] + struct.unpack_from(">i", b, 23)[0] + 1 for b in log]
 
     def fetch(offset: int, bytes_max: int | None = None, /) -> FetchSlice:
@@ -563,31 +580,31 @@ def test_any_flipped_bit_loses_at_most_its_batch(
         size = max(slice_bytes if bytes_max is None else bytes_max, len(rest[0]) if rest else 0)
         return FetchSlice(b"".join(rest)[:size], base, base, 0, (), "b:1")
 
-    whole, _ = read(serve(log), 0, base)
-    start, end = ([0, *ends][where], ends[where])
+    expected, _ = read(serve(log), 0, base)
+    start, end = ([0, *ends][damaged_at], ends[damaged_at])
     records: list[Record] = []
     spans: list[CorruptSpan] = []
     progress = ReadProgress(0)
     reader = OffsetRange(TP, 0, base)
     try:
-        skip = skipping(spans)
+        skip = recording_skips(spans)
         read_range(
             fetch, reader, records.extend, progress, ReadOptions(batch_bytes_max=CAP, timeout_s=0, skip_corrupt=skip)
         )
     except (CorruptBatch, KafkaUnavailable):
         # If two batches overlap, the first may be the damaged one, so it is not read either.
         is_base = bit < 64
-        assert ([0, 0, *ends][where] if is_base else start) <= progress.position < base
+        assert ([0, 0, *ends][damaged_at] if is_base else start) <= progress.position < base
     assert [(span.start, span.end) for span in spans] in ([], [(start, end)])
-    lost = spans != []
+    is_skipped = spans != []
     assert records == [
-        record for record in whole if record[0] < progress.position and not (lost and start <= record[0] < end)
+        record for record in expected if record[0] < progress.position and not (is_skipped and start <= record[0] < end)
     ]
     assert len(records) + progress.gap_offsets + progress.corrupt == progress.position
     assert progress.gap_offsets == sum(
-        offset not in {record[0] for record in whole}
+        offset not in {record[0] for record in expected}
         for offset in range(progress.position)
-        if not (lost and start <= offset < end)
+        if not (is_skipped and start <= offset < end)
     )
 
 
@@ -603,7 +620,7 @@ def test_consecutive_corrupt_batches_are_skipped_separately() -> None:
         OffsetRange(TP, 0, 50),
         records.extend,
         progress,
-        ReadOptions(batch_bytes_max=CAP, timeout_s=0, skip_corrupt=skipping(spans)),
+        ReadOptions(batch_bytes_max=CAP, timeout_s=0, skip_corrupt=recording_skips(spans)),
     )
     assert [(span.start, span.end) for span in spans] == [(15, 20), (20, 25), (45, 50)]
     assert [span.batch for span in spans] == [log[3], log[4], log[9]]
@@ -619,9 +636,9 @@ def test_only_offsets_of_the_range_are_skipped_for_a_corrupt_batch() -> None:
         read_range(
             serve(log),
             reader,
-            ignored,
+            discard_records,
             progress,
-            ReadOptions(batch_bytes_max=CAP, timeout_s=0, skip_corrupt=skipping(spans)),
+            ReadOptions(batch_bytes_max=CAP, timeout_s=0, skip_corrupt=recording_skips(spans)),
         )
         assert [(one.start, one.end) for one in spans] == [span] and progress.position == end
 
@@ -634,9 +651,9 @@ def test_a_corrupt_batch_after_the_range_is_ignored() -> None:
     read_range(
         serve(log),
         reader,
-        ignored,
+        discard_records,
         progress,
-        ReadOptions(batch_bytes_max=CAP, timeout_s=0, skip_corrupt=skipping(spans)),
+        ReadOptions(batch_bytes_max=CAP, timeout_s=0, skip_corrupt=recording_skips(spans)),
     )
     assert (progress.gaps, progress.position, spans) == ([(5, 8)], 8, [])
 
@@ -646,7 +663,11 @@ def test_a_gap_before_a_corrupt_batch_is_a_gap() -> None:
     progress = ReadProgress(0)
     reader = OffsetRange(TP, 0, 13)
     read_range(
-        serve(log), reader, ignored, progress, ReadOptions(batch_bytes_max=CAP, timeout_s=0, skip_corrupt=skipping([]))
+        serve(log),
+        reader,
+        discard_records,
+        progress,
+        ReadOptions(batch_bytes_max=CAP, timeout_s=0, skip_corrupt=recording_skips([])),
     )
     assert (progress.gaps, progress.gap_offsets, progress.corrupt) == ([(5, 8)], 3, 4)
 
@@ -655,7 +676,9 @@ def test_a_corrupt_batch_stops_the_range_with_the_next_offset() -> None:
     log = [make_batch(range(5)), flipped(make_batch(range(5, 15)), 600), make_batch(range(15, 20))]
     progress = ReadProgress(0)
     with pytest.raises(CorruptBatch) as stop:
-        read_range(serve(log), OffsetRange(TP, 0, 20), ignored, progress, ReadOptions(batch_bytes_max=CAP, timeout_s=0))
+        read_range(
+            serve(log), OffsetRange(TP, 0, 20), discard_records, progress, ReadOptions(batch_bytes_max=CAP, timeout_s=0)
+        )
     assert (progress.position, stop.value.next_offset) == (5, 15)
 
 
@@ -681,9 +704,9 @@ def test_a_corrupt_batch_without_an_intact_next_batch_stops_the_range(behind: by
         read_range(
             fetch,
             OffsetRange(TP, 5, 99),
-            ignored,
+            discard_records,
             progress,
-            ReadOptions(batch_bytes_max=CAP, timeout_s=0, skip_corrupt=skipping(spans)),
+            ReadOptions(batch_bytes_max=CAP, timeout_s=0, skip_corrupt=recording_skips(spans)),
         )
     assert (stop.value.next_offset, progress.position, spans) == (None, 5, [])
 
@@ -711,7 +734,7 @@ def test_a_corrupt_abort_marker_does_not_abort_later_records() -> None:
         reader,
         records.extend,
         progress,
-        ReadOptions(batch_bytes_max=CAP, timeout_s=0, skip_corrupt=skipping(spans)),
+        ReadOptions(batch_bytes_max=CAP, timeout_s=0, skip_corrupt=recording_skips(spans)),
     )
     assert (offsets_of(records), progress.aborted, progress.control, progress.corrupt) == ([3, 4], 2, 1, 1)
 
@@ -725,15 +748,15 @@ def test_too_many_corrupt_batches_stop_the_range(monkeypatch: pytest.MonkeyPatch
         read_range(
             serve(log),
             reader,
-            ignored,
+            discard_records,
             progress,
-            ReadOptions(batch_bytes_max=CAP, timeout_s=0, skip_corrupt=skipping([])),
+            ReadOptions(batch_bytes_max=CAP, timeout_s=0, skip_corrupt=recording_skips([])),
         )
     assert (progress.position, stop.value.next_offset, progress.corrupt) == (7, 8, 3)
 
 
 @pytest.mark.parametrize(
-    ("base_offsets", "stops_at", "why"),
+    ("base_offsets", "stops_at", "reason_pattern"),
     [
         ((0, 5, 3, 15), 5, r"\[5, 10\).*\b3\b"),
         ((0, 5, 12, 15), 10, r"\[12, 17\).*\b15\b"),
@@ -743,13 +766,13 @@ def test_too_many_corrupt_batches_stop_the_range(monkeypatch: pytest.MonkeyPatch
 )
 @pytest.mark.parametrize("slice_bytes", [60, 700])
 def test_a_batch_at_an_impossible_offset_is_no_gap(
-    base_offsets: Sequence[int], stops_at: int, why: str, slice_bytes: int
+    base_offsets: Sequence[int], stops_at: int, reason_pattern: str, slice_bytes: int
 ) -> None:
     """The checksum does not cover the base offset, so the offset at which to continue is unknown for any policy."""
-    true = (0, 5, 10, 15)
+    actual_offsets = (0, 5, 10, 15)
     log = [
         struct.pack(">q", stated) + make_batch(range(base, base + 5))[8:]
-        for base, stated in zip(true, base_offsets, strict=True)
+        for base, stated in zip(actual_offsets, base_offsets, strict=True)
     ]
 
     def fetch(offset: int, bytes_max: int | None = None, /) -> FetchSlice:
@@ -758,53 +781,55 @@ def test_a_batch_at_an_impossible_offset_is_no_gap(
 
     progress, spans = ReadProgress(0), []
     reader = OffsetRange(TP, 0, 20)
-    with pytest.raises(MisplacedBatch, match=why) as stop:
+    with pytest.raises(MisplacedBatch, match=reason_pattern) as stop:
         read_range(
             fetch,
             reader,
-            ignored,
+            discard_records,
             progress,
-            ReadOptions(batch_bytes_max=CAP, timeout_s=0, skip_corrupt=skipping(spans)),
+            ReadOptions(batch_bytes_max=CAP, timeout_s=0, skip_corrupt=recording_skips(spans)),
         )
     assert (progress.position, progress.gap_offsets, spans, stop.value.next_offset) == (stops_at, 0, [], None)
 
 
 @pytest.mark.parametrize(("at", "base"), [(3, 17), (3, 13), (9, 2**40), (0, -(2**63))])
-@pytest.mark.parametrize("each", [1, 10])
-def test_an_undecodable_batch_is_skipped_only_with_a_correct_base_offset(at: int, base: int, each: int) -> None:
+@pytest.mark.parametrize("batches_per_segment", [1, 10])
+def test_an_undecodable_batch_is_skipped_only_with_a_correct_base_offset(
+    at: int, base: int, batches_per_segment: int
+) -> None:
     """Its checksum and number of offsets are correct, but its base offset is not."""
     large = make_batch(range(5 * at, 5 * at + 5), value=lambda offset: bytes(1000))
-    for stated, is_passed in ((5 * at, True), (base, False)):
+    for stated, is_skipped in ((5 * at, True), (base, False)):
         progress, spans = ReadProgress(0), []
-        fetch = in_segments(damaged(at, moved(large, stated)), each)
+        fetch = fetch_by_segment(damaged(at, with_base_offset(large, stated)), batches_per_segment)
         reader = OffsetRange(TP, 0, 50)
         try:
             read_range(
                 fetch,
                 reader,
-                ignored,
+                discard_records,
                 progress,
-                ReadOptions(batch_bytes_max=4000, timeout_s=0, skip_corrupt=skipping(spans)),
+                ReadOptions(batch_bytes_max=4000, timeout_s=0, skip_corrupt=recording_skips(spans)),
             )
         except MisplacedBatch:
-            assert not is_passed and spans == [] and progress.position <= 5 * at
+            assert not is_skipped and spans == [] and progress.position <= 5 * at
         else:
-            assert is_passed and [(one.start, one.end) for one in spans] == [(5 * at, 5 * at + 5)]
+            assert is_skipped and [(one.start, one.end) for one in spans] == [(5 * at, 5 * at + 5)]
         assert progress.gap_offsets == 0
 
 
 def test_a_corrupt_batch_is_skipped_only_if_the_next_batch_is_contiguous() -> None:
     log = damaged(3, flipped(LOG[3], 600))
     for stated in (22, 24):
-        log[4] = moved(LOG[4], stated)
+        log[4] = with_base_offset(LOG[4], stated)
         progress, spans = ReadProgress(0), []
         with pytest.raises(CorruptBatch, match="checksum"):
             read_range(
                 serve(log),
                 OffsetRange(TP, 0, 50),
-                ignored,
+                discard_records,
                 progress,
-                ReadOptions(batch_bytes_max=CAP, timeout_s=0, skip_corrupt=skipping(spans)),
+                ReadOptions(batch_bytes_max=CAP, timeout_s=0, skip_corrupt=recording_skips(spans)),
             )
         assert (progress.position, spans) == (15, [])
 
@@ -822,7 +847,7 @@ def test_a_corrupt_batch_with_a_too_high_last_offset_is_skipped() -> None:
         reader,
         records.extend,
         progress,
-        ReadOptions(batch_bytes_max=CAP, timeout_s=0, skip_corrupt=skipping(spans)),
+        ReadOptions(batch_bytes_max=CAP, timeout_s=0, skip_corrupt=recording_skips(spans)),
     )
     assert [(one.start, one.end) for one in spans] == [(5, 10)]
     assert offsets_of(records) == [*range(5), *range(10, 50)]
@@ -833,7 +858,11 @@ def test_epochs_of_batches_around_a_corrupt_one_are_recorded() -> None:
     progress = ReadProgress(0)
     reader = OffsetRange(TP, 0, 50, leader_epoch=9)
     read_range(
-        serve(log), reader, ignored, progress, ReadOptions(batch_bytes_max=CAP, timeout_s=0, skip_corrupt=skipping([]))
+        serve(log),
+        reader,
+        discard_records,
+        progress,
+        ReadOptions(batch_bytes_max=CAP, timeout_s=0, skip_corrupt=recording_skips([])),
     )
     assert progress.epochs == ReadEpochs(((2, 0), (3, 15)), 50), "the epoch of the corrupt batch is not recorded"
 

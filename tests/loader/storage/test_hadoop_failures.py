@@ -75,7 +75,7 @@ SAFE_MODE_CLASS = "org.apache.hadoop.hdfs.server.namenode.SafeModeException"
 RPC = "For more details see:  http://wiki.apache.org/hadoop/"
 
 
-def meant(thrown: Thrown, path: str = PATH) -> OSError:
+def os_error(thrown: Thrown, path: str = PATH) -> OSError:
     return failure(Py4JJavaError("An error occurred", thrown), path)
 
 
@@ -175,7 +175,7 @@ PATH_FAILURES = [
 
 def find_wrong_rows(rows: list[tuple[Thrown, int, str]], *, is_outage: bool) -> list[tuple[Thrown, OSError]]:
     """Returns the rows whose error differs from the expected one, each with that error."""
-    found = [(row, meant(row[0])) for row in rows]
+    found = [(row, os_error(row[0])) for row in rows]
     return [
         (thrown, error)
         for (thrown, number, reason), error in found
@@ -309,7 +309,7 @@ def test_failure_of_the_whole_storage_is_storage_unavailable() -> None:
     assert find_wrong_rows(OUTAGES, is_outage=True) == []
 
 
-HOSTILE = (
+HOSTILE_NAMES = (
     "http-412",
     "slow-503",
     "401",
@@ -360,11 +360,11 @@ FAILURES_OF_ANY_PATH = [
 
 def test_path_does_not_change_the_error() -> None:
     wrong = []
-    for directory, name, row in itertools.product(DIRECTORIES, HOSTILE, FAILURES_OF_ANY_PATH):
+    for directory, name, row in itertools.product(DIRECTORIES, HOSTILE_NAMES, FAILURES_OF_ANY_PATH):
         class_name, message, cause, number = row
         path = f"{directory}/{name}/dt=2026-01-31/0-1.avro"
         inner = None if cause is None else Thrown(cause.name, (cause.message or "").format(path))
-        error = meant(Thrown(class_name, message.format(path), inner), path)
+        error = os_error(Thrown(class_name, message.format(path), inner), path)
         if error.errno != number or isinstance(error, StorageUnavailable):
             wrong.append((class_name, message, path, error))
     assert wrong == []
@@ -373,11 +373,11 @@ def test_path_does_not_change_the_error() -> None:
 def test_status_is_the_last_one_of_the_message() -> None:
     """The text of the store comes first, and may contain anything."""
     message = "No key x (Service: S3, Status Code: 412, Request ID: X) (Service: S3, Status Code: 404, Request ID: X)"
-    assert meant(Thrown(SDK, message)).errno == errno.EIO
+    assert os_error(Thrown(SDK, message)).errno == errno.EIO
 
 
 def test_long_reason_is_recognized_and_truncated() -> None:
-    error = meant(Thrown(SDK, f"{'x' * 1000} (Service: S3, Status Code: 412, Request ID: X)"))
+    error = os_error(Thrown(SDK, f"{'x' * 1000} (Service: S3, Status Code: 412, Request ID: X)"))
     assert error.errno == errno.EEXIST
     assert len(str(error.strerror)) < 400
 

@@ -29,13 +29,13 @@ def test_exactly_one_of_many_threads_puts_each_name(tmp_path: Path, monkeypatch:
     winners: list[list[int]] = [[] for _ in range(ROUNDS)]
     start = threading.Barrier(THREADS)
 
-    def race(me: int) -> None:
+    def race(writer: int) -> None:
         for number in range(ROUNDS):
             start.wait()
-            if storage.put_if_absent(f"log/{number}", f"writer {me}".encode()):
-                winners[number].append(me)
+            if storage.put_if_absent(f"log/{number}", f"writer {writer}".encode()):
+                winners[number].append(writer)
 
-    threads = [threading.Thread(target=race, args=(me,)) for me in range(THREADS)]
+    threads = [threading.Thread(target=race, args=(writer,)) for writer in range(THREADS)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -45,18 +45,18 @@ def test_exactly_one_of_many_threads_puts_each_name(tmp_path: Path, monkeypatch:
     assert storage.children("tmp") == ()
 
 
-def _race_in_process(root: str, me: int, won: object) -> None:
+def _race_in_process(root: str, writer: int, won: object) -> None:
     storage = LocalCommitStorage(Path(root))
     for number in range(200):
-        if storage.put_if_absent(f"log/{number}", str(me).encode()):
-            won.put((number, me))  # type: ignore[attr-defined]
+        if storage.put_if_absent(f"log/{number}", str(writer).encode()):
+            won.put((number, writer))  # type: ignore[attr-defined]
     won.put(None)  # type: ignore[attr-defined]
 
 
 def test_exactly_one_of_several_processes_puts_each_name(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     won = context.Queue()
-    processes = [context.Process(target=_race_in_process, args=(str(tmp_path), me, won)) for me in range(3)]
+    processes = [context.Process(target=_race_in_process, args=(str(tmp_path), writer, won)) for writer in range(3)]
     for process in processes:
         process.start()
     found: list[tuple[int, int]] = []
@@ -68,7 +68,7 @@ def test_exactly_one_of_several_processes_puts_each_name(tmp_path: Path) -> None
     for process in processes:
         process.join()
     assert sorted(number for number, _ in found) == list(range(200))
-    assert all((tmp_path / "log" / str(number)).read_text() == str(me) for number, me in found)
+    assert all((tmp_path / "log" / str(number)).read_text() == str(writer) for number, writer in found)
 
 
 def test_put_if_absent_does_not_change_an_existing_file(tmp_path: Path) -> None:
@@ -229,11 +229,11 @@ def test_threads_that_publish_the_same_file_all_succeed(warehouse: Warehouse) ->
 def test_publishing_while_empty_directories_are_removed(warehouse: Warehouse) -> None:
     files, done = warehouse.storage.files, threading.Event()
 
-    def tidy() -> None:
+    def remove_missing() -> None:
         while not done.is_set():
             files.remove([f"{Path(warehouse.name).parent}/gone.avro"])
 
-    thread = threading.Thread(target=tidy)
+    thread = threading.Thread(target=remove_missing)
     thread.start()
     try:
         for _ in range(300):
@@ -245,7 +245,7 @@ def test_publishing_while_empty_directories_are_removed(warehouse: Warehouse) ->
         thread.join()
 
 
-def test_bring_gives_a_file_a_second_name(warehouse: Warehouse) -> None:
+def test_link_or_copy_gives_a_file_a_second_name(warehouse: Warehouse) -> None:
     warehouse.stage()
     warehouse.publish()
     files = warehouse.storage.files
@@ -295,10 +295,10 @@ def test_age_of_staged_runs(warehouse: Warehouse) -> None:
     warehouse.stage()
     staging.note("v", "plan.json", b"{}")
     assert staging.run_ids() == {"v", "w"}
-    touched_ms = max(int(path.stat().st_mtime * 1000) for path in (warehouse.staged, warehouse.staged.parent))
-    assert staging.is_older("w", touched_ms + 1001, 1000)
-    assert not staging.is_older("w", touched_ms + 1000, 1000)
-    assert not staging.is_older("gone", touched_ms + 5000, 1000)
+    modified_ms = max(int(path.stat().st_mtime * 1000) for path in (warehouse.staged, warehouse.staged.parent))
+    assert staging.is_older("w", modified_ms + 1001, 1000)
+    assert not staging.is_older("w", modified_ms + 1000, 1000)
+    assert not staging.is_older("gone", modified_ms + 5000, 1000)
     staging.drop("w")
     staging.drop("w")
     assert staging.run_ids() == {"v"}
@@ -333,9 +333,9 @@ def test_a_failed_move_of_an_uncommitted_file_changes_nothing(tmp_path: Path, mo
     assert files.children("t/hr=00") == ("sub", "x")
 
 
-@pytest.mark.parametrize("is_there_again", [False, True])
+@pytest.mark.parametrize("is_recreated", [False, True])
 def test_only_the_present_uncommitted_file_is_moved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_there_again: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_recreated: bool
 ) -> None:
     """Another process moves the file in between, and a new file with the same name may exist."""
     files = local_storage(tmp_path).files
@@ -344,15 +344,15 @@ def test_only_the_present_uncommitted_file_is_moved(
     source.write_bytes(b"first")
     rename = os.rename
 
-    def overtaken(first: object, final: object) -> None:
+    def overtaken(source_path: object, target_path: object) -> None:
         monkeypatch.undo()
         assert files.move_uncommitted("t/hr=00/x", "t/_foreign/hr=00/x.1")
-        if is_there_again:
+        if is_recreated:
             source.write_bytes(b"second")
-        rename(first, final)  # type: ignore[arg-type]  # passed through
+        rename(source_path, target_path)  # type: ignore[arg-type]  # passed through
 
     monkeypatch.setattr(os, "rename", overtaken)
-    assert files.move_uncommitted("t/hr=00/x", "t/_foreign/hr=00/x") == is_there_again
+    assert files.move_uncommitted("t/hr=00/x", "t/_foreign/hr=00/x") == is_recreated
     found = {path.name: path.read_bytes() for path in (tmp_path / "t" / "_foreign" / "hr=00").iterdir()}
-    assert found == {"x.1": b"first"} | ({"x": b"second"} if is_there_again else {})
+    assert found == {"x.1": b"first"} | ({"x": b"second"} if is_recreated else {})
     assert not source.exists()

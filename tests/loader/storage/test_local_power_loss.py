@@ -25,7 +25,7 @@ from support.loader.file_checksums import checksum_of
 from support.simulation.power_loss import Forced, Killed, OneByOne, Recorder, Survivors, images
 
 NAME = "orders/dt=2026-01-01/hr=00/0-1-a.avro"
-WHOLE = b"whole"
+CONTENT = b"whole"
 SEED = 20260101
 MIXES = 4  # random mixes per moment, besides all and none
 
@@ -48,52 +48,52 @@ class Warehouse:
     def promise(self, holds: Callable[[], bool]) -> None:
         self.promises.append((len(self.recorder.operations) - 1, holds))
 
-    def is_whole(self, name: str) -> bool:
+    def is_intact(self, name: str) -> bool:
         path = self.directory / name
-        return path.is_file() and path.read_bytes() == WHOLE
+        return path.is_file() and path.read_bytes() == CONTENT
 
     def stage(self) -> list[Staged]:
         """Stages a file as a task does."""
         task = LocalSink(self.storage.staging.location("w"), 1)
-        task.append("000001.avro", WHOLE)
+        task.append("000001.avro", CONTENT)
         task.finish(["000001.avro"])
         self.staged = f"{task.directory}/000001.avro"
-        return [Staged(self.staged, len(WHOLE))]
+        return [Staged(self.staged, len(CONTENT))]
 
     def publish(self) -> None:
-        checksum = checksum_of(WHOLE)
-        self.storage.files.publish([Publication("orders", "w", self.staged, NAME, len(WHOLE), checksum)])
+        checksum = checksum_of(CONTENT)
+        self.storage.files.publish([Publication("orders", "w", self.staged, NAME, len(CONTENT), checksum)])
 
 
 @contextmanager
-def killed_before_fsync(names_of: ModuleType) -> Iterator[None]:
+def killed_before_fsync(module: ModuleType) -> Iterator[None]:
     """The call in this context is killed at its first fsync of a name."""
 
     def die(*_: object) -> None:
         raise Killed
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(names_of, "fsync", die)
+        patch.setattr(module, "fsync", die)
         yield
 
 
 def a_commit(warehouse: Warehouse) -> None:
-    assert warehouse.storage.commits.put_if_absent("log/1", WHOLE)
-    warehouse.promise(lambda: warehouse.is_whole("_headrace/log/1"))
+    assert warehouse.storage.commits.put_if_absent("log/1", CONTENT)
+    warehouse.promise(lambda: warehouse.is_intact("_headrace/log/1"))
 
 
 def a_commit_in_a_directory_of_a_killed_writer(warehouse: Warehouse) -> None:
     with killed_before_fsync(commit_storage):
-        warehouse.storage.commits.put_if_absent("log/1", WHOLE)
-    assert warehouse.storage.commits.put_if_absent("log/2", WHOLE)
-    warehouse.promise(lambda: warehouse.is_whole("_headrace/log/2"))
+        warehouse.storage.commits.put_if_absent("log/1", CONTENT)
+    assert warehouse.storage.commits.put_if_absent("log/2", CONTENT)
+    warehouse.promise(lambda: warehouse.is_intact("_headrace/log/2"))
 
 
 def a_commit_of_a_killed_writer(warehouse: Warehouse) -> None:
     with killed_before_fsync(commit_storage):
-        warehouse.storage.commits.put_if_absent("log/1", WHOLE)
+        warehouse.storage.commits.put_if_absent("log/1", CONTENT)
     warehouse.storage.commits.persist("log/1")
-    warehouse.promise(lambda: warehouse.is_whole("_headrace/log/1"))
+    warehouse.promise(lambda: warehouse.is_intact("_headrace/log/1"))
 
 
 def a_hint_that_is_replaced(warehouse: Warehouse) -> None:
@@ -105,22 +105,22 @@ def a_hint_that_is_replaced(warehouse: Warehouse) -> None:
 
 def a_staged_file(warehouse: Warehouse) -> None:
     warehouse.storage.staging.persist("w", warehouse.stage())
-    warehouse.promise(lambda: warehouse.is_whole(f"_headrace/staging/w/{warehouse.staged}"))
+    warehouse.promise(lambda: warehouse.is_intact(f"_headrace/staging/w/{warehouse.staged}"))
 
 
 def a_staged_file_of_another_run(warehouse: Warehouse) -> None:
     found = warehouse.stage()
     warehouse.storage.staging.persist("w", found)
     warehouse.storage.staging.move("w", found, "w2")
-    warehouse.promise(lambda: warehouse.is_whole(f"_headrace/staging/w2/{warehouse.staged}"))
+    warehouse.promise(lambda: warehouse.is_intact(f"_headrace/staging/w2/{warehouse.staged}"))
 
 
 def a_published_file(warehouse: Warehouse) -> None:
     warehouse.storage.staging.persist("w", warehouse.stage())
     staged = f"_headrace/staging/w/{warehouse.staged}"
-    warehouse.promise(lambda: warehouse.is_whole(NAME) or warehouse.is_whole(staged))
+    warehouse.promise(lambda: warehouse.is_intact(NAME) or warehouse.is_intact(staged))
     warehouse.publish()
-    warehouse.promise(lambda: warehouse.is_whole(NAME))
+    warehouse.promise(lambda: warehouse.is_intact(NAME))
 
 
 def a_file_of_a_killed_publisher(warehouse: Warehouse) -> None:
@@ -128,20 +128,20 @@ def a_file_of_a_killed_publisher(warehouse: Warehouse) -> None:
     staged = f"_headrace/staging/w/{warehouse.staged}"
     with killed_before_fsync(files):
         warehouse.publish()
-    warehouse.promise(lambda: warehouse.is_whole(NAME) or warehouse.is_whole(staged))
+    warehouse.promise(lambda: warehouse.is_intact(NAME) or warehouse.is_intact(staged))
     warehouse.publish()
     warehouse.storage.staging.drop("w")
-    warehouse.promise(lambda: warehouse.is_whole(NAME))
+    warehouse.promise(lambda: warehouse.is_intact(NAME))
 
 
 def a_second_name(warehouse: Warehouse) -> None:
     a_published_file(warehouse)
     warehouse.promises.clear()
     target = f"_g1/{NAME}"
-    warehouse.promise(lambda: warehouse.is_whole(NAME) or warehouse.is_whole(target))
+    warehouse.promise(lambda: warehouse.is_intact(NAME) or warehouse.is_intact(target))
     warehouse.storage.files.link_or_copy("orders", NAME, target)
     warehouse.storage.files.remove([NAME])
-    warehouse.promise(lambda: warehouse.is_whole(target))
+    warehouse.promise(lambda: warehouse.is_intact(target))
 
 
 def a_second_name_of_a_killed_process(warehouse: Warehouse) -> None:
@@ -152,7 +152,7 @@ def a_second_name_of_a_killed_process(warehouse: Warehouse) -> None:
         warehouse.storage.files.link_or_copy("orders", NAME, target)
     warehouse.storage.files.link_or_copy("orders", NAME, target)
     warehouse.storage.files.remove([NAME])
-    warehouse.promise(lambda: warehouse.is_whole(target))
+    warehouse.promise(lambda: warehouse.is_intact(target))
 
 
 def a_removed_file(warehouse: Warehouse) -> None:
@@ -171,7 +171,7 @@ def an_uncommitted_file_moved(warehouse: Warehouse) -> None:
     warehouse.promises.clear()
     target = "orders/_foreign/0-1-a.avro"
     assert warehouse.storage.files.move_uncommitted(NAME, target)
-    warehouse.promise(lambda: warehouse.is_whole(target))
+    warehouse.promise(lambda: warehouse.is_intact(target))
     warehouse.promise(lambda: not (warehouse.directory / NAME).exists())
 
 
@@ -179,16 +179,16 @@ def a_table_schema(warehouse: Warehouse) -> None:
     name = "orders/_schema/current.avsc"
     path = warehouse.directory / name
     warehouse.storage.files.put(name, b"old")
-    warehouse.promise(lambda: path.is_file() and path.read_bytes() in (b"old", WHOLE))
-    warehouse.storage.files.put(name, WHOLE)
-    warehouse.promise(lambda: warehouse.is_whole(name))
+    warehouse.promise(lambda: path.is_file() and path.read_bytes() in (b"old", CONTENT))
+    warehouse.storage.files.put(name, CONTENT)
+    warehouse.promise(lambda: warehouse.is_intact(name))
 
 
 def a_table_schema_of_a_killed_writer(warehouse: Warehouse) -> None:
     with killed_before_fsync(files):
-        warehouse.storage.files.put("orders/_schema/current.avsc", WHOLE)
-    warehouse.storage.files.put("orders/_schema/current.avsc", WHOLE)
-    warehouse.promise(lambda: warehouse.is_whole("orders/_schema/current.avsc"))
+        warehouse.storage.files.put("orders/_schema/current.avsc", CONTENT)
+    warehouse.storage.files.put("orders/_schema/current.avsc", CONTENT)
+    warehouse.promise(lambda: warehouse.is_intact("orders/_schema/current.avsc"))
 
 
 USES = (
