@@ -114,11 +114,12 @@ def _print(topic: str, report: BackfillReport, *, is_dry: bool) -> None:
     files = sum(one.files for one in report.time_partitions)
     if files:
         done = _done(report, files, is_dry)
-        print(f"{report.files_asked:,} files are in the period; together with files of the same offset ranges, {done}")
-    elif not report.files_asked:
+        in_period = f"{report.files_requested:,} files are in the period"
+        print(f"{in_period}; together with files of the same offset ranges, {done}")
+    elif not report.files_requested:
         print("no files are in the period")
     else:
-        print(f"none of the {report.files_asked:,} files in the period was replaced")
+        print(f"none of the {report.files_requested:,} files in the period was replaced")
 
 
 def _done(report: BackfillReport, files: int, is_dry: bool) -> str:
@@ -130,4 +131,4 @@ def _done(report: BackfillReport, files: int, is_dry: bool) -> str:
         else f"commits {report.commits[0]} to {report.commits[-1]}"
     )
     quarantined = f" and {report.quarantined:,} quarantined messages" if report.quarantined else ""
-    return f"{files:,} were replaced by {report.files_made:,} with {report.rows:,} rows{quarantined} ({by})"
+    return f"{files:,} were replaced by {report.files_written:,} with {report.rows:,} rows{quarantined} ({by})"

@@ -155,7 +155,7 @@ class _Backfill:
         requested = [one for one in requested if period.contains(one.time_partition)]
         if not requested:
             return self._report
-        self._report = dataclasses.replace(self._report, files_asked=len(requested))
+        self._report = dataclasses.replace(self._report, files_requested=len(requested))
         try:
             components = self._find_components(state, requested)
             self._schemas = self._fetch_schemas(self._initial_state)
@@ -421,7 +421,7 @@ class _Backfill:
         self._report = dataclasses.replace(
             report,
             commits=(*report.commits, rewrite_report.commit_number),
-            files_made=report.files_made + len(committed.files),
+            files_written=report.files_written + len(committed.files),
             rows=report.rows + counts.records,
             quarantined=report.quarantined + counts.quarantined + quarantined_batches,
             notes=(*_current_notes(report.notes, committed), *read.reading.notes, *rewrite_report.notes),

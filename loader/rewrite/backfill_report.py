@@ -44,17 +44,17 @@ class BackfillReport:
     """The result of a backfill: the files that it replaced, or in a dry run the files that it would replace.
 
     `time_partitions` are the time partitions of the old files, and `offsets` the offsets of their messages.
-    `files_asked` is the number of old files in the requested period, including those that cannot be replaced; other
-    replaced files share offsets with them. `commits` are the commit numbers. `files_made` is the number of new files;
-    they hold `rows` rows and `quarantined` quarantined messages. The old files held `quarantined_before` quarantined
+    `files_requested` is the number of old files in the requested period, including those that cannot be replaced; other
+    replaced files share offsets with them. `commits` are the commit numbers. `files_written` is the number of new
+    files; they hold `rows` rows and `quarantined` quarantined messages. The old files held `quarantined_before` quarantined
     messages. `problems` and `notes` are sentences; notes need no action.
     """
 
-    files_asked: int = 0
+    files_requested: int = 0
     time_partitions: tuple[TimePartitionRow, ...] = ()
     offsets: tuple[OffsetsRead, ...] = ()
     commits: tuple[int, ...] = ()
-    files_made: int = 0
+    files_written: int = 0
     rows: int = 0
     quarantined: int = 0
     quarantined_before: int = 0

@@ -34,13 +34,13 @@ def parsed(kind: Any) -> Schema:
 @pytest.mark.parametrize("edge", EDGES)
 def test_body_just_beyond_a_limit_is_rejected(edge: str) -> None:
     kind, within, beyond = EDGES[edge]
-    route_places = [
+    places = [
         (kind, b"", b""),
         ({"type": "array", "items": {"type": "map", "values": kind}}, b"\x02\x02\x02k", b"\0\0"),
     ]
     if edge != "union":  # a union cannot be a branch of a union
-        route_places.append((["null", kind], b"\x02", b""))
-    for place, before, after in route_places:
+        places.append((["null", kind], b"\x02", b""))
+    for place, before, after in places:
         schema = parsed(place)
         for check_body in compile_both(schema):
             check_body(before + within + after)
@@ -152,8 +152,8 @@ def test_too_deep_schema_without_recursion_is_rejected() -> None:
 def test_schema_that_expands_too_much_has_no_program() -> None:
     fields: list[dict[str, Any]] = [{"name": "f0", "type": {"type": "fixed", "name": "R0", "size": 1}}]
     for number in range(1, 40):
-        twice = [{"name": name, "type": f"R{number - 1}"} for name in "ab"]
-        fields.append({"name": f"f{number}", "type": {"type": "record", "name": f"R{number}", "fields": twice}})
+        pair = [{"name": name, "type": f"R{number - 1}"} for name in "ab"]
+        fields.append({"name": f"f{number}", "type": {"type": "record", "name": f"R{number}", "fields": pair}})
     schema = parsed({"type": "record", "name": "Top", "fields": fields})
     assert check.walk_program(schema) is None
     with pytest.raises(BadBody):

@@ -78,7 +78,7 @@ def test_backfill_replaces_all_files_that_share_offsets_and_no_others(world: Bac
     """The requested hour has two files. The ranges of these files also have messages in two other hours."""
     before = world.files()
     report = world.backfill(ONE_HOUR)
-    assert report.files_asked == 2
+    assert report.files_requested == 2
     assert [(one.time_partition, one.files) for one in report.time_partitions] == [(hour, 2) for hour in HOURS]
     assert [(one.partition, one.first, one.last, one.offsets) for one in report.offsets] == [(0, 0, 8, 8), (1, 0, 3, 4)]
     assert not set(before) & set(world.files())
@@ -106,7 +106,8 @@ def test_a_dry_run_commits_nothing_and_has_the_same_report(world: BackfillWorld)
     dry = world.backfill(is_dry=True)
     assert (world.log().head(), world.run_ids(), world.lines) == (head, frozenset(), [])
     done = world.backfill()
-    assert (dry.time_partitions, dry.offsets, dry.files_asked) == (done.time_partitions, done.offsets, done.files_asked)
+    assert (dry.time_partitions, dry.offsets) == (done.time_partitions, done.offsets)
+    assert dry.files_requested == done.files_requested
     assert (dry.commits, done.commits) == ((), (3,))
     commit = world.log().commit(3)
     assert (commit.kind, commit.topics["orders"].ranges) == (CommitKind.BACKFILL, ())
@@ -122,8 +123,8 @@ def test_a_second_backfill_gives_the_same_rows(world: BackfillWorld) -> None:
 
 def test_backfill_of_a_period_without_files_does_nothing(world: BackfillWorld) -> None:
     report = world.backfill(BackfillPeriod("dt=2026-01-02", "dt=2026-01-03"))
-    assert (report.files_asked, report.commits, report.problems) == (0, (), ())
-    assert world.backfill(BackfillPeriod(f"{DAY}/hr=03", f"{DAY}/hr=23")).files_asked == 0
+    assert (report.files_requested, report.commits, report.problems) == (0, (), ())
+    assert world.backfill(BackfillPeriod(f"{DAY}/hr=03", f"{DAY}/hr=23")).files_requested == 0
 
 
 @pytest.mark.parametrize(
@@ -233,7 +234,7 @@ def test_backfill_does_not_restore_expired_files(world: BackfillWorld) -> None:
     assert (world.rows("orders"), world.findings()) == (rows, ())
     world.clock_ms += 10 * DAY_MS
     expire(world.rewrites(), {"orders": 1}, is_dry=False)
-    assert world.backfill().files_asked == 0
+    assert world.backfill().files_requested == 0
 
 
 def test_files_of_a_deleted_topic_are_not_replaced_from_its_successor(world: BackfillWorld) -> None:
@@ -660,4 +661,5 @@ def test_hours_of_a_table_of_days_are_refused(
 
 
 def test_all_selects_every_period(world: BackfillWorld) -> None:
-    assert world.backfill(ALL, is_dry=True).files_asked == len(world.files()) + len(world.files(FileKind.QUARANTINE))
+    files = len(world.files()) + len(world.files(FileKind.QUARANTINE))
+    assert world.backfill(ALL, is_dry=True).files_requested == files
