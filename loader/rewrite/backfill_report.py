@@ -46,8 +46,8 @@ class BackfillReport:
     `time_partitions` are the time partitions of the old files, and `offsets` the offsets of their messages.
     `files_requested` is the number of old files in the requested period, including those that cannot be replaced; other
     replaced files share offsets with them. `commits` are the commit numbers. `files_written` is the number of new
-    files; they hold `rows` rows and `quarantined` quarantined messages. The old files held `quarantined_before` quarantined
-    messages. `problems` and `notes` are sentences; notes need no action.
+    files; they hold `rows` rows and `quarantined` quarantined messages. The old files held `quarantined_before`
+    quarantined messages. `problems` and `notes` are sentences; notes need no action.
     """
 
     files_requested: int = 0
