@@ -98,13 +98,13 @@ def test_close_deletes_the_spool_when_all_rows_are_published(tmp_path: Path) -> 
 def test_close_leaves_unpublished_rows_with_their_ids(tmp_path: Path) -> None:
     counter = ProducerCounter("shop", spool_dir=tmp_path)
     counter.acknowledge([counter.count_sent("t", 0, None, b"v")])
-    taken = counter.take_rows(NOW, RowSelection.ALL)
+    taken_rows = counter.take_rows(NOW, RowSelection.ALL)
     assert leftover_rows(tmp_path) == []  # the owner still holds its lock
     counter.count_sent("u", 0, None, b"v")
     counter.close()
     rows = leftover_rows(tmp_path)
     assert counts(rows) == [("t", 0, 1, 1), ("u", 0, 1, 0)]
-    assert {row.id for row in taken} < {row.id for row in rows}
+    assert {row.id for row in taken_rows} < {row.id for row in rows}
     assert not any(row.crashed for row in rows)
 
 
@@ -211,18 +211,26 @@ def test_window_limit_applies_per_hour(monkeypatch: pytest.MonkeyPatch) -> None:
         counter.count_sent("t", -1, None, b"v")
         return counts(counter.take_rows(now_ms, RowSelection.ALL))
 
-    absurd = ("t", OUT_OF_RANGE_MS, 1, 0)
+    out_of_range = ("t", OUT_OF_RANGE_MS, 1, 0)
     hour = WINDOWS_RETENTION_MS
-    assert windows(0, NOW) == [("t", SCATTERED_MS, 2, 2), absurd, ("t", 0, 1, 1), ("t", WINDOW_MS, 1, 1)]
+    assert windows(0, NOW) == [("t", SCATTERED_MS, 2, 2), out_of_range, ("t", 0, 1, 1), ("t", WINDOW_MS, 1, 1)]
     assert [start for _, start, _, _ in windows(4, NOW + 1)] == [
         SCATTERED_MS,
         OUT_OF_RANGE_MS,
         4 * WINDOW_MS,
         5 * WINDOW_MS,
     ]
-    assert windows(6, NOW + hour - 1) == [("t", SCATTERED_MS, 4, 4), absurd]
-    assert windows(4, NOW + hour) == [("t", SCATTERED_MS, 2, 2), absurd, *(("t", n * WINDOW_MS, 1, 1) for n in (4, 5))]
-    assert windows(8, NOW + hour) == [("t", SCATTERED_MS, 2, 2), absurd, *(("t", n * WINDOW_MS, 1, 1) for n in (8, 9))]
+    assert windows(6, NOW + hour - 1) == [("t", SCATTERED_MS, 4, 4), out_of_range]
+    assert windows(4, NOW + hour) == [
+        ("t", SCATTERED_MS, 2, 2),
+        out_of_range,
+        *(("t", n * WINDOW_MS, 1, 1) for n in (4, 5)),
+    ]
+    assert windows(8, NOW + hour) == [
+        ("t", SCATTERED_MS, 2, 2),
+        out_of_range,
+        *(("t", n * WINDOW_MS, 1, 1) for n in (8, 9)),
+    ]
 
 
 def test_open_rows_count_towards_the_window_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -288,9 +288,9 @@ def test_collect_facts_stores_count_times_only_for_special_windows() -> None:
         return RowCounts("t", start_ms, outcome, "app", 2, 1, 0, 2, 0, at_ms)
 
     rows = [row(start_ms, "acknowledged", at_ms) for start_ms in (SCATTERED_MS, OUT_OF_RANGE_MS, 0) for at_ms in (9, 4)]
-    scattered, absurd, real = collect_facts([*rows, row(0, "stored", 1)])
-    assert scattered.sends == absurd.sends == ((4, 2), (9, 2))
-    assert real.sends == ()
+    scattered, out_of_range, zero = collect_facts([*rows, row(0, "stored", 1)])
+    assert scattered.sends == out_of_range.sends == ((4, 2), (9, 2))
+    assert zero.sends == ()
 
 
 def test_merge_windows_adds_all_counts() -> None:
@@ -340,14 +340,14 @@ def test_collect_facts_sums_by_window_and_outcome() -> None:
 
 
 def test_fingerprints_with_different_hashes_are_not_compared() -> None:
-    ours, same, other = Count(5, 2, 1), Count(5, 2, 2), Count(5, 2, 2, hash="blake2b-64")
-    assert ours.differs_from(same)
-    assert not ours.differs_from(other)
-    mixed = ours.plus(other)
-    assert mixed.hash == ""
-    assert not mixed.differs_from(ours)
-    assert not mixed.differs_from(other.plus(ours).plus(ours))
-    assert topic_result(at(0, ours, other)).verdict is AuditVerdict.COMPLETE
+    count, other_content, other_hash = Count(5, 2, 1), Count(5, 2, 2), Count(5, 2, 2, hash="blake2b-64")
+    assert count.differs_from(other_content)
+    assert not count.differs_from(other_hash)
+    total = count.plus(other_hash)
+    assert total.hash == ""
+    assert not total.differs_from(count)
+    assert not total.differs_from(other_hash.plus(count).plus(count))
+    assert topic_result(at(0, count, other_hash)).verdict is AuditVerdict.COMPLETE
 
 
 def test_check_offsets_finds_holes_and_overlaps() -> None:

@@ -15,9 +15,9 @@ from headrace.loader.checksum import READ_BYTES, Checksum, checksum_as
 def test_file_is_checked_with_the_algorithm_of_its_committed_checksum(size: int) -> None:
     content = bytes(number * 7 % 251 for number in range(1000)) * (size // 1000 + 1)
     content = content[:size]
-    ours = f"xxh3-128:{xxhash.xxh3_128_hexdigest(content)}"
-    assert checksum_as(ours, io.BytesIO(content)) == ours
-    assert checksum_as("xxh3-128:0", io.BytesIO(content)) == ours
+    checksum = f"xxh3-128:{xxhash.xxh3_128_hexdigest(content)}"
+    assert checksum_as(checksum, io.BytesIO(content)) == checksum
+    assert checksum_as("xxh3-128:0", io.BytesIO(content)) == checksum
     older = hashlib.sha256(content).hexdigest()
     assert checksum_as(older, io.BytesIO(content)) == older
 

@@ -23,12 +23,12 @@ def read(batches: list[tuple[int, int, int]], position: int) -> tuple[ReadEpochs
 
 
 @given(BATCHES, st.integers(0, STARTS_MAX))
-def test_epochs_of_pieces_add_up_to_those_of_the_range(batches: list[tuple[int, int, int]], cut: int) -> None:
-    whole, _ = read(batches, 5)
-    first, position = read(batches[:cut], 5)
-    rest, _ = read(batches[cut:], position)
-    assert first.followed_by(rest) == whole
-    assert [epoch for epoch, _ in whole.starts] == sorted({epoch for epoch, _, _ in batches})
+def test_epochs_of_pieces_add_up_to_those_of_the_range(batches: list[tuple[int, int, int]], split_at: int) -> None:
+    all_epochs, _ = read(batches, 5)
+    first, position = read(batches[:split_at], 5)
+    later, _ = read(batches[split_at:], position)
+    assert first.followed_by(later) == all_epochs
+    assert [epoch for epoch, _ in all_epochs.starts] == sorted({epoch for epoch, _, _ in batches})
 
 
 def test_an_epoch_begins_where_the_batches_before_it_ended() -> None:

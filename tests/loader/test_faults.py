@@ -46,8 +46,8 @@ def test_after_any_fault_at_some_calls_of_a_load_the_next_loads_complete_it(
 ) -> None:
     """The small case for every hour. The test below covers all calls."""
     case, faults = quick_case(memory_path, monkeypatch), [*Fault]
-    for turn, number in enumerate(calls_to_fail(case, Case.load, Fault.DIES_BEFORE)[::HOURLY_STRIDE]):
-        fail_at(case, number, faults[turn % len(faults)], Case.load)
+    for index, number in enumerate(calls_to_fail(case, Case.load, Fault.DIES_BEFORE)[::HOURLY_STRIDE]):
+        fail_at(case, number, faults[index % len(faults)], Case.load)
 
 
 @pytest.mark.simulation

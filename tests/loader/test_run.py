@@ -691,7 +691,7 @@ def test_data_loss_is_recorded_as_a_gap_with_on_data_loss_skip(world: World) -> 
     assert load(world).loaded[0].gaps == 4 + 9
 
 
-def taking_up(world: World) -> None:
+def skip_data_loss(world: World) -> None:
     world.policy = dataclasses.replace(world.policy, on_data_loss="skip")
 
 
@@ -704,7 +704,7 @@ def test_a_truncated_and_regrown_log_is_held_back_and_resumes_at_the_divergence(
     (problem,) = held.problems["orders"]
     assert re.match(r"partition 0: .*\b80\b.*\b99\b.*\b1\b.*\b0\b.*loader\.on_data_loss=skip\b.*\b80$", problem)
     assert held.commit_number == 0
-    taking_up(world)
+    skip_data_loss(world)
     report = load(world)
     assert report.problems == {}
     (loaded,) = report.loaded
@@ -734,7 +734,7 @@ def test_offsets_of_both_logs_are_counted_in_the_audit(world: World) -> None:
     load(world)
     topic.logs[0] += [1] * 20
     load(world)
-    taking_up(world)
+    skip_data_loss(world)
     topic.cut_back(0, 80, *[1] * 20)
     load(world)
     assert sum(row.count for row in world.audit("orders")) == 120
@@ -770,7 +770,7 @@ def test_a_log_shorter_than_loaded_resumes_at_its_end_without_epochs(world: Worl
     topic.cut_back(0, 4)
     (problem,) = load(world).problems["orders"]
     assert re.match(r"partition 0: .*\b4\b.*\b9\b.*loader\.on_data_loss=skip\b.*\b4$", problem)
-    taking_up(world)
+    skip_data_loss(world)
     assert any("the rows of its offsets 4 to 9" in note for note in load(world).notes)
     topic.logs[0] += [1] * 9
     assert load(world).loaded[0].rows == 9
@@ -785,7 +785,7 @@ def test_a_recreated_topic_without_ids_is_detected_by_its_leader_epochs(world: W
     load(world)
     world.topic("orders", [1] * 30, topic_id="")
     assert re.match(r"partition 0: .*\b0\b.*\b9\b", load(world).problems["orders"][0])
-    taking_up(world)
+    skip_data_loss(world)
     assert load(world).loaded[0].rows == 30
     assert not load(world).notes
 
@@ -811,11 +811,11 @@ def test_a_topic_recreated_while_ids_are_unreported_is_loaded_once(world: World)
     topic.cut_back(0, 5, *[1] * 5)
     load(world)
     # Only the epoch of partition 0 goes back, and partition 1 is longer than it was.
-    made_anew = world.topic("orders", [1] * 3, [1] * 7, [1] * 2, topic_id="")
-    taking_up(world)
+    recreated = world.topic("orders", [1] * 3, [1] * 7, [1] * 2, topic_id="")
+    skip_data_loss(world)
     assert load(world).loaded[0].rows == 12
-    made_anew.topic_id = "id-2"
-    made_anew.logs[0] += [1] * 2
+    recreated.topic_id = "id-2"
+    recreated.logs[0] += [1] * 2
     report = load(world)
     assert not report.problems
     assert report.loaded[0].rows == 2
@@ -831,7 +831,7 @@ def test_offsets_deleted_by_retention_from_the_new_log_are_a_gap(world: World) -
     load(world)
     topic.cut_back(0, 80, *[1] * 70)
     topic.first, topic.logs = 90, [[1] * 60]
-    taking_up(world)
+    skip_data_loss(world)
     report = load(world)
     assert (report.loaded[0].rows, report.loaded[0].gaps) == (60, 10)
     committed = world.log().commit(2).topics["orders"].ranges[0]
@@ -860,16 +860,16 @@ def load_once_each(root: Path, steps: list[tuple[str, int, int]]) -> None:
     world = World(root)
     world.registry.register("orders-value", 1, ORDER_V1)
     topic = world.topic("orders", [1] * 5)
-    taking_up(world)
-    for what, one, other in steps:
-        if what == "grow":
-            topic.logs[0] += [1] * one
-        elif what == "cut":
-            topic.cut_back(0, min(one, topic.end(0)), *[1] * other)
-        elif what == "elect":
-            topic.cut_back(0, topic.end(0), *[1] * one)
+    skip_data_loss(world)
+    for action, count, appended in steps:
+        if action == "grow":
+            topic.logs[0] += [1] * count
+        elif action == "cut":
+            topic.cut_back(0, min(count, topic.end(0)), *[1] * appended)
+        elif action == "elect":
+            topic.cut_back(0, topic.end(0), *[1] * count)
         else:
-            world.pool.broken = {TopicPartition("orders", 0): one} if what == "broken" else {}
+            world.pool.broken = {TopicPartition("orders", 0): count} if action == "broken" else {}
             load(world)
     world.pool.broken = {}
     load(world)
@@ -1043,13 +1043,13 @@ def test_a_run_voided_while_it_reads_is_never_committed(world: World) -> None:
     slow = world.ports()
     pool = slow.run_units
 
-    def voided(units: object) -> object:
+    def run_and_void(units: object) -> object:
         results = pool(units)  # type: ignore[arg-type]
         world.settings = dataclasses.replace(world.settings, topics_exclude=("orders",), staging_age_ms=-(10**15))
         load(world)
         return results
 
-    report = run_load(dataclasses.replace(slow, run_units=voided), world.settings)  # type: ignore[arg-type]
+    report = run_load(dataclasses.replace(slow, run_units=run_and_void), world.settings)  # type: ignore[arg-type]
     assert report.commit_number == 0
     assert world.rows("orders") == []
     assert world.log().commit(1).planned_after == 0, "the commit that voids it states its plan"
@@ -1065,13 +1065,13 @@ def test_an_old_plan_is_refused_and_the_next_load_reads_it_again(world: World, m
     slow = world.ports()
     pool = slow.run_units
 
-    def slept(units: object) -> object:
+    def run_and_commit_others(units: object) -> object:
         results = pool(units)  # type: ignore[arg-type]
         for number in range(2):
             world.log().try_commit(clean(f"c{number}", f"w{number}"))
         return results
 
-    report = run_load(dataclasses.replace(slow, run_units=slept), world.settings)  # type: ignore[arg-type]
+    report = run_load(dataclasses.replace(slow, run_units=run_and_commit_others), world.settings)  # type: ignore[arg-type]
     assert report.commit_number == 0
     assert report.conflict
     assert not report.has_findings
@@ -1100,13 +1100,13 @@ def test_a_truncated_staged_file_holds_back_its_topic(world: World) -> None:
     ports = world.ports()
     pool = ports.run_units
 
-    def cut(units: object) -> object:
+    def run_and_truncate(units: object) -> object:
         results = pool(units)  # type: ignore[arg-type]
         for work in (world.warehouse / "_headrace" / "staging").iterdir():
             next(path for path in work.iterdir() if "orders-0" in path.name).write_bytes(b"")
         return results
 
-    report = run_load(dataclasses.replace(ports, run_units=cut), world.settings)  # type: ignore[arg-type]
+    report = run_load(dataclasses.replace(ports, run_units=run_and_truncate), world.settings)  # type: ignore[arg-type]
     assert re.search(r"\b0 bytes\b", report.problems["orders"][0])
     assert world.rows("orders") == []
 

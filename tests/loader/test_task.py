@@ -140,7 +140,7 @@ def unit(tmp_path: Path) -> Callable[..., WorkUnit]:
 
 
 @pytest.fixture(params=["core", "reference"])
-def twin(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The decoder that makes the rows."""
     if request.param == "reference":
         monkeypatch.setattr(avro_codec, "_CORE", None)
@@ -150,7 +150,7 @@ def twin(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 
 @pytest.fixture
-def run(twin: str, cluster: Cluster, unit: Callable[..., WorkUnit]) -> Run:
+def run(decoder: str, cluster: Cluster, unit: Callable[..., WorkUnit]) -> Run:
     return lambda *ranges, **more: run_work_unit(unit(*ranges, **more))
 
 
@@ -225,17 +225,17 @@ def test_audit_counts_by_window_of_message_time(run: Run, cluster: Cluster) -> N
     }
 
 
-@pytest.mark.parametrize("absurd", [-1, 253_402_300_800_000, 2**62])
-def test_an_absurd_time_is_replaced_by_the_record_time_and_audited_as_absurd(
-    run: Run, cluster: Cluster, absurd: int
+@pytest.mark.parametrize("time_ms", [-1, 253_402_300_800_000, 2**62])
+def test_a_time_out_of_range_is_replaced_by_the_record_time_and_audited_as_such(
+    run: Run, cluster: Cluster, time_ms: int
 ) -> None:
-    cluster.put(0, {0: message(0, absurd)})
+    cluster.put(0, {0: message(0, time_ms)})
     result = run(offsets(0, 1))
     assert result.files[0].time_partition == "dt=1970-01-01/hr=00"
     assert result.ranges[0].time_sources == {"record (absurd field)": 1}
     assert {row.window_start_ms for row in result.ranges[0].audit} == {OUT_OF_RANGE_MS}
     assert result.ranges[0].implausible_times == (
-        ImplausibleTimeCount(ImplausibleTimeKind.OUT_OF_RANGE, "timestamp", "millis", 1, absurd),
+        ImplausibleTimeCount(ImplausibleTimeKind.OUT_OF_RANGE, "timestamp", "millis", 1, time_ms),
     )
 
 
@@ -410,7 +410,7 @@ def test_a_batch_that_decompresses_beyond_the_limit_follows_the_same_policy(run:
     assert found.counts.corrupt == 0 and found.done.end == 6
 
 
-def test_a_corrupt_batch_with_an_absurd_time_goes_to_the_partition_of_invalid_times(
+def test_a_corrupt_batch_with_a_time_out_of_range_goes_to_the_partition_of_invalid_times(
     run: Run, cluster: Cluster, tmp_path: Path
 ) -> None:
     cluster.put(0, {0: message(0)})
@@ -499,11 +499,11 @@ def test_an_invalid_load_schema_fails_the_topic(run: Run, cluster: Cluster) -> N
 def test_a_load_schema_that_no_file_can_have_fails_its_topic_and_not_the_others(
     cluster: Cluster, unit: Callable[..., WorkUnit]
 ) -> None:
-    odd = json.dumps({**json.loads(LOAD), "namespace": "com.my-company"})  # as earlier releases folded it
+    load_schema = json.dumps({**json.loads(LOAD), "namespace": "com.my-company"})  # as earlier releases folded it
     cluster.put(0, {0: message(0)})
     cluster.put(0, {0: message(1)}, topic="clicks")
     both = unit(offsets(0, 1), OffsetRange(TopicPartition("clicks", 0), 0, 1))
-    clicks = replace(PLAN, topic="clicks", load_schema=odd)
+    clicks = replace(PLAN, topic="clicks", load_schema=load_schema)
     result = run_work_unit(replace(both, topics={**both.topics, "clicks": clicks}))
     assert [file.topic for file in result.files] == ["orders"]
     assert [one.counts.records for one in result.ranges] == [1, 0]
@@ -622,9 +622,9 @@ def test_core_and_reference_write_identical_files(
     assert by_core.ranges == by_reference.ranges
     assert [one.by_reference for one in by_reference.ranges] == [0], "only counted if the core makes the other rows"
     (one,) = by_core.ranges
-    odd = one.counts.quarantined + one.time_sources[OUT_OF_RANGE_TIME]
+    irregular = one.counts.quarantined + one.time_sources[OUT_OF_RANGE_TIME]
     # The reference makes the odd messages, and the first message while its program is compiled.
-    assert 0 < one.by_reference <= odd + 1
+    assert 0 < one.by_reference <= irregular + 1
     assert by_core.build != by_reference.build
 
 

@@ -33,7 +33,7 @@ STORED_RUN_IDS_MAX = 20
 """The limit of runs and rewrites in the state: those of a few days, however long the history."""
 
 
-def lived(root: Path, seed: int, topics: int, days: int, *, rate: int, frequency: float = 1.0) -> Life:
+def simulated(root: Path, seed: int, topics: int, days: int, *, rate: int, frequency: float = 1.0) -> Life:
     plan = plan_year(seed, topics, days, rate=rate, frequency=frequency)
     life = Life(root, seed, plan.topics)
     with unhurried():
@@ -75,7 +75,7 @@ def _each(size: Size) -> float:
 
 def test_some_days_with_failures_load_every_message(memory_path: Path) -> None:
     """The small case for every hour."""
-    life = lived(memory_path, seed=3, topics=4, days=8, rate=10, frequency=4)
+    life = simulated(memory_path, seed=3, topics=4, days=8, rate=10, frequency=4)
     assert {*TO_TOPICS, *TO_ALL} <= {*life.met}, "this never happened"
     assert not any(life.story.unread.values()), life.story.unread
 
@@ -83,13 +83,13 @@ def test_some_days_with_failures_load_every_message(memory_path: Path) -> None:
 @pytest.mark.simulation
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_small_year_with_every_kind_of_failure_loads_every_message(memory_path: Path, seed: int) -> None:
-    life = lived(memory_path, seed, topics=10, days=90, rate=40)
+    life = simulated(memory_path, seed, topics=10, days=90, rate=40)
     check(life)
     check_flat(life.sizes)
 
 
 @pytest.mark.simulation
 def test_three_weeks_of_many_topics_and_failures_load_every_message(memory_path: Path) -> None:
-    life = lived(memory_path, seed=51, topics=120, days=20, rate=60, frequency=3)
+    life = simulated(memory_path, seed=51, topics=120, days=20, rate=60, frequency=3)
     check(life)
     check_flat(life.sizes)

@@ -35,12 +35,12 @@ class FakeSpark:
         process = SimpleNamespace(poll=lambda: self.jvm_code)
         return SimpleNamespace(sparkContext=SimpleNamespace(_gateway=SimpleNamespace(proc=process)))
 
-    def reach(self, uri: str) -> None:
+    def check_reachable(self, uri: str) -> None:
         if self.is_down:
             raise MetastoreUnavailable(uri, "down")
 
     def open(self, **arguments: Any) -> Any:
-        self.reach(arguments["metastore_uri"])
+        self.check_reachable(arguments["metastore_uri"])
         self.opened.append(arguments)
         return self.session()
 
@@ -55,7 +55,7 @@ def fake_spark(monkeypatch: pytest.MonkeyPatch) -> FakeSpark:
     monkeypatch.setattr(sessions, "open_session", fake_spark.open)
     monkeypatch.setattr(sessions, "open_session_without_metastore", fake_spark.open_session_without_metastore)
     monkeypatch.setattr(sessions, "close_session", fake_spark.closed.append)
-    monkeypatch.setattr(sessions, "check_metastore_reachable", fake_spark.reach)
+    monkeypatch.setattr(sessions, "check_metastore_reachable", fake_spark.check_reachable)
     monkeypatch.setattr(load_session, "prepare_environment", lambda settings: None)
     monkeypatch.setattr(spark, "SparkExecutor", lambda session: SimpleNamespace(session=session, close=lambda: None))
     return fake_spark
@@ -116,10 +116,10 @@ def test_executor_tries_an_unavailable_metastore_once_per_load(
     fake_spark: FakeSpark, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise each topic would wait for its own connection."""
-    tried = []
+    sessions_tried = []
 
     def fail(session: Any) -> None:
-        tried.append(session)
+        sessions_tried.append(session)
         raise MetastoreUnavailable(METASTORE, "down")
 
     monkeypatch.setattr(spark, "SparkExecutor", fail)
@@ -127,8 +127,8 @@ def test_executor_tries_an_unavailable_metastore_once_per_load(
     for _ in range(3):
         with pytest.raises(MetastoreUnavailable):
             connection.executor()
-    assert len(tried) == 1
-    assert connection._task_session() is tried[0], "reading works without the metastore"
+    assert len(sessions_tried) == 1
+    assert connection._task_session() is sessions_tried[0], "reading works without the metastore"
 
 
 @pytest.mark.parametrize(

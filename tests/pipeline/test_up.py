@@ -82,11 +82,11 @@ def test_part_command_runs_the_module_of_the_part(name: str, module: tuple[str, 
     assert (command.name, command.arguments[: len(module)], command.is_server) == (name, module, is_server)
 
 
-@pytest.mark.parametrize("elsewhere", ["", "thrift://metastore:9083"])
-def test_sql_uses_the_configured_or_started_metastore(elsewhere: str) -> None:
-    settings = load_settings(flags={"hive.metastore": elsewhere} if elsewhere else {})
-    words = part_command("sql", settings, {} if elsewhere else ADDRESSES).arguments
-    assert words[words.index("--metastore") + 1] == (elsewhere or ADDRESSES["metastore"])
+@pytest.mark.parametrize("configured", ["", "thrift://metastore:9083"])
+def test_sql_uses_the_configured_or_started_metastore(configured: str) -> None:
+    settings = load_settings(flags={"hive.metastore": configured} if configured else {})
+    words = part_command("sql", settings, {} if configured else ADDRESSES).arguments
+    assert words[words.index("--metastore") + 1] == (configured or ADDRESSES["metastore"])
 
 
 @pytest.mark.parametrize(
@@ -140,10 +140,10 @@ def test_ready_for_s_counts_from_the_ready_line(tmp_path: Path) -> None:
 def test_only_loads_run_with_a_higher_niceness(tmp_path: Path) -> None:
     nicenesses = {name: part_command(name, load_settings(), ADDRESSES).niceness for name in PARTS}
     assert {name for name, niceness in nicenesses.items() if niceness > 0} == {"load"}
-    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    own_niceness = os.getpriority(os.PRIO_PROCESS, 0)
     for niceness in (0, nicenesses["load"]):
         part = Part(PartCommand("load", ("this",), is_server=False, niceness=niceness), tmp_path, os.environ)
-        assert os.getpriority(os.PRIO_PROCESS, part.process.pid) == min(19, usual + niceness)
+        assert os.getpriority(os.PRIO_PROCESS, part.process.pid) == min(19, own_niceness + niceness)
         part.stop(time.monotonic())
 
 
@@ -387,10 +387,10 @@ def test_schedule_logs_exit_code_and_problems_of_a_load(
         else:
             processes[0].returncode = code
         schedule.tick(now_ms + 1)
-    told = [(one.levelname, one.getMessage()) for one in caplog.records]
+    log_lines = [(one.levelname, one.getMessage()) for one in caplog.records]
     log = "log= " if code else ""
     problem = [("WARNING", "load_problem orders: trouble")] if code else []
-    assert told == [
+    assert log_lines == [
         ("INFO", "load_started reason=schedule"),
         (level, f"load_ended code={code} {log}last_line=last words"),
         *problem,
@@ -462,9 +462,9 @@ def test_part_answers_requests_with_lines(tmp_path: Path) -> None:
 
 def test_end_reason_mentions_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     part = Part(PartCommand("registry", ("headrace.no_such_module",)), tmp_path, os.environ)
-    with pytest.raises(UpError, match=r"the registry did not start: .*No module named") as told:
+    with pytest.raises(UpError, match=r"the registry did not start: .*No module named") as caught:
         part.wait_until_ready(time.monotonic() + 60, lambda: False)
-    assert "its disk" not in str(told.value)
+    assert "its disk" not in str(caught.value)
     monkeypatch.setattr(parts, "DISK_BYTES_MIN", 2**63)
     assert "its disk has " in part.end_reason()
     part.stop(time.monotonic())

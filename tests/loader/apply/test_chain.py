@@ -31,30 +31,30 @@ def world(tmp_path: Path) -> World:
 def test_each_applier_runs_after_those_it_depends_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are published after their table can read them, partitions are added after their files, and counts and group
     offsets are written when queries see the rows."""
-    met: list[str] = []
+    applied: list[str] = []
     publish, execute, add_committed = LocalFiles.publish, FakeHive.execute, AuditStore.add_committed
     commit = GroupOffsetsApplier.apply_topics
 
     def published(self: LocalFiles, files: Iterable[Publication]) -> object:
         assert "note" in world.hive.tables["headrace", "orders"].properties["avro.schema.literal"]
-        met.append("files")
+        applied.append("files")
         return publish(self, files)
 
     def executed(self: FakeHive, op: Op) -> None:
         if isinstance(op, AddPartitions):
             for one in op.partitions:
                 assert list(Path(one.location.removeprefix("file://")).glob("*.avro")), one
-            met.append("partitions")
+            applied.append("partitions")
         execute(self, op)
 
-    def counted(self: AuditStore, *what: object) -> object:
-        assert met[-1] == "partitions"
-        met.append("audit")
-        return add_committed(self, *what)  # type: ignore[arg-type]  # passed through
+    def counted(self: AuditStore, *arguments: object) -> object:
+        assert applied[-1] == "partitions"
+        applied.append("audit")
+        return add_committed(self, *arguments)  # type: ignore[arg-type]  # passed through
 
     def committed(self: GroupOffsetsApplier, steps: Sequence[Step]) -> Mapping[str, str]:
-        assert met[-1] == "audit"
-        met.append("offsets")
+        assert applied[-1] == "audit"
+        applied.append("offsets")
         return commit(self, steps)
 
     monkeypatch.setattr(LocalFiles, "publish", published)
@@ -63,4 +63,4 @@ def test_each_applier_runs_after_those_it_depends_on(world: World, monkeypatch: 
     monkeypatch.setattr(GroupOffsetsApplier, "apply_topics", committed)
     world.hive.parts.clear()  # so that there are partitions to add
     run_load(world.ports(), world.settings)
-    assert met == ["files", "partitions", "audit", "offsets"]
+    assert applied == ["files", "partitions", "audit", "offsets"]

@@ -98,12 +98,12 @@ def test_completeness_decreases_only_if_the_clock_was_ahead() -> None:
 def test_every_message_stored_before_complete_until_was_read(steps: list[tuple[int, int, bool]]) -> None:
     """Messages arrive and loads read some of them. All messages stored before `complete_until` must have been read."""
     known, end, read, ends_at = None, 0, 0, {0: 0}
-    for number, (come, taken, is_applied) in enumerate(steps, start=1):
+    for number, (stored, loaded, is_applied) in enumerate(steps, start=1):
         now_ms = number * STEP_MS
-        end += come
+        end += stored
         ends_at[now_ms] = end
         if is_applied:
-            read = min(end, read + taken)
+            read = min(end, read + loaded)
         known = next_completeness(known, state_of(read), found(end), now_ms, is_applied=is_applied)
         assert ends_at[known.until_ms] <= read
         if read == end and is_applied:

@@ -238,13 +238,13 @@ def test_concurrent_processes_publish_each_file_once(log: CommitLog, tmp_path: P
         add_commit(log, f"w{number}", "orders")
     failures: list[object] = []
 
-    def drive() -> None:
+    def run_engine() -> None:
         own = CommitLog(LocalCommitStorage(tmp_path / "_headrace"))
         applier = FilesApplier(local_storage(tmp_path).files, FileIndex(own))
         engine = ApplierEngine(own, LocalStaging(own.storage.root), (applier,))
         failures.extend(engine.apply_pending().failures.values())
 
-    threads = [threading.Thread(target=drive) for _ in range(4)]
+    threads = [threading.Thread(target=run_engine) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -310,7 +310,7 @@ def test_skipped_offsets_of_a_commit_become_audit_rows(log: CommitLog) -> None:
     assert next(audit_rows("orders", changed, "h")).id != skipped_row.id, "the log was truncated and has other messages"
 
 
-def test_absurd_windows_of_earlier_commits_are_merged_and_keep_their_ids(log: CommitLog) -> None:
+def test_out_of_range_windows_of_earlier_commits_are_merged_and_keep_their_ids(log: CommitLog) -> None:
     commit = add_commit(log, "w1", "orders")
     committed = commit.topics["orders"]
     windows = tuple(WindowCount(start_ms, 1, 1, 1) for start_ms in (-(10**9) * WINDOW_MS, 0, 10**12 * WINDOW_MS))

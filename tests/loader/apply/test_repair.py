@@ -105,15 +105,15 @@ def test_a_table_with_a_type_too_long_for_the_metastore_is_restored(world: World
 def test_an_altered_table_gets_its_properties_back_and_keeps_foreign_ones(world: World) -> None:
     before = copied(world.hive)
     table = world.hive.tables[TABLE]
-    odd = {**table.properties, SCHEMA_LITERAL: "{}", VERSION: "77", "of.others": "x"}
-    world.hive.tables[TABLE] = dataclasses.replace(table, properties=odd)
+    altered = {**table.properties, SCHEMA_LITERAL: "{}", VERSION: "77", "of.others": "x"}
+    world.hive.tables[TABLE] = dataclasses.replace(table, properties=altered)
     (found,) = repair(world).repair_topic("orders")
     assert found.kind is DifferenceKind.TABLE
     assert found.message.endswith(f": {SCHEMA_LITERAL}, {VERSION}")
     check_repaired(world, before)
     assert world.hive.tables[TABLE].properties["of.others"] == "x"
     # Again at the same commit number: the condition of the table change needs a new revision each time.
-    world.hive.tables[TABLE] = dataclasses.replace(world.hive.tables[TABLE], properties=odd)
+    world.hive.tables[TABLE] = dataclasses.replace(world.hive.tables[TABLE], properties=altered)
     repair(world).repair_topic("orders")
     check_repaired(world, before)
     revisions = [dict(op.properties)[REVISION] for op in world.hive.executed if isinstance(op, SetProperties)]
@@ -172,14 +172,14 @@ def test_foreign_files_are_moved_to_the_foreign_directory(world: World) -> None:
 def test_foreign_files_with_equal_names_get_numbers(world: World) -> None:
     """Each INSERT of Hive or Spark writes a file with the same name."""
     directory = world.warehouse / "orders" / "dt=2026-01-01" / "hr=00"
-    aside = f"orders/{FOREIGN_DIRECTORY}/dt=2026-01-01/hr=00/000000_0"
-    for text, target in (("first", aside), ("second", f"{aside}.1"), ("first", f"{aside}.2")):
+    foreign_path = f"orders/{FOREIGN_DIRECTORY}/dt=2026-01-01/hr=00/000000_0"
+    for text, target in (("first", foreign_path), ("second", f"{foreign_path}.1"), ("first", f"{foreign_path}.2")):
         (directory / "000000_0").write_text(text)
         (found,) = repair(world).repair_topic("orders")
         assert found.message.endswith(f" {target}")
         assert found.moves == (("orders/dt=2026-01-01/hr=00/000000_0", target),)
         assert (world.warehouse / target).read_text() == text
-    moved_files = {path.name: path.read_text() for path in (world.warehouse / aside).parent.iterdir()}
+    moved_files = {path.name: path.read_text() for path in (world.warehouse / foreign_path).parent.iterdir()}
     assert moved_files == {"000000_0": "first", "000000_0.1": "second", "000000_0.2": "first"}
     assert repair(world).compare("orders") == ()
 
@@ -211,7 +211,7 @@ def test_one_of_two_concurrent_repairs_moves_a_file(world: World) -> None:
 
 def test_a_target_name_taken_meanwhile_is_not_overwritten(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = world.warehouse / "orders" / "dt=2026-01-01" / "hr=00"
-    aside = world.warehouse / "orders" / FOREIGN_DIRECTORY / "dt=2026-01-01" / "hr=00"
+    foreign_directory = world.warehouse / "orders" / FOREIGN_DIRECTORY / "dt=2026-01-01" / "hr=00"
     (directory / "x").write_text("mine")
     move_uncommitted = LocalFiles.move_uncommitted
 
@@ -224,7 +224,7 @@ def test_a_target_name_taken_meanwhile_is_not_overwritten(world: World, monkeypa
     monkeypatch.setattr(LocalFiles, "move_uncommitted", overtaken)
     (found,) = repair(world).repair_topic("orders")
     assert found.moves[0][1].endswith("/x.1")
-    assert {path.name: path.read_text() for path in aside.iterdir()} == {"x": "another", "x.1": "mine"}
+    assert {path.name: path.read_text() for path in foreign_directory.iterdir()} == {"x": "another", "x.1": "mine"}
 
 
 def test_an_unmovable_file_is_reported_and_the_rest_is_repaired(world: World) -> None:
@@ -248,17 +248,17 @@ def test_an_unmovable_file_is_reported_and_the_rest_is_repaired(world: World) ->
 
 def test_number_of_tried_target_names_is_limited(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     (world.warehouse / "orders" / "dt=2026-01-01" / "hr=00" / "x").write_text("mine")
-    tried = []
+    attempts = []
 
     def refuse(files: LocalFiles, source: str, target: str) -> bool:
-        tried.append(target)
+        attempts.append(target)
         raise FileExistsError(errno.EEXIST, "File exists", target)
 
     monkeypatch.setattr(LocalFiles, "move_uncommitted", refuse)
     (found,) = repair(world).repair_topic("orders")
     assert not found.is_repairable
-    assert found.message.endswith(f": File exists: {tried[0]}")
-    assert len(tried) == MOVE_ATTEMPTS_MAX
+    assert found.message.endswith(f": File exists: {attempts[0]}")
+    assert len(attempts) == MOVE_ATTEMPTS_MAX
 
 
 def test_an_unreadable_table_is_a_finding(world: World) -> None:
@@ -294,11 +294,11 @@ def test_attempts_on_a_constantly_changing_table_are_limited(world: World) -> No
     table = world.hive.tables[TABLE]
     world.hive.tables[TABLE] = dataclasses.replace(table, properties={**table.properties, VERSION: "77"})
     world.hive.parts[TABLE].clear()
-    execute, tried = world.hive.execute, []
+    execute, attempts = world.hive.execute, []
 
     def racing(op: object) -> None:
         if isinstance(op, SetProperties):
-            tried.append(op)
+            attempts.append(op)
             raise StaleRevision("headrace", "orders", "1", "2")
         execute(op)  # type: ignore[arg-type]  # of the protocol
 
@@ -309,7 +309,7 @@ def test_attempts_on_a_constantly_changing_table_are_limited(world: World) -> No
         (DifferenceKind.TABLE, False),
     ]
     assert re.search(rf": {VERSION}; .*\bheadrace\.orders\b.*\b1\b.*\b2\b", found[1].message)
-    assert len(tried) == ATTEMPTS_MAX
+    assert len(attempts) == ATTEMPTS_MAX
 
 
 def test_repairs_before_a_concurrent_table_change_are_reported(world: World) -> None:

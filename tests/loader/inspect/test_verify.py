@@ -295,11 +295,11 @@ def test_wrong_sums_of_a_rewrite_are_found(shelf: Shelf) -> None:
     state: LoaderState = shelf.log.read_state()
     rewrite = TimePartitionRewrite(FileKind.DATA, FIVE, (name,), 5, 0)
 
-    def take_away(committed: TopicCommit) -> TopicCommit:
+    def add_rewrite(committed: TopicCommit) -> TopicCommit:
         files: tuple[CommittedFile, ...] = committed.files
         return dataclasses.replace(committed, files=files, rewrites=(rewrite,))
 
-    _change(shelf, 3, take_away)
+    _change(shelf, 3, add_rewrite)
     assert state.topics["orders"].data.files == 4
     numbers = [re.findall(r"\d+", one.message) for one in verified(shelf).findings]
     assert ["3", "3", "4", "8"] in numbers

@@ -25,8 +25,8 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("2014-06-01-00-00-00/offsets-m-00001", "NONE", []),
         ("blocks/offsets-m-00000", "BLOCK", MANY),
     ]
-    questions = [{"path": str(root / path), "compression": how, "keys": keys} for path, how, keys in files]
-    java_answers("CamusHistory", questions, root)
+    requests = [{"path": str(root / path), "compression": how, "keys": keys} for path, how, keys in files]
+    java_answers("CamusHistory", requests, root)
     (root / "2014-06-01-00-10-00").mkdir()
     (root / "blocks").rename(root.parent / f"{root.name}-blocks")
     return root
