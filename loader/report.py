@@ -14,7 +14,7 @@ from headrace.loader.commit.reconcile import ReconciledTopic
 from headrace.loader.commit.state import LoaderState, TopicState
 from headrace.loader.load_schema import column_changes
 from headrace.loader.plan.discover import DiscoveredTopic
-from headrace.loader.plan.load_plan import LoadPlan, TopicWork
+from headrace.loader.plan.load_plan import LoadPlan, PlannedTopic
 from headrace.loader.work_unit import FileKind, UnitResult
 
 
@@ -101,7 +101,7 @@ def _with_commit(
         return dataclasses.replace(report, conflict=str(commit_result.conflict))
     commit = commit_result.commit
     loaded = tuple(
-        _topic_loaded(topic, committed, plan.topic_work[topic], reconciled.get(topic, ReconciledTopic()))
+        _topic_loaded(topic, committed, plan.planned_topics[topic], reconciled.get(topic, ReconciledTopic()))
         for topic, committed in sorted(commit.topics.items())
     )
     return dataclasses.replace(
@@ -134,7 +134,7 @@ def _commit_notes(commit: Commit, plan: LoadPlan, refused: Mapping[str, Conflict
         for topic, committed in sorted(commit.topics.items())
         for offsets in committed.ranges
         if offsets.replaced is not None
-        and _had_rows(plan.topic_work[topic].known, offsets.partition, offsets.replaced[0])
+        and _had_rows(plan.planned_topics[topic].known, offsets.partition, offsets.replaced[0])
     ]
     return notes
 
@@ -151,8 +151,10 @@ def _replaced_note(table: str, commit_number: int, partition: int, start: int, e
     )
 
 
-def _topic_loaded(topic: str, committed: TopicCommit, work: TopicWork, reconciled: ReconciledTopic) -> TopicLoaded:
-    before = work.known.load_schema.text if work.known is not None else ""
+def _topic_loaded(
+    topic: str, committed: TopicCommit, planned_topic: PlannedTopic, reconciled: ReconciledTopic
+) -> TopicLoaded:
+    before = planned_topic.known.load_schema.text if planned_topic.known is not None else ""
     data = [file for file in committed.files if file.kind is FileKind.DATA]
     counts = reconciled.counts
     return TopicLoaded(
@@ -167,8 +169,8 @@ def _topic_loaded(topic: str, committed: TopicCommit, work: TopicWork, reconcile
         offsets=sum(offsets.end - offsets.start for offsets in committed.ranges),
         bytes_read=sum(offsets.bytes_read for offsets in committed.ranges),
         bytes_written=sum(file.length for file in committed.files),
-        new=work.known is None,
-        schema_changed=work.known is not None and committed.load_schema is not None,
+        new=planned_topic.known is None,
+        schema_changed=planned_topic.known is not None and committed.load_schema is not None,
         changes=column_changes(before, committed.load_schema.text) if before and committed.load_schema else (),
         by_reference=reconciled.by_reference,
     )

@@ -148,7 +148,7 @@ def run_load(ports: RunDependencies, settings: RunSettings) -> RunReport:
     )
     if plan.has_changes:
         if not plan.commit_number and not settings.allow_new_warehouse:
-            ports.tables_of_other_warehouse.refuse(plan.topic_work)
+            ports.tables_of_other_warehouse.refuse(plan.planned_topics)
         report = _execute(ports, settings, plan, report, retired)
         topics_to_compare = tuple(ports.log.read_state().topics) if ports.tables_are_open() else ()
         applied = ports.engine.apply_pending(topics_to_compare=topics_to_compare)
@@ -207,10 +207,12 @@ def _execute(
     reading = read_units(plan.units, ports.run_units, ports.schemas)
     logger.info("phase_started phase=validate run_id=%s", plan.run_id)
     changes = fetch_changes(plan, ports.cluster)
-    planned = {topic: work.ranges for topic, work in plan.topic_work.items()}
+    planned = {topic: planned_topic.ranges for topic, planned_topic in plan.planned_topics.items()}
     reconciled = reconcile(planned, reading.units, reading.results, changes.new_leaders)
     reconciled = revalidate(plan, reconciled, changes, ports.staging)
-    reconciled = with_findings(reconciled, {topic: work.policy for topic, work in plan.topic_work.items()})
+    reconciled = with_findings(
+        reconciled, {topic: planned_topic.policy for topic, planned_topic in plan.planned_topics.items()}
+    )
     published = published_runs(ports.log, ports.staging)
     proposal = new_load_commit(plan, reconciled, reading.registered_ids, published, ports.now_ms(), settings.plan.build)
     proposal = dataclasses.replace(proposal, retired=retired)

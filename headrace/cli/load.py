@@ -426,12 +426,13 @@ def print_plan(plan: LoadPlan) -> None:
     ]
     if rows:
         print_table(("task", "topic", "partition", "start", "end", "MB (estimate)"), rows, right=(0, 2, 3, 4, 5))
-    for topic, work in plan.topic_work.items():
-        if work.known is None:
-            print(f"new: {topic}: table {work.table}")
-        elif work.schemas.is_changed:
+    for topic, planned_topic in plan.planned_topics.items():
+        if planned_topic.known is None:
+            print(f"new: {topic}: table {planned_topic.table}")
+        elif planned_topic.schemas.is_changed:
             print_report_line(
-                f"schema changes: {topic}: table {work.table}: {', '.join(work.column_changes) or 'no column'}"
+                f"schema changes: {topic}: table {planned_topic.table}: "
+                f"{', '.join(planned_topic.column_changes) or 'no column'}"
             )
     _print_reasons("waiting", plan.waiting.items())
     _print_reasons("PROBLEM", ((topic, text) for topic, texts in plan.problems.items() for text in texts))
@@ -463,12 +464,12 @@ def plan_json(plan: LoadPlan) -> dict[str, Any]:
         ],
         "topics": {
             topic: {
-                "table": work.table,
-                "new": work.known is None,
-                "schema_changes": work.known is not None and work.schemas.is_changed,
-                "changes": list(work.column_changes),
+                "table": planned_topic.table,
+                "new": planned_topic.known is None,
+                "schema_changes": planned_topic.known is not None and planned_topic.schemas.is_changed,
+                "changes": list(planned_topic.column_changes),
             }
-            for topic, work in plan.topic_work.items()
+            for topic, planned_topic in plan.planned_topics.items()
         },
         "waiting": dict(plan.waiting),
         "problems": {topic: list(texts) for topic, texts in plan.problems.items()},

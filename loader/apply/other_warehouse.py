@@ -12,7 +12,7 @@ from headrace.hive_ddl.executors.base import Executor
 from headrace.hive_ddl.table import is_same_location
 from headrace.loader.apply.layout import topic_directory
 from headrace.loader.errors import EarlierWarehouse
-from headrace.loader.plan.load_plan import TopicWork
+from headrace.loader.plan.load_plan import PlannedTopic
 from headrace.loader.storage.protocols import WarehouseFiles
 from headrace.loader.work_unit import FileKind
 
@@ -28,20 +28,20 @@ class TablesOfOtherWarehouse:
     files: WarehouseFiles
     database: str
 
-    def refuse(self, topic_work: Mapping[str, TopicWork]) -> None:
+    def refuse(self, planned_topics: Mapping[str, PlannedTopic]) -> None:
         """Raises an error if a table of these topics has its files in another warehouse.
 
         Args:
-            topic_work: by topic, the work that is planned, with the names of its table and directory.
+            planned_topics: by topic, the work that is planned, with the names of its table and directory.
 
         Raises:
             EarlierWarehouse: there is such a table.
         """
-        locations = self._locations(topic_work)
+        locations = self._locations(planned_topics)
         if not locations:
             return
         topic = min(locations)
-        table = f"{self.database}.{topic_work[topic].table}"
+        table = f"{self.database}.{planned_topics[topic].table}"
         others = f" ({len(locations)} tables in all have theirs elsewhere)" if len(locations) > 1 else ""
         raise EarlierWarehouse(
             self.files.describe(""),
@@ -50,24 +50,24 @@ class TablesOfOtherWarehouse:
             alternative="create a second warehouse with separate tables: set hive.database",
         )
 
-    def _locations(self, topic_work: Mapping[str, TopicWork]) -> Mapping[str, str]:
+    def _locations(self, planned_topics: Mapping[str, PlannedTopic]) -> Mapping[str, str]:
         """Returns the location of each table in another warehouse, by topic. If the metastore is unavailable, returns
         only the tables found before, because loads continue without it. A table that cannot be read is left out; the
         schema applier reports it later.
 
         Args:
-            topic_work: by topic, the work that is planned, with the names of its table and directory.
+            planned_topics: by topic, the work that is planned, with the names of its table and directory.
         """
         locations: dict[str, str] = {}
         try:
             executor = self.executor()
-            for topic, work in topic_work.items():
+            for topic, planned_topic in planned_topics.items():
                 try:
-                    table = executor.table(self.database, work.table)
+                    table = executor.table(self.database, planned_topic.table)
                 except StatementRefused as error:
                     logger.warning("table_location_not_checked topic=%s error=%s", topic, error)
                     continue
-                expected = self.files.location(topic_directory(work.directory, FileKind.DATA))
+                expected = self.files.location(topic_directory(planned_topic.directory, FileKind.DATA))
                 if table is not None and table.topic == topic and not is_same_location(table.location, expected):
                     locations[topic] = table.location
         except MetastoreUnavailable as error:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from headrace.loader.commit.commit import Commit, CommitKind, TopicCommit
 from headrace.loader.commit.reconcile import ReconciledTopic
-from headrace.loader.plan.load_plan import LoadPlan, TopicWork
+from headrace.loader.plan.load_plan import LoadPlan, PlannedTopic
 from headrace.loader.storage.protocols import Staged
 
 COMMIT_BYTES_MAX = 16 * 1024 * 1024  # read and folded in about half a second; an ordinary run takes a tenth of it
@@ -39,9 +39,11 @@ def new_load_commit(
         build: the loader's installation, stored in the commit.
     """
     topics = {}
-    for topic, work in plan.topic_work.items():
+    for topic, planned_topic in plan.planned_topics.items():
         committed = _topic_commit(
-            work, reconciled.get(topic, ReconciledTopic()), registered_ids.get(topic, frozenset()) - work.known_ids
+            planned_topic,
+            reconciled.get(topic, ReconciledTopic()),
+            registered_ids.get(topic, frozenset()) - planned_topic.known_ids,
         )
         if committed is not None:
             topics[topic] = committed
@@ -50,26 +52,33 @@ def new_load_commit(
     )
 
 
-def _topic_commit(work: TopicWork, reconciled: ReconciledTopic, foreign_ids: frozenset[int]) -> TopicCommit | None:
-    known = work.known
-    changed = known is None or work.schemas.is_changed or work.ranges.starts_again or work.ranges.continues
+def _topic_commit(
+    planned_topic: PlannedTopic, reconciled: ReconciledTopic, foreign_ids: frozenset[int]
+) -> TopicCommit | None:
+    known = planned_topic.known
+    changed = (
+        known is None
+        or planned_topic.schemas.is_changed
+        or planned_topic.ranges.starts_again
+        or planned_topic.ranges.continues
+    )
     if not (changed or foreign_ids or reconciled.ranges):
         return None
     return TopicCommit(
-        topic_id=work.ranges.topic_id,
+        topic_id=planned_topic.ranges.topic_id,
         topic_id_before=known.topic_id if known else None,
         revision_before=known.load_schema.revision if known else 0,
-        table=work.table,
-        directory=work.directory,
-        partition_by=work.policy.partition_by,
-        kafka_column=work.policy.kafka_column,
-        load_schema=work.schemas.load_schema if known is None or work.schemas.is_changed else None,
+        table=planned_topic.table,
+        directory=planned_topic.directory,
+        partition_by=planned_topic.policy.partition_by,
+        kafka_column=planned_topic.policy.kafka_column,
+        load_schema=planned_topic.schemas.load_schema if known is None or planned_topic.schemas.is_changed else None,
         ranges=reconciled.ranges,
         files=reconciled.files,
         audit=reconciled.audit,
         time_sources=reconciled.time_sources,
         foreign_ids=foreign_ids,
-        continues=work.ranges.continues,
+        continues=planned_topic.ranges.continues,
     )
 
 

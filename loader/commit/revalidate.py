@@ -41,17 +41,22 @@ def fetch_changes(plan: LoadPlan, cluster: Cluster) -> Changes:
         KafkaUnavailable: no broker answers.
     """
     read = [
-        topic for topic, work in plan.topic_work.items() if any(planned.has_changes for planned in work.ranges.ranges)
+        topic
+        for topic, planned_topic in plan.planned_topics.items()
+        if any(planned.has_changes for planned in planned_topic.ranges.ranges)
     ]
     current = cluster.metadata(read).topics if read else {}
     recreated = frozenset(
         topic
         for topic, found in current.items()
-        if found.topic_id and found.topic_id != plan.topic_work[topic].ranges.topic_id
+        if found.topic_id and found.topic_id != plan.planned_topics[topic].ranges.topic_id
     )
     return Changes(
         recreated,
-        {topic: _partitions_with_new_leader(plan.topic_work[topic].ranges, found) for topic, found in current.items()},
+        {
+            topic: _partitions_with_new_leader(plan.planned_topics[topic].ranges, found)
+            for topic, found in current.items()
+        },
     )
 
 
@@ -86,7 +91,7 @@ def revalidate(
         if topic in changes.recreated:
             reason = "the topic was re-created during the read; the next load reads the new topic"
         elif reconciled_topic.ranges or reconciled_topic.files:
-            share_max = plan.topic_work[topic].policy.quarantine_ratio_max
+            share_max = plan.planned_topics[topic].policy.quarantine_ratio_max
             reason = _quarantine_problem(reconciled_topic, share_max) or _staging_problem(
                 staging, plan.run_id, reconciled_topic
             )

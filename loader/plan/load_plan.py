@@ -37,7 +37,7 @@ class PlanSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicWork:
+class PlannedTopic:
     """The part of the plan for one topic. `known` is the topic's state, None if it has no commit. `policy` are the
     settings in force; for an existing table, they include the table's layout."""
 
@@ -92,7 +92,7 @@ class LoadPlan:
 
     run_id: str
     commit_number: int
-    topic_work: Mapping[str, TopicWork]
+    planned_topics: Mapping[str, PlannedTopic]
     units: tuple[WorkUnit, ...]
     imbalance: float
     waiting: Mapping[str, str]
@@ -104,7 +104,7 @@ class LoadPlan:
 
     @property
     def has_changes(self) -> bool:
-        return any(work.has_changes for work in self.topic_work.values())
+        return any(planned_topic.has_changes for planned_topic in self.planned_topics.values())
 
 
 def make_plan(
@@ -136,7 +136,7 @@ def make_plan(
         topic: (f"{reason}; {BROKER_REMEDY}",) for topic, reason in discovery.unusable.items()
     }
     notes: list[str] = []
-    topic_work: dict[str, TopicWork] = {}
+    planned_topics: dict[str, PlannedTopic] = {}
     used_table_names = {known.table for known in state.topics.values()}
     schemas.prefetch({topic: state.topics.get(topic) for topic in discovery.topics})
     for topic, found in discovery.topics.items():
@@ -147,35 +147,43 @@ def make_plan(
         elif isinstance(result, SchemaProblem):
             problems[topic] = (result.reason,)
         else:
-            work = _topic_work(found, known, state.starts.get(topic, {}), result, settings, used_table_names)
-            used_table_names.add(work.table)
-            topic_work[topic] = work
-            notes += [f"{topic}: {note}" for note in work.ranges.notes]
-            if work.ranges.problems:
-                problems[topic] = work.ranges.problems
+            planned_topic = _planned_topic(
+                found, known, state.starts.get(topic, {}), result, settings, used_table_names
+            )
+            used_table_names.add(planned_topic.table)
+            planned_topics[topic] = planned_topic
+            notes += [f"{topic}: {note}" for note in planned_topic.ranges.notes]
+            if planned_topic.ranges.problems:
+                problems[topic] = planned_topic.ranges.problems
     read_topics = {
-        topic: work for topic, work in topic_work.items() if any(one.has_changes for one in work.ranges.ranges)
+        topic: planned_topic
+        for topic, planned_topic in planned_topics.items()
+        if any(one.has_changes for one in planned_topic.ranges.ranges)
     }
     run_hash = zlib.crc32(run_id.encode())
     for topic, replaced in schemas.replaced(
-        {topic: work.writer_schema_ids for topic, work in read_topics.items()}, run_hash
+        {topic: planned_topic.writer_schema_ids for topic, planned_topic in read_topics.items()}, run_hash
     ).items():
-        del topic_work[topic]
+        del planned_topics[topic]
         problems[topic] = (*problems.get(topic, ()), replaced.reason)
-    notes += _layout_notes(topic_work.values(), settings)
+    notes += _layout_notes(planned_topics.values(), settings)
     missing = state.topics.keys() - discovery.topics.keys() - discovery.unusable.keys()
     reported = sorted(topic for topic in missing if not only or topic in only)
     notes += [f"{topic}: not on the brokers now, or excluded; its table remains" for topic in reported]
     packing = pack(
-        [offsets for work in topic_work.values() for offsets in offset_ranges(work.topic, work.ranges)],
+        [
+            offsets
+            for planned_topic in planned_topics.values()
+            for offsets in offset_ranges(planned_topic.topic, planned_topic.ranges)
+        ],
         tasks=settings.tasks,
         file_bytes_target=settings.file_bytes_target,
     )
-    units = work_units(packing.tasks, topic_work, run_id, settings.build, task_settings)
+    units = work_units(packing.tasks, planned_topics, run_id, settings.build, task_settings)
     return LoadPlan(
         run_id,
         state.commit_number,
-        topic_work,
+        planned_topics,
         units,
         packing.imbalance,
         waiting,
@@ -187,18 +195,18 @@ def make_plan(
     )
 
 
-def _topic_work(
+def _planned_topic(
     found: DiscoveredTopic,
     known: TopicState | None,
     starts: Mapping[int, int],
     schemas: TopicSchemas,
     settings: PlanSettings,
     used_table_names: set[str],
-) -> TopicWork:
+) -> PlannedTopic:
     policy = settings.policy_of(found.topic)
     if known is not None:
         policy = policy.with_table(known.partition_by, known.kafka_column)
-    return TopicWork(
+    return PlannedTopic(
         topic=found.topic,
         known=known,
         ranges=topic_ranges(
@@ -212,24 +220,24 @@ def _topic_work(
     )
 
 
-def _layout_notes(topic_work: Iterable[TopicWork], settings: PlanSettings) -> Iterator[str]:
+def _layout_notes(planned_topics: Iterable[PlannedTopic], settings: PlanSettings) -> Iterator[str]:
     """Yields notes about existing tables whose layout differs from the settings. There is one sentence per setting and
     value; it names at most `TOPICS_NAMED_MAX` topics."""
     topics_by_sentence: dict[str, list[str]] = defaultdict(list)
-    for work in topic_work:
-        configured, actual = settings.policy_of(work.topic), work.policy
+    for planned_topic in planned_topics:
+        configured, actual = settings.policy_of(planned_topic.topic), planned_topic.policy
         if configured.partition_by != actual.partition_by:
             sentence = (
                 f"loader.partition_by = {configured.partition_by} applies to new tables only; these topics' tables "
                 f"stay partitioned by {actual.partition_by}"
             )
-            topics_by_sentence[sentence].append(work.topic)
+            topics_by_sentence[sentence].append(planned_topic.topic)
         if configured.kafka_column != actual.kafka_column:
             sentence = (
                 f"loader.kafka_column = {configured.kafka_column} would remove fields of existing rows; these topics' "
                 f"tables keep {actual.kafka_column}"
             )
-            topics_by_sentence[sentence].append(work.topic)
+            topics_by_sentence[sentence].append(planned_topic.topic)
     for sentence, topics in sorted(topics_by_sentence.items()):
         more = f" and {len(topics) - TOPICS_NAMED_MAX:,} more" if len(topics) > TOPICS_NAMED_MAX else ""
         yield f"{sentence}: {', '.join(topics[:TOPICS_NAMED_MAX])}{more}"
@@ -237,7 +245,7 @@ def _layout_notes(topic_work: Iterable[TopicWork], settings: PlanSettings) -> It
 
 def work_units(
     tasks: Sequence[Sequence[OffsetRange]],
-    topic_work: Mapping[str, TopicWork],
+    planned_topics: Mapping[str, PlannedTopic],
     run_id: str,
     build: str,
     task_settings: TaskSettings,
@@ -248,7 +256,8 @@ def work_units(
             task=number,
             ranges=tuple(ranges),
             topics={
-                topic: _topic_plan(topic_work[topic]) for topic in sorted({one.topic_partition.topic for one in ranges})
+                topic: _topic_plan(planned_topics[topic])
+                for topic in sorted({one.topic_partition.topic for one in ranges})
             },
             settings=task_settings,
             build=build,
@@ -257,13 +266,13 @@ def work_units(
     )
 
 
-def _topic_plan(work: TopicWork) -> TopicPlan:
-    schemas = work.schemas
+def _topic_plan(planned_topic: PlannedTopic) -> TopicPlan:
+    schemas = planned_topic.schemas
     return TopicPlan(
-        topic=work.topic,
+        topic=planned_topic.topic,
         load_schema=schemas.load_schema.text,
         writer_schemas=schemas.writer_schemas,
-        policy=work.policy,
+        policy=planned_topic.policy,
         absent_ids=schemas.absent_ids,
         time_property=schemas.load_schema.time_property,
         routes=schemas.routes,

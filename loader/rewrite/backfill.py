@@ -26,7 +26,7 @@ from headrace.loader.commit.revalidate import fetch_changes
 from headrace.loader.commit.state import LoaderState, TopicState
 from headrace.loader.errors import LoaderError
 from headrace.loader.plan.discover import Cluster, DiscoveredTopic, discover
-from headrace.loader.plan.load_plan import LoadPlan, PlanSettings, TopicWork, plan_summary, work_units
+from headrace.loader.plan.load_plan import LoadPlan, PlannedTopic, PlanSettings, plan_summary, work_units
 from headrace.loader.plan.packing import pack
 from headrace.loader.plan.schemas import TopicSchemas, WriterSchemas
 from headrace.loader.policy import TopicPolicy
@@ -338,7 +338,7 @@ class _Backfill:
         settings, now_ms = self._settings.plan, self._rewrites.now_ms()
         run_id = self._rewrites.new_run_id()
         ranges = planned_ranges(discovered, topic_state, piece)
-        work = TopicWork(
+        planned_topic = PlannedTopic(
             self._topic,
             topic_state,
             ranges,
@@ -358,12 +358,12 @@ class _Backfill:
             for ranges_of_task in packing.tasks
         ]
         task = dataclasses.replace(self._settings.task, staging=self._rewrites.staging.location(run_id), now_ms=now_ms)
-        topic_work = {self._topic: work}
+        planned_topics = {self._topic: planned_topic}
         return LoadPlan(
             run_id=run_id,
             commit_number=state.commit_number,
-            topic_work=topic_work,
-            units=work_units(tasks, topic_work, run_id, settings.build, task),
+            planned_topics=planned_topics,
+            units=work_units(tasks, planned_topics, run_id, settings.build, task),
             imbalance=packing.imbalance,
             waiting={},
             problems={},
@@ -391,7 +391,7 @@ class _Backfill:
             raise _Stopped(f"the topic was re-created while it was read; {RETRY_ADVICE}")
         if moved := changes.new_leaders.get(self._topic):
             raise _Stopped(f"the leader of {_partitions(moved)} changed during the read; {RETRY_ADVICE}")
-        planned = {self._topic: plan.topic_work[self._topic].ranges}
+        planned = {self._topic: plan.planned_topics[self._topic].ranges}
         reconciled = reconcile(planned, reading.units, reading.results, {})[self._topic]
         offsets_expected = sum(one.end - one.start for component in piece for one in component.intervals)
         if reconciled.problems:
