@@ -124,7 +124,7 @@ class _Sum:
         self.last_ms = max(self.last_ms, row.emitted_at_ms)
         self.hash = row.hash if self.hash in (None, row.hash) else ""
 
-    def frozen(self) -> Count:
+    def to_count(self) -> Count:
         return Count(self.count, self.bytes, self.fingerprint & FINGERPRINT_MASK, self.last_ms, self.hash or "")
 
 
@@ -153,7 +153,7 @@ def _window_facts(topic: str, window_start_ms: int, rows: Iterable[RowCounts]) -
             loads.append((row.emitted_at_ms, row.messages))
         if row.outcome == AuditOutcome.ACKNOWLEDGED and window_start_ms in SPECIAL_WINDOWS:
             sends.append((row.emitted_at_ms, row.messages))
-    counts = {outcome: found.frozen() for outcome, found in sums.items()}
+    counts = {outcome: total.to_count() for outcome, total in sums.items()}
     return WindowFacts(
         topic=topic,
         window_start_ms=window_start_ms,
@@ -163,7 +163,7 @@ def _window_facts(topic: str, window_start_ms: int, rows: Iterable[RowCounts]) -
         stored=counts.get(AuditOutcome.STORED),
         written=counts.get(AuditOutcome.WRITTEN),
         quarantined=counts.get(AuditOutcome.QUARANTINED),
-        consumed=tuple((name, found.frozen()) for name, found in sorted(consumed.items())),
+        consumed=tuple((name, total.to_count()) for name, total in sorted(consumed.items())),
         loads=tuple(sorted(loads)),
         sends=tuple(sorted(sends)),
     )

@@ -41,7 +41,7 @@ from headrace.hive_ddl.executors.session import (  # noqa: E402
     session_properties,
     shared_jvm,
 )
-from headrace.loader.job import Results, write_rows  # noqa: E402
+from headrace.loader.job import ResultsAccumulator, write_rows  # noqa: E402
 from headrace.loader.storage.hadoop import hadoop_storage  # noqa: E402
 from headrace.loader.storage.hadoop.file_system import RemoteFileSystem  # noqa: E402
 from headrace.loader.storage.hadoop.jvm import FILE_SYSTEMS  # noqa: E402
@@ -112,7 +112,7 @@ def headrace_rows(bodies: list[bytes], chunks: int, hours: int, sync: str, files
 def run_headrace(session: Any, storage: Storage, bodies: list[bytes], chunks: int, hours: int) -> None:
     sync, work = new_text_sync(), secrets.token_hex(4)
     directory = f"{storage.staging.location(work)}/1"
-    results = session.sparkContext.accumulator((), Results())
+    results = session.sparkContext.accumulator((), ResultsAccumulator())
 
     def task(part: Any) -> Iterator[Row]:
         files: list[Any] = []

@@ -59,7 +59,7 @@ def run_units(context: Any, units: Sequence[WorkUnit]) -> list[UnitResult]:
     return run_on_pool(context, run_work_unit, units, f"headrace load {units[0].run_id}" if units else "")
 
 
-class Results(AccumulatorParam):  # type: ignore[misc]  # pyspark says nothing of its types here
+class ResultsAccumulator(AccumulatorParam):  # type: ignore[misc]  # pyspark says nothing of its types here
     """A Spark accumulator that collects the results of tasks. Each task adds a tuple of results; the value is the
     concatenation of these tuples in any order."""
 
@@ -93,7 +93,7 @@ def write_units(
     subdirectory = secrets.token_hex(8)
     directory = f"{units[0].settings.staging}/{subdirectory}"
     sync = new_text_sync()
-    accumulator = session.sparkContext.accumulator((), Results())
+    accumulator = session.sparkContext.accumulator((), ResultsAccumulator())
     session.sparkContext.setJobDescription(f"headrace load {units[0].run_id}")
 
     def rows_of_units(part: Iterable[WorkUnit]) -> Iterator[Row]:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headrace.loader.apply.engine import Applied
+from headrace.loader.apply.engine import ApplyResult
 from headrace.loader.commit.commit import Commit, TopicCommit
 from headrace.loader.commit.commit_log import CommitResult
 from headrace.loader.commit.conflict import Conflict
@@ -19,7 +19,7 @@ from headrace.loader.work_unit import FileKind, UnitResult
 
 
 @dataclass(frozen=True, slots=True)
-class TopicLoaded:
+class LoadedTopic:
     """The effect of one commit on one topic. `bytes_read` were fetched from the brokers, `bytes_written` went to files.
     `files` and `partitions` count data files and their time partitions only. `gaps` counts missing offsets and offsets
     of skipped corrupt batches. `changes` describe changed columns of an existing table. `by_reference` counts messages
@@ -61,7 +61,7 @@ class RunReport:
     commit_number: int = 0
     run_id: str = ""
     conflict: str = ""
-    loaded: tuple[TopicLoaded, ...] = ()
+    loaded: tuple[LoadedTopic, ...] = ()
     waiting: Mapping[str, str] = field(default_factory=dict)
     problems: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -153,11 +153,11 @@ def _replaced_note(table: str, commit_number: int, partition: int, start: int, e
 
 def _topic_loaded(
     topic: str, committed: TopicCommit, planned_topic: PlannedTopic, reconciled: ReconciledTopic
-) -> TopicLoaded:
+) -> LoadedTopic:
     before = planned_topic.known.load_schema.text if planned_topic.known is not None else ""
     data = [file for file in committed.files if file.kind is FileKind.DATA]
     counts = reconciled.counts
-    return TopicLoaded(
+    return LoadedTopic(
         topic=topic,
         table=committed.table,
         rows=counts.records,
@@ -176,7 +176,7 @@ def _topic_loaded(
     )
 
 
-def with_applied(report: RunReport, *applied: Applied) -> RunReport:
+def with_applied(report: RunReport, *applied: ApplyResult) -> RunReport:
     """Returns the report with the results of the appliers.
 
     The appliers run before the load and after it. Failures are reported from their last pass only, because it may have

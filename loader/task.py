@@ -123,7 +123,7 @@ def _empty_result(offsets: OffsetRange, error: str) -> RangeResult:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stop:
+class _StopReason:
     """The reason why the read of a range stopped: an error, unknown schema ids, or a corrupt batch. All fields are
     empty if the read reached the end of the range."""
 
@@ -282,7 +282,7 @@ class _Task:
         process: Callable[[Sequence[Record]], None],
         progress: ReadProgress,
         next_range: OffsetRange | None,
-    ) -> _Stop:
+    ) -> _StopReason:
         """Reads the range `offsets` to its end, or to a message with an unknown schema, a corrupt batch or a broker
         error. Returns the reason why it stopped.
 
@@ -298,20 +298,22 @@ class _Task:
             skip_corrupt = None if corrupt_batches == FAIL else partial(messages.skip_corrupt, corrupt_batches)
             self._read(offsets, process, progress, skip_corrupt, next_range)
         except StopBeforeUnknownSchema as stop:
-            return _Stop(unknown_ids=self._find_unknown_ids(offsets, projection, progress.position, stop.schema_id))
+            return _StopReason(
+                unknown_ids=self._find_unknown_ids(offsets, projection, progress.position, stop.schema_id)
+            )
         except LogChanged:
             raise
         except CorruptBatch as error:
             next_offset = -1 if error.next_offset is None else error.next_offset
-            return _Stop(str(error), corrupt=CorruptBatchStop(progress.position, next_offset))
+            return _StopReason(str(error), corrupt=CorruptBatchStop(progress.position, next_offset))
         except KafkaError as error:
             topic_partition = offsets.topic_partition
             partition_text = f"topic {topic_partition.topic} partition {topic_partition.partition}"
             message = str(error)
-            return _Stop(
+            return _StopReason(
                 message if partition_text in message else f"{partition_text} offset {progress.position}: {message}"
             )
-        return _Stop()
+        return _StopReason()
 
     def _read(
         self,
@@ -384,7 +386,9 @@ class _Task:
         return container_format
 
 
-def _range_result(offsets: OffsetRange, progress: ReadProgress, messages: RangeMessages, stop: _Stop) -> RangeResult:
+def _range_result(
+    offsets: OffsetRange, progress: ReadProgress, messages: RangeMessages, stop: _StopReason
+) -> RangeResult:
     counts = RangeCounts(
         records=messages.written,
         tombstones=messages.tombstones,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 STATE_NAME = f"{LOG_DIRECTORY}/state.json"
 """File in the warehouse that records the location of a separate commit log."""
 
-PYTHON_OF_WORKERS = "pyspark.python"
+WORKER_PYTHON_PROPERTY = "pyspark.python"
 
 WAREHOUSE_NAME = "warehouse.json"
 """File in a separate commit log that records the location of its warehouse."""
@@ -46,10 +46,10 @@ def warehouse_storage(settings: Settings) -> Storage:
         storage = local_storage(directory)
     if state is None:
         return storage
-    return Storage(_commits(settings, state), storage.staging, storage.files)
+    return Storage(_commit_storage(settings, state), storage.staging, storage.files)
 
 
-def _commits(settings: Settings, directory: Path | RemoteDirectory) -> CommitStorage:
+def _commit_storage(settings: Settings, directory: Path | RemoteDirectory) -> CommitStorage:
     if not isinstance(directory, RemoteDirectory):
         return LocalCommitStorage(directory)
     from headrace.loader.storage.hadoop.commit_storage import HadoopCommitStorage
@@ -138,9 +138,9 @@ def prepare_environment(settings: Settings) -> None:
     """Sets the environment variables of Spark's JVM and its Python workers in this process, which they inherit. Call it
     before the JVM starts."""
     ensure_java(settings.data_dir)
-    if PYTHON_OF_WORKERS in settings.spark:
+    if WORKER_PYTHON_PROPERTY in settings.spark:
         # spark-submit applies this property itself; a driver started without spark-submit needs the variable.
-        os.environ["PYSPARK_PYTHON"] = settings.spark[PYTHON_OF_WORKERS]
+        os.environ["PYSPARK_PYTHON"] = settings.spark[WORKER_PYTHON_PROPERTY]
     if settings.spark["master"].startswith("local"):
         # Otherwise the workers run the first `python3` on the PATH, which may lack the libraries.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

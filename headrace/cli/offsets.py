@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from headrace.loader.commit.commit_log import CommitLog
     from headrace.loader.commit.state import LoaderState
     from headrace.loader.inspect.offsets import PartitionStatus
-    from headrace.loader.offsets.choose import Choice, LogBounds, OffsetChange
+    from headrace.loader.offsets.choose import LogBounds, OffsetChange, OffsetChoice
     from headrace.loader.plan.discover import Discovery
 
 KEYS = ("kafka.bootstrap_servers", "loader.warehouse")
@@ -342,7 +342,7 @@ def _bounds(settings: Settings, topic: str, partition: int) -> tuple[LogBounds |
 
 
 def _commit_choice(
-    args: argparse.Namespace, settings: Settings, choose: Callable[[LoaderState], Choice], note: str
+    args: argparse.Namespace, settings: Settings, choose: Callable[[LoaderState], OffsetChoice], note: str
 ) -> int:
     """Determines at which offsets the next load continues, commits them unless this is a dry run, and prints them.
     Returns the exit code.
@@ -382,7 +382,7 @@ def _commit_choice(
     return EXIT_OK
 
 
-def _print_choice(choice: Choice, commit_number: int, note: str, *, is_dry: bool) -> None:
+def _print_choice(choice: OffsetChoice, commit_number: int, note: str, *, is_dry: bool) -> None:
     for move in choice.gaps:
         assert move.before is not None
         print(

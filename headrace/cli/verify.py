@@ -22,7 +22,7 @@ from headrace.cli.terminal import steps_shown
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.loader.inspect.findings import TopicVerified
+    from headrace.loader.inspect.findings import VerifiedTopic
     from headrace.loader.plan.discover import Discovery
 
 FINDINGS_SHOWN_MAX = 20  # of a topic; --format json has all
@@ -90,7 +90,7 @@ def _discover(known: LoadedState) -> tuple[Discovery | None, list[str]]:
 
 def _verify(
     known: LoadedState, topics: Sequence[str], discovery: Discovery | None, *, checksums: bool
-) -> list[TopicVerified]:
+) -> list[VerifiedTopic]:
     from headrace.loader.commit.file_index import FileIndex
     from headrace.loader.inspect.verify import verify_topic
 
@@ -105,7 +105,7 @@ def _verify(
     return verified
 
 
-def _print(verified: Sequence[TopicVerified], notes: Sequence[str]) -> None:
+def _print(verified: Sequence[VerifiedTopic], notes: Sequence[str]) -> None:
     if verified:
         print_table(
             ("topic", "commits", "files", "rows", "MB", "waiting", "findings"),
@@ -136,5 +136,5 @@ def _print(verified: Sequence[TopicVerified], notes: Sequence[str]) -> None:
     print(f"{len(verified):,} topics, {sum(one.files for one in verified):,} files: {findings:,} findings")
 
 
-def _json(one: TopicVerified) -> dict[str, Any]:
+def _json(one: VerifiedTopic) -> dict[str, Any]:
     return dataclasses.asdict(one)

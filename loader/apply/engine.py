@@ -66,7 +66,7 @@ class TopicFailure:
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class ApplyResult:
     """The result of a run of the appliers. `topics` are the topics that had commits to apply. `failures` are, by topic,
     the reasons why the topic's commits were not applied or its table could not be compared; `warnings` are sentences.
     `outage` is the error that stopped the whole run, None if every topic was tried."""
@@ -113,7 +113,7 @@ class ApplierEngine:
         self._staging = staging
         self._appliers = appliers
 
-    def apply_pending(self, *, topics_to_compare: Sequence[str] = ()) -> Applied:
+    def apply_pending(self, *, topics_to_compare: Sequence[str] = ()) -> ApplyResult:
         """Lets every applier apply its pending commits. Returns the failures, the warnings, and the topics that had
         such commits.
 
@@ -128,7 +128,7 @@ class ApplierEngine:
             for topic, commit_number in positions.items()
             if commit_number < state.topics[topic].commit_number
         }
-        run = _Run(
+        run = _ApplierPass(
             self._log,
             state,
             cursors,
@@ -143,7 +143,7 @@ class ApplierEngine:
         if run.outage is None:
             self._remove_staging(run)
             run.save(applier.name for applier in self._appliers if not isinstance(applier, PositionStore))
-        return Applied(state.commit_number, tuple(sorted(behind)), run.failures, tuple(run.warnings), run.outage)
+        return ApplyResult(state.commit_number, tuple(sorted(behind)), run.failures, tuple(run.warnings), run.outage)
 
     def _cursors(self, state: LoaderState) -> tuple[dict[str, Cursor], dict[str, str]]:
         """Returns two dictionaries by applier: the cursors, and the reasons why a cursor could not be read. Only
@@ -190,7 +190,7 @@ class ApplierEngine:
             return True
         return bool(cursor.sha256) and cursor.sha256 == self._log.sha256(cursor.upto)
 
-    def _remove_staging(self, run: _Run) -> None:
+    def _remove_staging(self, run: _ApplierPass) -> None:
         """Deletes the staging directories of runs whose files are all published. The cursors are written only after
         that: otherwise a power loss could restore a staging directory although no pending commit leads to it any more.
 
@@ -253,7 +253,7 @@ def _pending_by_topic(commits: Sequence[Commit], positions: Mapping[str, int]) -
     return dict(sorted(pending.items()))
 
 
-class _Run:
+class _ApplierPass:
     """One pass over the appliers.
 
     `topics` have pending commits for any applier, or a table to compare. `staged_topics` has the pending commits that

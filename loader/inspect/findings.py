@@ -31,7 +31,7 @@ class VerifyFinding:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicVerified:
+class VerifiedTopic:
     """The result of `verify_topic` for one topic. `files`, `rows` and `bytes` count published files, `rows` only data
     files. `waiting` counts committed files that the next load will publish."""
 

@@ -16,7 +16,7 @@ from headrace.loader.commit.file_index import FileIndex, index_directory
 from headrace.loader.errors import StorageError
 from headrace.loader.inspect.commit_chain import ChainFile, CommitChain, TimePartition, read_chain
 from headrace.loader.inspect.containers import count_rows
-from headrace.loader.inspect.findings import ConsistencyCheck, TopicVerified, VerifyFinding
+from headrace.loader.inspect.findings import ConsistencyCheck, VerifiedTopic, VerifyFinding
 from headrace.loader.inspect.published_files import applied_commit_number
 from headrace.loader.plan.discover import DiscoveredTopic
 from headrace.loader.storage.protocols import Staged, Storage, WarehouseFiles
@@ -33,7 +33,7 @@ def verify_topic(
     discovered: DiscoveredTopic | None = None,
     *,
     checksums: bool,
-) -> TopicVerified:
+) -> VerifiedTopic:
     """Compares the commits of one topic with each other, with the files and with the brokers, as of the state that the
     log has read. Returns the contradictions.
 
@@ -59,7 +59,7 @@ def verify_topic(
         findings += _check_foreign_files(log, topic, storage.files, chain)
     if discovered is not None:
         findings += _compare_offsets(log, discovered)
-    return TopicVerified(
+    return VerifiedTopic(
         topic,
         chain.commits,
         len(chain.live),

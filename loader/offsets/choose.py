@@ -47,7 +47,7 @@ class OffsetChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class OffsetChoice:
     """The changes of next offsets that an operator has chosen. Partitions with loaded offsets can only skip offsets;
     others get a start offset.
 
@@ -69,7 +69,7 @@ class Choice:
 
 def skip(
     state: LoaderState, topic: str, partition: int, offset: int, to: int, reason: str, bounds: LogBounds | None
-) -> Choice:
+) -> OffsetChoice:
     """Returns the change that skips the offsets `[offset, to)`. `offset` must be the partition's next offset.
 
     Args:
@@ -108,12 +108,14 @@ def skip(
                 f"next offset {offset}; run headrace load first, which reports the remedy"
             )
         leader_epoch = bounds.leader_epoch
-    return Choice(gaps=(OffsetChange(topic, partition, offset, to),), reason=reason.strip(), leader_epoch=leader_epoch)
+    return OffsetChoice(
+        gaps=(OffsetChange(topic, partition, offset, to),), reason=reason.strip(), leader_epoch=leader_epoch
+    )
 
 
 def set_next_offset(
     state: LoaderState, topic: str, partition: int, offset: int, reason: str, bounds: LogBounds | None
-) -> Choice:
+) -> OffsetChoice:
     """Returns the change with which a partition continues at this offset, or begins there if nothing was loaded.
     Nothing changes if that is so already.
 
@@ -132,7 +134,9 @@ def set_next_offset(
         _check_end(topic, partition, offset, bounds)
         return starts(state, {topic: {partition: offset}}, reason)
     if offset == partition_state.next_offset:
-        return Choice(left=(f"partition {partition} of topic {topic} already continues at {offset}",), reason=reason)
+        return OffsetChoice(
+            left=(f"partition {partition} of topic {topic} already continues at {offset}",), reason=reason
+        )
     if offset < partition_state.next_offset:
         raise OffsetsRefused(
             f"partition {partition} of topic {topic} cannot continue at offset {offset}, because it is loaded up to "
@@ -141,7 +145,7 @@ def set_next_offset(
     return skip(state, topic, partition, partition_state.next_offset, offset, reason, bounds)
 
 
-def starts(state: LoaderState, wanted: Mapping[str, Mapping[int, int]], reason: str) -> Choice:
+def starts(state: LoaderState, wanted: Mapping[str, Mapping[int, int]], reason: str) -> OffsetChoice:
     """Returns the changes that set the start offsets `wanted`, given by topic and partition. Partitions with loaded
     offsets stay unchanged.
 
@@ -164,10 +168,10 @@ def starts(state: LoaderState, wanted: Mapping[str, Mapping[int, int]], reason: 
                 left.append(f"partition {partition} of topic {topic} already has the start offset {offset}")
             else:
                 changes.append(OffsetChange(topic, partition, before, offset))
-    return Choice(starts=tuple(changes), left=tuple(left), reason=reason)
+    return OffsetChoice(starts=tuple(changes), left=tuple(left), reason=reason)
 
 
-def commit_of(choice: Choice, state: LoaderState, *, run_id: str, now_ms: int, build: str) -> Commit:
+def commit_of(choice: OffsetChoice, state: LoaderState, *, run_id: str, now_ms: int, build: str) -> Commit:
     """Returns the commit that sets the next offsets or start offsets in `choice`.
 
     Args:
@@ -193,7 +197,7 @@ def commit_of(choice: Choice, state: LoaderState, *, run_id: str, now_ms: int, b
     )
 
 
-def _gap(topic_state: TopicState, change: OffsetChange, choice: Choice) -> TopicCommit:
+def _gap(topic_state: TopicState, change: OffsetChange, choice: OffsetChoice) -> TopicCommit:
     assert change.before is not None, "a gap begins at the next offset"
     skipped = SkippedOffsets(change.before, change.after, choice.reason)
     return TopicCommit(

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from headrace.cli.load import print_report
-from headrace.loader.report import RunReport, TopicLoaded
+from headrace.loader.report import LoadedTopic, RunReport
 from support.golden import case_lines, golden
 
 DOWN = (
@@ -26,22 +26,22 @@ def test_problem_of_many_topics_is_printed_once(capsys: pytest.CaptureFixture[st
 
 
 def test_dead_broker_is_one_line_for_all_its_partitions(capsys: pytest.CaptureFixture[str]) -> None:
-    gone = "cannot connect to broker kafka-2:9092: [Errno 111] Connection refused; see that its brokers are up"
+    reason = "cannot connect to broker kafka-2:9092: [Errno 111] Connection refused; see that its brokers are up"
     problems = {
-        topic: tuple(f"partition {number}: {gone}" for number in range(10)) for topic in ("clicks", "orders", "views")
+        topic: tuple(f"partition {number}: {reason}" for number in range(10)) for topic in ("clicks", "orders", "views")
     }
     print_report(RunReport(problems=problems))
     (line, _) = capsys.readouterr().out.splitlines()
-    assert re.match(rf"PROBLEM: 30 .*\b3 .*\(clicks, orders, views\): {re.escape(gone)}", line)
-    print_report(RunReport(problems={"clicks": (f"partition 7: {gone}",), "orders": ("another",)}))
+    assert re.match(rf"PROBLEM: 30 .*\b3 .*\(clicks, orders, views\): {re.escape(reason)}", line)
+    print_report(RunReport(problems={"clicks": (f"partition 7: {reason}",), "orders": ("another",)}))
     assert capsys.readouterr().out.splitlines()[:2] == [
-        f"PROBLEM: clicks: partition 7: {gone}",
+        f"PROBLEM: clicks: partition 7: {reason}",
         "PROBLEM: orders: another",
     ]
 
 
 def test_reports_equal_the_golden_file(capsys: pytest.CaptureFixture[str]) -> None:
-    loaded = TopicLoaded("orders", "orders", 1, 1, 1, 0, 0, 0, 1, 1, 1, new=False, schema_changed=True)
+    loaded = LoadedTopic("orders", "orders", 1, 1, 1, 0, 0, 0, 1, 1, 1, new=False, schema_changed=True)
     changed = dataclasses.replace(loaded, changes=("+ qty double", "item → product"))
     reports = {
         "nothing new": RunReport(),

@@ -33,7 +33,7 @@ from headrace.loader.epochs import ReadEpochs
 from headrace.loader.errors import EarlierWarehouse, LoaderError, NoSuchTopic
 from headrace.loader.inspect.commit_chain import read_chain
 from headrace.loader.inspect.history import table_history
-from headrace.loader.offsets.choose import Choice, commit_of, skip, starts
+from headrace.loader.offsets.choose import OffsetChoice, commit_of, skip, starts
 from headrace.loader.plan import packing
 from headrace.loader.project.topic_projection import TopicProjection
 from headrace.loader.read import units as reading
@@ -1315,7 +1315,7 @@ def test_quarantine_ratio_max_is_per_topic(world: World) -> None:
     assert load(world).loaded[0].quarantined == 200
 
 
-def commit_offsets(world: World, choice: Choice, run_id: str = "op") -> int:
+def commit_offsets(world: World, choice: OffsetChoice, run_id: str = "op") -> int:
     log = world.log()
     log.open()
     commit_result = log.try_commit(commit_of(choice, log.read_state(), run_id=run_id, now_ms=world.clock_ms, build="b"))

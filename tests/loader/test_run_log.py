@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace.loader import run_log
-from headrace.loader.report import RunReport, TopicLoaded
+from headrace.loader.report import LoadedTopic, RunReport
 from headrace.loader.run_log import RunLine, append_line, line_of, newest_lines
 
 
@@ -28,7 +28,7 @@ def test_newest_lines_are_returned_oldest_first(tmp_path: Path) -> None:
 
 
 def test_a_line_summarizes_the_report_of_a_load() -> None:
-    loaded = TopicLoaded("orders", "orders", 10, 2, 1, 3, 0, 0, 13, 500, 400, False, False)
+    loaded = LoadedTopic("orders", "orders", 10, 2, 1, 3, 0, 0, 13, 500, 400, False, False)
     report = RunReport(
         commit_number=7,
         run_id="w",

@@ -20,7 +20,7 @@ from headrace.loader.commit.commit import Commit
 from headrace.loader.commit.conflict import Conflict, find_conflict
 from headrace.loader.commit.state import EMPTY, LoaderState, fold
 from headrace.loader.offsets import choose
-from headrace.loader.offsets.choose import Choice, OffsetChange, starts
+from headrace.loader.offsets.choose import OffsetChange, OffsetChoice, starts
 from support.loader.loader_samples import clean, committed_range, load, topic_commit
 
 END = 3  # offsets produced
@@ -84,7 +84,7 @@ def commit_for(proposal: Proposal, state: LoaderState, *, new: bool, previous: i
         choice = starts(EMPTY, {TOPIC: {0: proposal.end}}, "the model")
         return choose.commit_of(choice, EMPTY, run_id=proposal.run_id, now_ms=1, build="test")
     if proposal.is_gap:
-        choice = Choice(gaps=(OffsetChange(TOPIC, 0, proposal.start, proposal.end),), reason="the model")
+        choice = OffsetChoice(gaps=(OffsetChange(TOPIC, 0, proposal.start, proposal.end),), reason="the model")
         return choose.commit_of(choice, state, run_id=proposal.run_id, now_ms=1, build="test")
     return load(
         proposal.run_id, {TOPIC: topic_commit(committed_range(0, previous, proposal.start, proposal.end), new=new)}

@@ -16,7 +16,7 @@ from headrace.kafka_wire.errors import KafkaUnavailable
 from headrace.loader.commit.commit import CommittedFile, TimePartitionRewrite, TopicCommit
 from headrace.loader.commit.file_index import FileIndex, index_directory
 from headrace.loader.commit.state import LoaderState
-from headrace.loader.inspect.findings import ConsistencyCheck, TopicVerified
+from headrace.loader.inspect.findings import ConsistencyCheck, VerifiedTopic
 from headrace.loader.inspect.verify import verify_topic
 from headrace.loader.plan.discover import DiscoveredTopic, PartitionOffsets
 from headrace.loader.work_unit import FileKind, RangeCounts, SkippedOffsets
@@ -34,7 +34,7 @@ def shelf(tmp_path: Path) -> Shelf:
     return shelf
 
 
-def verified(shelf: Shelf, discovered: DiscoveredTopic | None = None, *, checksums: bool = False) -> TopicVerified:
+def verified(shelf: Shelf, discovered: DiscoveredTopic | None = None, *, checksums: bool = False) -> VerifiedTopic:
     shelf.log.read_state()
     index = FileIndex(shelf.log)
     return verify_topic(shelf.log, index, shelf.storage, "orders", discovered, checksums=checksums)

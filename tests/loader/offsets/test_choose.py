@@ -11,7 +11,15 @@ from headrace.loader.commit.commit import Commit, CommitKind
 from headrace.loader.commit.state import EMPTY, LoaderState, PartitionState, fold
 from headrace.loader.epochs import ReadEpochs
 from headrace.loader.errors import OffsetsRefused
-from headrace.loader.offsets.choose import Choice, LogBounds, OffsetChange, commit_of, set_next_offset, skip, starts
+from headrace.loader.offsets.choose import (
+    LogBounds,
+    OffsetChange,
+    OffsetChoice,
+    commit_of,
+    set_next_offset,
+    skip,
+    starts,
+)
 from headrace.loader.work_unit import RangeCounts, SkippedOffsets
 from support.loader.loader_samples import committed_range, load, topic_commit
 
@@ -19,11 +27,11 @@ LOADED = fold(EMPTY, load("w1", {"orders": topic_commit(committed_range(0, None,
 BOUNDS = LogBounds(0, 100)
 
 
-def proposal(choice: Choice, state: LoaderState) -> Commit:
+def proposal(choice: OffsetChoice, state: LoaderState) -> Commit:
     return commit_of(choice, state, run_id="op", now_ms=1, build="b")
 
 
-def after(choice: Choice, state: LoaderState) -> LoaderState:
+def after(choice: OffsetChoice, state: LoaderState) -> LoaderState:
     return fold(state, proposal(choice, state).with_number(state.commit_number + 1))
 
 

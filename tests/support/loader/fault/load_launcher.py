@@ -76,7 +76,7 @@ def add_points() -> None:
     for remote in (HdfsFileSystem, S3aFileSystem):
         wrap(remote, "put_if_absent", "commit:link", is_remote_commit)
         wrap(remote, "move", "apply:files:link", is_remotely_published)
-    wrap(headrace.loader.apply.engine._Run, "save", "apply:cursors")
+    wrap(headrace.loader.apply.engine._ApplierPass, "save", "apply:cursors")
     wrap(headrace.loader.run, "clean", "clean")
 
 
