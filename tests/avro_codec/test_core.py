@@ -285,17 +285,17 @@ def test_no_byte_is_written_beyond_the_buffer(versions: list[Schema], data: Any)
     writer, state = versions[number - 1], states_of(*versions)[-1]
     program = compile_projection(writer, parse_schema(state.text), None, CapturedLong(), state.routes[number]).program
     body = encode(writer, data.draw(data_for(writer)))
-    whole = None if program is None else project(required_core(), program, body, 1 << 16)
-    if program is None or whole is None:
+    projected = None if program is None else project(required_core(), program, body, 1 << 16)
+    if program is None or projected is None:
         return
-    row = whole[0]
+    row = projected[0]
     made, _words = c_program(program, 0, 0)
     seen, value = ctypes.c_int32(), ctypes.c_int64()
-    for room in {0, 1, len(row) // 2, max(0, len(row) - 1), len(row), len(row) + 1}:
-        buffer = ctypes.create_string_buffer(UNTOUCHED * (room + 64), room + 64)
-        size = required_core().project(made, body, len(body), buffer, room, seen, value)
-        assert buffer.raw[room:] == UNTOUCHED * 64
-        assert size == -1 if room < len(row) else size in (-1, len(row))
+    for capacity in {0, 1, len(row) // 2, max(0, len(row) - 1), len(row), len(row) + 1}:
+        buffer = ctypes.create_string_buffer(UNTOUCHED * (capacity + 64), capacity + 64)
+        size = required_core().project(made, body, len(body), buffer, capacity, seen, value)
+        assert buffer.raw[capacity:] == UNTOUCHED * 64
+        assert size == -1 if capacity < len(row) else size in (-1, len(row))
         assert size == -1 or buffer.raw[:size] == row
 
 
@@ -325,9 +325,9 @@ def test_body_just_beyond_a_limit_is_rejected_by_both(edge: str) -> None:
 def test_library_of_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     required_core()
     monkeypatch.setattr(library, "PROGRAM_VERSION", library.PROGRAM_VERSION + 1)
-    found, why = library.load()
+    found, reason = library.load()
     assert found is None
-    assert "expected 2.2" in why
+    assert "expected 2.2" in reason
 
 
 def test_topic_without_time_fields_and_with_an_empty_state() -> None:

@@ -33,9 +33,9 @@ def doubling(levels: int, bottom: str) -> str:
     """Returns a type with two fields of another type, which has two fields of a third, and so on."""
     kind = bottom
     for n in range(levels):
-        again = f"R{n - 1}" if n else "L"
+        other = f"R{n - 1}" if n else "L"
         kind = (
-            f'{{"type":"record","name":"R{n}","fields":[{{"name":"a","type":{kind}}},{{"name":"b","type":"{again}"}}]}}'
+            f'{{"type":"record","name":"R{n}","fields":[{{"name":"a","type":{kind}}},{{"name":"b","type":"{other}"}}]}}'
         )
     return kind
 

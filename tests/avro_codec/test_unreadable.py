@@ -70,7 +70,7 @@ PLACES = {
 }
 
 
-def placed(position: str, value: bytes) -> bytes:
+def encoded_in(position: str, value: bytes) -> bytes:
     body = PLACES[position][1]
     if body is not None:
         return body % value
@@ -91,10 +91,10 @@ def test_value_on_which_queries_fail_is_rejected_with_its_position(name: str, po
     writer = record(("id", "int"), ("c", PLACES[position][0](kind)), ("end", "string"))
     for load in loads(writer).values():
         convert = core_and_reference(writer, load, None, CapturedLong())
-        good_body = b"\x02" + placed(position, fine) + b"\x02z"
+        good_body = b"\x02" + encoded_in(position, fine) + b"\x02z"
         decode(load, convert(good_body))
         with pytest.raises(UnreadableValue, match=rf"^c[\w.{{}}\[\]]*: .*\b{kind['logicalType']}\b"):
-            convert(b"\x02" + placed(position, bad) + b"\x02z")
+            convert(b"\x02" + encoded_in(position, bad) + b"\x02z")
         decode(load, convert(good_body))
 
 

@@ -24,7 +24,7 @@ def java(tmp_path_factory) -> Iterator[JavaOracle]:
         yield oracle
 
 
-def ours(text: str) -> list[str]:
+def python_result(text: str) -> list[str]:
     try:
         schema = parse_schema(text)
     except SchemaParseError as error:
@@ -32,22 +32,22 @@ def ours(text: str) -> list[str]:
     return ["ok", canonical_text(schema), parsing_canonical_form(schema), f"{fingerprint_crc64(schema):016x}"]
 
 
-def theirs(java: JavaOracle, text: str) -> list[str]:
+def java_result(java: JavaOracle, text: str) -> list[str]:
     verdict, *rest = java.call(text)
     return [verdict, decode_text(rest[0]), *([decode_text(rest[1]), rest[2]] if verdict == "ok" else [])]
 
 
 def assert_same(java: JavaOracle, text: str) -> None:
-    mine, its = ours(text), theirs(java, text)
-    if mine[0] == its[0] == "error":
+    expected, found = python_result(text), java_result(java, text)
+    if expected[0] == found[0] == "error":
         return
-    assert mine == its, text
+    assert expected == found, text
 
 
 @given(value=schema_values())
 def test_generated_schemas_match_avro_java(java, value):
     text = json.dumps(value)
-    assert ours(text)[0] == "ok", ours(text)
+    assert python_result(text)[0] == "ok", python_result(text)
     assert_same(java, text)
 
 
@@ -81,10 +81,10 @@ _WRONG = [
 def _damage(value, data):
     if isinstance(value, dict) and value:
         key = data.draw(st.sampled_from(sorted(value)))
-        what = data.draw(st.sampled_from(["inner", "inner", "inner", "replace", "drop"]))
-        if what == "drop":
+        change = data.draw(st.sampled_from(["inner", "inner", "inner", "replace", "drop"]))
+        if change == "drop":
             return {k: v for k, v in value.items() if k != key}
-        changed = _damage(value[key], data) if what == "inner" else data.draw(st.sampled_from(_WRONG))
+        changed = _damage(value[key], data) if change == "inner" else data.draw(st.sampled_from(_WRONG))
         return {**value, key: changed}
     if isinstance(value, list) and value:
         i = data.draw(st.integers(0, len(value) - 1))
@@ -151,5 +151,5 @@ def test_special_cases_match_avro_java(java):
 
 def test_a_duplicate_key_is_refused_although_java_takes_the_last(java):
     text = '{"type":"int","a":1,"a":2}'
-    assert ours(text)[0] == "error"
-    assert theirs(java, text)[0] == "ok"
+    assert python_result(text)[0] == "error"
+    assert java_result(java, text)[0] == "ok"

@@ -945,20 +945,20 @@ def test_rate_limiter_returns_wait_until_bytes_fit_rate() -> None:
 def test_client_above_rate_waits_and_others_do_not(tmp_path: Path) -> None:
     async def work(server: BrokerServer, client: Client) -> None:
         loop = asyncio.get_running_loop()
-        taken: list[tuple[str, int]] = []
+        counted: list[tuple[str, int]] = []
         take = server.connections.rates.take  # type: ignore[union-attr]
         waits = iter([0.4])
 
-        def recorded(who: str, byte_count: int, now_s: float) -> float:
-            taken.append((who, byte_count))
-            take(who, byte_count, now_s)
+        def recorded(client_key: str, byte_count: int, now_s: float) -> float:
+            counted.append((client_key, byte_count))
+            take(client_key, byte_count, now_s)
             return next(waits, 0.0)
 
         server.connections.rates.take = recorded  # type: ignore[method-assign, union-attr]
         began_s = loop.time()
         body = struct.pack(">i", 0)
         response = await client.request(api.METADATA, 1, body)
-        assert taken == [("127.0.0.1", 10 + len(body)), ("127.0.0.1", len(response))]
+        assert counted == [("127.0.0.1", 10 + len(body)), ("127.0.0.1", len(response))]
         assert await client.request(api.METADATA, 1, body)
         assert loop.time() - began_s >= 0.4
 

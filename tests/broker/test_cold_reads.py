@@ -86,10 +86,10 @@ class Disk:
                 self.read_by_threads += 1
             else:
                 self.waits.append(f"{Path(f'/proc/self/fd/{fd}').readlink()} {position} {size}")
-        is_kept = not self.uncached_directory or self.uncached_directory not in str(
+        is_cacheable = not self.uncached_directory or self.uncached_directory not in str(
             Path(f"/proc/self/fd/{fd}").readlink()
         )
-        if self._cached is not None and not self.forgets_at_once and is_kept:
+        if self._cached is not None and not self.forgets_at_once and is_cacheable:
             self._cached |= self._pages(fd, position, size)
 
 
@@ -215,11 +215,11 @@ def test_cached_data_is_returned_without_thread(tmp_path: Path, disk: Disk) -> N
 
 
 def test_other_clients_are_served_during_disk_read(tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    goes_on = threading.Event()
+    may_read = threading.Event()
     read_ahead = NotCached.read_ahead
 
     def slow(each: NotCached) -> None:
-        assert goes_on.wait(20)
+        assert may_read.wait(20)
         read_ahead(each)
 
     monkeypatch.setattr(NotCached, "read_ahead", slow)
@@ -230,7 +230,7 @@ def test_other_clients_are_served_during_disk_read(tmp_path: Path, disk: Disk, m
         await asyncio.sleep(0)
         append(node.log("t", 0), batch(b"new"))
         assert not waiting.done()
-        goes_on.set()
+        may_read.set()
         (found,) = await waiting
         assert len(found.records) == 10_000
         assert found.high_watermark == BATCHES + 1
@@ -292,11 +292,11 @@ def test_data_that_thread_cannot_read_is_read_in_event_loop(tmp_path: Path, disk
 def test_waiting_for_disk_holds_no_file_descriptors(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    goes_on = threading.Event()
+    may_read = threading.Event()
     read_ahead = NotCached.read_ahead
 
     def slow(each: NotCached) -> None:
-        assert goes_on.wait(20)
+        assert may_read.wait(20)
         read_ahead(each)
 
     monkeypatch.setattr(NotCached, "read_ahead", slow)
@@ -309,7 +309,7 @@ def test_waiting_for_disk_holds_no_file_descriptors(
         waiting = [asyncio.ensure_future(fetch_partitions(node, *[20] * partitions)) for _ in range(5)]
         await asyncio.sleep(0.01)
         assert open_descriptors() == before
-        goes_on.set()
+        may_read.set()
         for each in waiting:
             assert [len(one.records) for one in await each] == [10_000] * partitions
         assert open_descriptors() <= before
@@ -332,10 +332,10 @@ def test_waiting_poll_holds_no_records(tmp_path: Path) -> None:
             asyncio.ensure_future(fetch_partitions(node, last, last, each=1 << 20, least=1 << 20)) for _ in range(polls)
         ]
         await asyncio.sleep(0.01)
-        kept, _ = tracemalloc.get_traced_memory()
+        traced_bytes, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert not any(poll.done() for poll in waiting)
-        assert kept < polls * 25_000
+        assert traced_bytes < polls * 25_000
         append(node.log("t", 0), batch(b"x" * (1 << 20)))
         await asyncio.gather(*waiting)
 
@@ -425,12 +425,12 @@ def test_offsets_by_time_do_not_block_event_loop(tmp_path: Path, disk: Disk, con
     expected += [(NOW_MS + number, number) for number in range(partitions - len(expected))]
 
     async def work(node: BrokerNode) -> None:
-        few = list_offsets.TIME_SEARCHES_BEFORE_YIELD
-        assert await lookup_offsets(node, times_ms[:few]) == (False, expected[:few])
+        searches = list_offsets.TIME_SEARCHES_BEFORE_YIELD
+        assert await lookup_offsets(node, times_ms[:searches]) == (False, expected[:searches])
         disk.evict()
         assert await lookup_offsets(node, times_ms) == (True, expected)
         assert not disk.waits
-        assert await lookup_offsets(node, times_ms[:few]) == (False, expected[:few])
+        assert await lookup_offsets(node, times_ms[:searches]) == (False, expected[:searches])
         assert await lookup_offsets(node, [list_offsets.LATEST, list_offsets.EARLIEST]) == (
             False,
             [(-1, BATCHES), (-1, 0)],

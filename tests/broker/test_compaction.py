@@ -265,8 +265,8 @@ def test_compacted_batch_has_its_codec_and_is_read_by_an_independent_client(code
     raw = keyed_batch(*((b"key %d" % at, b"v" * 100) for at in range(1000)), codec=codec, producer_id=7, sequence=3)
     header = read_batch_header(raw)
     records = decode_batch(memoryview(raw), header, "", 1 << 30)
-    again = rebuild_batch(header, [records[3], records[998]], delete_horizon_ms=NOW_MS + DAY_MS)
-    changed = read_batch_header(again)
+    rebuilt = rebuild_batch(header, [records[3], records[998]], delete_horizon_ms=NOW_MS + DAY_MS)
+    changed = read_batch_header(rebuilt)
     assert changed.attributes == header.attributes | DELETE_HORIZON
     assert (changed.base_offset, changed.last_offset_delta, changed.producer_id, changed.base_sequence) == (
         0,
@@ -274,12 +274,12 @@ def test_compacted_batch_has_its_codec_and_is_read_by_an_independent_client(code
         7,
         3,
     )
-    assert changed.max_timestamp == NOW_MS + 998 and changed.size == len(again)
-    seen = list(MemoryRecords(again).next_batch())
+    assert changed.max_timestamp == NOW_MS + 998 and changed.size == len(rebuilt)
+    seen = list(MemoryRecords(rebuilt).next_batch())
     assert [(one.offset, one.key, one.value, one.timestamp, one.headers) for one in seen] == [
         (at, b"key %d" % at, b"v" * 100, NOW_MS + at, [("h", b"1")]) for at in (3, 998)
     ]
-    assert MemoryRecords(again).next_batch().validate_crc()
+    assert MemoryRecords(rebuilt).next_batch().validate_crc()
     empty = rebuild_batch(header, ())
     assert list(MemoryRecords(empty).next_batch()) == [] and read_batch_header(empty).max_timestamp == NOW_MS + 999
 
@@ -298,8 +298,8 @@ def test_a_compacted_log_is_found_through_its_indexes_and_by_time(tmp_path: Path
         found = find_timestamp(log, NOW_MS + at)
         assert found is not None and found.offset == min(offset for offset, _, _ in expected if offset >= at)
     log.close()
-    again = open_sample_log(tmp_path, limits=limits, is_clean=True).log
-    assert contents_of(again) == expected
+    reopened = open_sample_log(tmp_path, limits=limits, is_clean=True).log
+    assert contents_of(reopened) == expected
 
 
 def test_idempotent_producer_state_survives_compaction(tmp_path: Path) -> None:
@@ -313,10 +313,10 @@ def test_idempotent_producer_state_survives_compaction(tmp_path: Path) -> None:
     assert len(contents_of(log)) == 1
     for base in base_offsets(tmp_path, SNAPSHOT):
         segment_path(tmp_path, base, SNAPSHOT).unlink()
-    again = open_sample_log(tmp_path, limits=SMALL, recovery_point=log.log_end_offset).log
+    reopened = open_sample_log(tmp_path, limits=SMALL, recovery_point=log.log_end_offset).log
     for sequence in range(1, 6):
-        assert append(again, keyed_batch((b"k", b"again"), producer_id=4, sequence=sequence)) == sequence
-    assert append(again, keyed_batch((b"k", b"next"), producer_id=4, sequence=6)) == 26
+        assert append(reopened, keyed_batch((b"k", b"again"), producer_id=4, sequence=sequence)) == sequence
+    assert append(reopened, keyed_batch((b"k", b"next"), producer_id=4, sequence=6)) == 26
 
 
 @given(st.data())
@@ -378,24 +378,24 @@ def test_start_completes_an_interrupted_swap(tmp_path: Path, done: str) -> None:
         os.link(path.with_name(path.name + ".swap"), path)
     if done == "in its place and more":
         os.link(path, path.with_name(path.name + ".tmp"))
-    again = open_sample_log(tmp_path, limits=SMALL, recovery_point=40).log
-    assert contents_of(again) == (before if done == "cleaned" else before[-5:])
-    assert again.log_end_offset == 40
+    reopened = open_sample_log(tmp_path, limits=SMALL, recovery_point=40).log
+    assert contents_of(reopened) == (before if done == "cleaned" else before[-5:])
+    assert reopened.log_end_offset == 40
     assert not [path for path in tmp_path.iterdir() if path.name.endswith((".cleaned", ".swap", ".tmp"))]
-    assert append(again, keyed_batch((b"k", b"next"))) == 40
-    again.roll(NOW_MS)
-    clean(again, limits=LogLimits())
-    assert len(again.closed) == 1 and [key for _, key, _ in contents_of(again)].count(b"k") == 1
+    assert append(reopened, keyed_batch((b"k", b"next"))) == 40
+    reopened.roll(NOW_MS)
+    clean(reopened, limits=LogLimits())
+    assert len(reopened.closed) == 1 and [key for _, key, _ in contents_of(reopened)].count(b"k") == 1
 
 
 def test_duty_cycle_sleeps_as_long_as_it_worked_and_can_be_cancelled() -> None:
-    times, rests, is_wanted = iter([0.0, 0.001, 0.005, 0.010, 0.0101]), [], [True]
-    duty_cycle = DutyCycle(lambda: is_wanted[0], lambda: next(times), rests.append)
+    times, rests, should_continue = iter([0.0, 0.001, 0.005, 0.010, 0.0101]), [], [True]
+    duty_cycle = DutyCycle(lambda: should_continue[0], lambda: next(times), rests.append)
     duty_cycle.pause_if_due()
     duty_cycle.pause_if_due()
     duty_cycle.pause_if_due()
     assert rests == [0.005]
-    is_wanted[0] = False
+    should_continue[0] = False
     with pytest.raises(CompactionCancelled):
         duty_cycle.pause_if_due()
 
@@ -447,11 +447,11 @@ def test_cleaner_compacts_due_logs_of_compacted_topics(tmp_path: Path) -> None:
 
     with_node(tmp_path, work)
 
-    async def again(node: BrokerNode) -> None:
+    async def after_restart(node: BrokerNode) -> None:
         assert node.cleaner.clean_to["t", 0] == node.log("t", 0).active.base_offset
         assert {key for _, key, _ in contents_of(node.log("t", 0))} == {b"k%d" % number for number in range(5)}
 
-    with_node(tmp_path, again)
+    with_node(tmp_path, after_restart)
     write_checkpoint(tmp_path / CLEAN_TO, {("t", 0): 10_000, ("gone", 0): 5})
 
     async def after_a_loss(node: BrokerNode) -> None:
@@ -472,12 +472,12 @@ def test_recovery_point_is_persisted_before_compaction(tmp_path: Path, monkeypat
         await node.flusher.flush_dirty()
         putting, seen = PartitionLog.replace_segments, []
 
-        def noted(log: PartitionLog, group: Any, facts: Any) -> Any:
+        def recording_replace(log: PartitionLog, group: Any, facts: Any) -> Any:
             on_disk = read_checkpoint(tmp_path / RECOVERY_POINTS)["t", 0]
             seen.append(group[-1].next_offset <= on_disk)
             return putting(log, group, facts)
 
-        monkeypatch.setattr(PartitionLog, "replace_segments", noted)
+        monkeypatch.setattr(PartitionLog, "replace_segments", recording_replace)
         await node.maintenance.clean()
         assert seen and all(seen)
 
@@ -815,12 +815,12 @@ def test_swap_replaces_a_segment_whose_indexes_were_just_rebuilt(
         await node.flusher.flush_dirty()
         log.closed[0] = replace(log.closed[0], largest=largest)
 
-        def begun(group: Any) -> None:
+        def rebuild_meanwhile(group: Any) -> None:
             fsync_staged_swap(group)
             if log.closed[0].largest == largest:
                 log.segments.rebuild_indexes(log.closed[0])
 
-        monkeypatch.setattr(compaction, "fsync_staged_swap", begun)
+        monkeypatch.setattr(compaction, "fsync_staged_swap", rebuild_meanwhile)
         await node.maintenance.clean()
         assert node.cleaner.compactions == 1 and not log.is_swapping
         assert [segment.size for segment in log.closed] == [segment.path().stat().st_size for segment in log.closed]

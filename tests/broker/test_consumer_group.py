@@ -303,9 +303,9 @@ def test_member_that_does_not_release_partitions_in_time_is_removed() -> None:
     driver, first, _ = pair()
     third = driver.client("c")
     third.join(at=1000)
-    taken = first.owned
+    owned_before = first.owned
     first.heartbeat(1000)
-    first.owned = taken
+    first.owned = owned_before
     for at in range(2000, 31_000, 5000):
         first.heartbeat(at, silent=True)
         third.heartbeat(at)
@@ -390,16 +390,19 @@ def test_returning_static_member_causes_no_rebalance() -> None:
     static = driver.client("s1", instance_id="i")
     static.join()
     driver.heartbeat_until_stable([first, static, driver_client(driver, "b")])
-    again = driver.client("s2", instance_id="i")
-    assert refusal(again.join) is ErrorCode.UNRELEASED_INSTANCE_ID
+    replacement = driver.client("s2", instance_id="i")
+    assert refusal(replacement.join) is ErrorCode.UNRELEASED_INSTANCE_ID
     before, epoch = static.owned, driver.group.epoch
     assert static.leave(-2).epoch == -2
-    assert again.join().assigned == before
+    assert replacement.join().assigned == before
     assert driver.group.epoch == epoch
     assert refusal(static.heartbeat) is ErrorCode.FENCED_INSTANCE_ID
     assert set(driver.group.members) == {"a", "b", "s2"}
     driver.restart(0)
-    assert driver.client("s2", instance_id="i", epoch=again.epoch, owned=before).heartbeat().epoch == again.epoch
+    assert (
+        driver.client("s2", instance_id="i", epoch=replacement.epoch, owned=before).heartbeat().epoch
+        == replacement.epoch
+    )
 
 
 def driver_client(driver: Driver, member_id: str) -> Client:
@@ -431,8 +434,8 @@ def test_static_member_may_leave_permanently() -> None:
     driver = Driver(FakeTopicCatalog(t=1))
     static = driver.client("s", instance_id="i")
     static.join()
-    stranger = HeartbeatRequest("x", -1, instance_id="i")
-    assert refusal(driver.group.heartbeat, stranger, driver.topics, 0) is ErrorCode.FENCED_INSTANCE_ID
+    unknown_member = HeartbeatRequest("x", -1, instance_id="i")
+    assert refusal(driver.group.heartbeat, unknown_member, driver.topics, 0) is ErrorCode.FENCED_INSTANCE_ID
     static.leave()
     assert driver.group.state is ConsumerGroupState.EMPTY
 
@@ -576,9 +579,9 @@ def test_consumer_group_records_round_trip() -> None:
     first.heartbeat()
     snapshot = [consumer_entry(driver.group, key, 7) for key in keys_of(driver.group)]
     for log in (driver.log, snapshot):
-        again = restored(log, 0)
-        again.unstored.clear()
-        assert [consumer_entry(again, key, 7) for key in keys_of(driver.group)] == snapshot
+        restored_group = restored(log, 0)
+        restored_group.unstored.clear()
+        assert [consumer_entry(restored_group, key, 7) for key in keys_of(driver.group)] == snapshot
     assert stored_in(driver.log).changed_at_ms == 7
     second.leave()
     stored = stored_in(driver.log)
@@ -654,12 +657,12 @@ def test_assignors_assign_each_partition_to_one_subscriber(sample: Any, name: st
 @given(assignment_samples())
 def test_uniform_assignor_moves_minimal_partitions(sample: Any) -> None:
     topics, present = sample
-    everybody = tuple(sorted(present))
-    topics = [SubscribedTopic(topic.topic_id, topic.partitions, everybody) for topic in topics]
-    there = {(topic.topic_id, index) for topic in topics for index in range(topic.partitions)}
+    member_ids = tuple(sorted(present))
+    topics = [SubscribedTopic(topic.topic_id, topic.partitions, member_ids) for topic in topics]
+    existing = {(topic.topic_id, index) for topic in topics for index in range(topic.partitions)}
     found = ASSIGNORS["uniform"](topics, present)
-    for member in everybody:
-        before = present[member] & there
+    for member in member_ids:
+        before = present[member] & existing
         assert found[member] <= before or before <= found[member], "no member exchanges one partition for another"
 
 
@@ -700,15 +703,15 @@ class ConsumersUnderLoad(RuleBasedStateMachine):
     @rule(data=st.data())
     def heartbeat(self, data: st.DataObject) -> None:
         client = self.clients[data.draw(st.sampled_from(sorted(self.clients)))]
-        how = data.draw(st.sampled_from(["plain", "plain", "plain", "full", "silent", "lost", "subscribe"]))
-        if how == "subscribe":
+        variant = data.draw(st.sampled_from(["plain", "plain", "plain", "full", "silent", "lost", "subscribe"]))
+        if variant == "subscribe":
             client.topics = data.draw(st.sampled_from([("t",), ("u",), ("t", "u", "v")]))
         try:
-            if how == "lost":
+            if variant == "lost":
                 client.heartbeat(self.now, full=True, loses_response=True)
                 client.heartbeat(self.now, full=True)
             else:
-                client.heartbeat(self.now, full=how in ("full", "subscribe"), silent=how == "silent")
+                client.heartbeat(self.now, full=variant in ("full", "subscribe"), silent=variant == "silent")
         except RequestRefused as refused:
             assert refused.code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH)
             assert client.member_id not in self.driver.group.members
@@ -735,8 +738,8 @@ class ConsumersUnderLoad(RuleBasedStateMachine):
         due = self.driver.group.next_deadline_ms()
         if due is not None and due <= self.now:
             self.driver.tick(self.now)
-            again = self.driver.group.next_deadline_ms()
-            assert again is None or again > self.now, "a tick leaves nothing that is due"
+            next_due = self.driver.group.next_deadline_ms()
+            assert next_due is None or next_due > self.now, "a tick leaves nothing that is due"
             for client in self.clients.values():
                 if client.member_id not in self.driver.group.members:
                     # Its partitions belong to others now; a consumer stops reading when its session ends.

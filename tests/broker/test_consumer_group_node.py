@@ -100,7 +100,7 @@ def test_consumer_groups_survive_kill(tmp_path: Path) -> None:
         assert node.groups.consumer_heartbeat("g", HeartbeatRequest("m", 1, owned=owned)).epoch == 2
         assert len(node.groups.consumer_heartbeat("g", HeartbeatRequest("n", 2)).assigned or ()) == 2
 
-    async def again(node: BrokerNode) -> None:
+    async def after_restart(node: BrokerNode) -> None:
         for member_id in ("m", "n"):
             response = node.groups.consumer_heartbeat("g", HeartbeatRequest(member_id, 2))
             assert (response.epoch, response.assigned) == (2, None)
@@ -117,7 +117,7 @@ def test_consumer_groups_survive_kill(tmp_path: Path) -> None:
     async def removed(node: BrokerNode) -> None:
         assert not node.groups.groups
 
-    run(tmp_path, first, again, again, emptied, removed)
+    run(tmp_path, first, after_restart, after_restart, emptied, removed)
 
 
 def test_empty_group_changes_protocol(tmp_path: Path) -> None:

@@ -30,8 +30,8 @@ def fsync_callers(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
     """The broker's functions that called fsync, by `thread` and `event loop`."""
     found: dict[str, set[str]] = {"thread": set(), "event loop": set()}
 
-    def noting(force: Callable[[int], None]) -> Callable[[int], None]:
-        def noted(fd: int) -> None:
+    def recording(force: Callable[[int], None]) -> Callable[[int], None]:
+        def recording_fsync(fd: int) -> None:
             frame = sys._getframe(1)
             while frame.f_back is not None and frame.f_code.co_filename.endswith("log/files.py"):
                 frame = frame.f_back
@@ -39,10 +39,10 @@ def fsync_callers(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
             found["thread" if is_thread else "event loop"].add(frame.f_code.co_name)
             force(fd)
 
-        return noted
+        return recording_fsync
 
-    monkeypatch.setattr(os, "fsync", noting(os.fsync))
-    monkeypatch.setattr(os, "fdatasync", noting(os.fdatasync))
+    monkeypatch.setattr(os, "fsync", recording(os.fsync))
+    monkeypatch.setattr(os, "fdatasync", recording(os.fdatasync))
     return found
 
 

@@ -22,8 +22,8 @@ UNKNOWN_TO_LIBRDKAFKA = {"TRANSACTIONAL_ID_NOT_FOUND": 105, "FETCH_SESSION_TOPIC
 
 def test_error_codes_have_the_numbers_of_kafka() -> None:
     # __members__ also has names whose number equals another one's.
-    ours = {name: code.value for name, code in ErrorCode.__members__.items()}
-    assert {name: ours.pop(name) for name in UNKNOWN_TO_LIBRDKAFKA} == UNKNOWN_TO_LIBRDKAFKA
-    assert {name: KafkaError(number).name() for name, number in ours.items()} == {
-        name: OLDER_NAMES.get(name, name) for name in ours
+    our_codes = {name: code.value for name, code in ErrorCode.__members__.items()}
+    assert {name: our_codes.pop(name) for name in UNKNOWN_TO_LIBRDKAFKA} == UNKNOWN_TO_LIBRDKAFKA
+    assert {name: KafkaError(number).name() for name, number in our_codes.items()} == {
+        name: OLDER_NAMES.get(name, name) for name in our_codes
     }

@@ -190,18 +190,18 @@ def test_session_is_equivalent_to_full_fetches(
         session_id, epoch = 0, 0
         bounds: dict[int, tuple[int, int]] = {}
         changed, removed = dict(offsets), set[int]()
-        for what, index in [*steps, ("fetch", 0)]:
+        for action, index in [*steps, ("fetch", 0)]:
             log = node.log("t", index)
-            if what == "append":
+            if action == "append":
                 append(log, RAW)
-            elif what == "start":
+            elif action == "start":
                 log.advance_log_start(min(offsets.get(index, 0), log.high_watermark))
-            elif what == "forget" and index in offsets and len(offsets) > 1:
+            elif action == "forget" and index in offsets and len(offsets) > 1:
                 del offsets[index]
                 changed.pop(index, None)
                 removed.add(index)
                 bounds.pop(index, None)
-            elif what == "fetch":
+            elif action == "fetch":
                 response = await handle_fetch(
                     node, request(session_id, epoch, changed, sorted(removed) if epoch else ())
                 )
@@ -246,8 +246,8 @@ def test_session_epoch_must_be_next() -> None:
     session.epoch = EPOCH_MAX
     assert next_fetch(sessions, session) is session
     assert session.epoch == 1
-    again = sessions.resolve(request(session.session_id, 0, {0: 0}), is_by_id=False, now_s=0.0)
-    assert again is not None and again is not session
+    next_request = sessions.resolve(request(session.session_id, 0, {0: 0}), is_by_id=False, now_s=0.0)
+    assert next_request is not None and next_request is not session
     assert len(sessions) == 1
 
 

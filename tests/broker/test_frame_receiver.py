@@ -166,9 +166,9 @@ def test_buffer_pool_is_limited_in_number_and_size() -> None:
         pool.return_buffer(bytearray(size))
     assert len(pool.take_buffer(largest + 1)) == largest + 1
     for size in (largest, POOLED_BUFFER_BYTES_MAX):
-        again = pool.take_buffer(size)
-        pool.return_buffer(again)
-        assert pool.take_buffer(size) is again
+        next_buffer = pool.take_buffer(size)
+        pool.return_buffer(next_buffer)
+        assert pool.take_buffer(size) is next_buffer
     pool.return_buffer(bytearray(largest))
     found = [len(pool.take_buffer(1)) for _ in range(POOLED_BUFFERS_MAX + 1)]
     assert found == [*range(largest, largest - POOLED_BUFFERS_MAX, -1), 1]

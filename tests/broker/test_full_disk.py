@@ -59,8 +59,8 @@ def test_segment_that_cannot_be_closed_stays_active(
         assert append(log, batch(b"%d" % number)) == number
     if is_clean:
         log.close()
-    again = open_sample_log(tmp_path, is_clean=is_clean).log
-    assert contents(again) == [(number, b"%d" % number) for number in range(6)]
+    reopened = open_sample_log(tmp_path, is_clean=is_clean).log
+    assert contents(reopened) == [(number, b"%d" % number) for number in range(6)]
 
 
 def test_incomplete_snapshot_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,22 +69,22 @@ def test_incomplete_snapshot_is_not_used(tmp_path: Path, monkeypatch: pytest.Mon
     raw = batch(b"once", producer_id=7, epoch=0, sequence=0)
     append(log, raw)
 
-    def half(path: Path, content: bytes) -> None:
-        is_half = path.name.endswith(".snapshot")
-        REAL_WRITE_BYTES(path, content[: len(content) // 2] if is_half else content)
-        if is_half:
+    def write_half(path: Path, content: bytes) -> None:
+        is_snapshot = path.name.endswith(".snapshot")
+        REAL_WRITE_BYTES(path, content[: len(content) // 2] if is_snapshot else content)
+        if is_snapshot:
             full()
 
     with monkeypatch.context() as failing:
-        failing.setattr(Path, "write_bytes", half)
+        failing.setattr(Path, "write_bytes", write_half)
         with pytest.raises(OSError, match="No space"):
             log.roll(NOW_MS)
     log.roll(NOW_MS)
     log.flushed(log.flush_job())
     FileRemover().remove(log.drop_segments(1))
-    again = open_sample_log(tmp_path, recovery_point=1, log_start_offset=1).log
-    assert append(again, raw) == 0
-    assert again.log_end_offset == 1
+    reopened = open_sample_log(tmp_path, recovery_point=1, log_start_offset=1).log
+    assert append(reopened, raw) == 0
+    assert reopened.log_end_offset == 1
 
 
 @pytest.mark.parametrize("suffix", [".log", ".index"])
@@ -108,8 +108,8 @@ def test_segment_that_cannot_be_renamed_is_deleted_in_order(
     start = log.log_start_offset
     assert start == (0 if is_stuck else 2) and len(list(tmp_path.glob("*.log*"))) == 6 - start
     FileRemover().remove(log.drop_segments(1))
-    again = open_sample_log(tmp_path, recovery_point=6, log_start_offset=log.log_start_offset).log
-    assert contents(again) == [(number, b"%d" % number) for number in range(start + 1, 6)]
+    reopened = open_sample_log(tmp_path, recovery_point=6, log_start_offset=log.log_start_offset).log
+    assert contents(reopened) == [(number, b"%d" % number) for number in range(start + 1, 6)]
 
 
 def test_failed_deletions_are_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,8 +187,8 @@ def test_topics_are_not_created_on_a_full_disk(
             node.changes.create_topic("t", 2, {})
         with pytest.raises(RequestRefused) as grown:
             await node.changes.add_partitions("grows", 2)
-        beside_others = await node.changes.create_topics([Topic(name, uuid.uuid4(), 2) for name in ("t", "u")])
-        refusals = [at_once.value, grown.value, *beside_others.values()]
+        not_created = await node.changes.create_topics([Topic(name, uuid.uuid4(), 2) for name in ("t", "u")])
+        refusals = [at_once.value, grown.value, *not_created.values()]
         assert [refused.code for refused in refusals] == [ErrorCode.STORAGE_ERROR] * 4
         monkeypatch.undo()
         assert [topic.name for topic in node.topics if not topic.is_internal] == ["grows"]

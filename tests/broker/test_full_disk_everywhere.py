@@ -56,7 +56,7 @@ class NotDoneYet(AssertionError):
 
 
 class Life:
-    """Successive brokers on one directory, and the data they acknowledged. `doubt`: possibly done operations."""
+    """Successive brokers on one directory, and the data they acknowledged. `uncertain`: possibly done operations."""
 
     def __init__(self, root: Path, disk: FullDisk, fsync: FsyncMode) -> None:
         self.root, self.disk, self.fsync = root, disk, fsync
@@ -74,7 +74,7 @@ class Life:
         self.repeatable: dict[Key, tuple[bytes, int]] = {}
         self.user = ProducerIdAndEpoch(-1, -1)
         self.producer_id = -1
-        self.doubt: set[Any] = set()
+        self.uncertain: set[Any] = set()
         """Topics by name, offsets by partition, and `PAID_VALUES`."""
         self._number = 0
 
@@ -108,18 +108,18 @@ class Life:
     def create(self, name: str, partitions: int = 1, **configs: str) -> Step:
         async def step() -> None:
             expected = {key.replace("_", "."): value for key, value in configs.items()}
-            self.doubt.add(name)
+            self.uncertain.add(name)
             self.up.changes.create_topic(name, partitions, expected)
-            self.doubt.discard(name)
+            self.uncertain.discard(name)
             self.topics[name], self.configs[name] = partitions, expected
 
         return step
 
     def grow(self, name: str, partitions: int) -> Step:
         async def step() -> None:
-            self.doubt.add(name)
+            self.uncertain.add(name)
             await self.up.changes.add_partitions(name, partitions)
-            self.doubt.discard(name)
+            self.uncertain.discard(name)
             self.topics[name] = partitions
 
         return step
@@ -127,18 +127,18 @@ class Life:
     def alter(self, name: str, **configs: str) -> Step:
         async def step() -> None:
             expected = {key.replace("_", "."): value for key, value in configs.items()}
-            self.doubt.add(name)
+            self.uncertain.add(name)
             await self.up.changes.alter_topic(name, lambda _: expected)
-            self.doubt.discard(name)
+            self.uncertain.discard(name)
             self.configs[name] = expected
 
         return step
 
     def delete(self, name: str) -> Step:
         async def step() -> None:
-            self.doubt.add(name)
+            self.uncertain.add(name)
             await self.up.changes.delete_topic(self.up.topic(name))
-            self.doubt.discard(name)
+            self.uncertain.discard(name)
             del self.topics[name]
             tables: tuple[dict[Key, Any], ...] = (self.records, self.starts, self.offsets, self.repeatable)
             for table in tables:
@@ -199,9 +199,9 @@ class Life:
 
     def commit(self, key: Key, offset: int) -> Step:
         async def step() -> None:
-            self.doubt.add(("offset", key))
+            self.uncertain.add(("offset", key))
             await self.up.groups.commits.store("g", {key: CommittedOffset(offset, -1, "", self.clock_ms)})
-            self.doubt.discard(("offset", key))
+            self.uncertain.discard(("offset", key))
             self.offsets[key] = offset
 
         return step
@@ -244,9 +244,9 @@ class Life:
     def end(self, values: list[bytes], offset: int, *, is_commit: bool) -> Step:
         async def step() -> None:
             if is_commit:
-                self.doubt |= {PAID_VALUES, ("offset", PAID)}
+                self.uncertain |= {PAID_VALUES, ("offset", PAID)}
             await self.up.transactions.end_transaction("user", self.user, is_commit=is_commit)
-            self.doubt -= {PAID_VALUES, ("offset", PAID)}
+            self.uncertain -= {PAID_VALUES, ("offset", PAID)}
             if is_commit:
                 self.paid += values
                 self.offsets[PAID] = offset
@@ -329,19 +329,22 @@ class Life:
 
     def check(self, node: BrokerNode) -> None:
         found = {topic.name: topic for topic in node.topics if not topic.is_internal}
-        names = {name for name in {*self.topics, *found} if name not in self.doubt}
+        names = {name for name in {*self.topics, *found} if name not in self.uncertain}
         for name in names:
-            there = found[name].partitions if name in found else 0
-            _expect(there == self.topics.get(name, 0), f"{name} has {there} partitions, not {self.topics.get(name, 0)}")
+            partitions = found[name].partitions if name in found else 0
+            _expect(
+                partitions == self.topics.get(name, 0),
+                f"{name} has {partitions} partitions, not {self.topics.get(name, 0)}",
+            )
             _expect(dict(found[name].configs) == self.configs[name], f"{name} has configs {found[name].configs}")
-            for index in range(there):
+            for index in range(partitions):
                 self._check_log(node, (name, index))
         group = node.groups.offsets.of_group("g")
         # Commits of a deleted topic may remain; they are deleted before a topic of that name is created.
         for key in [key for key in {*self.offsets, *group} if key[0] in names]:
             offset = group[key].offset if key in group else -1
             _expect(
-                ("offset", key) in self.doubt or offset == self.offsets.get(key, -1),
+                ("offset", key) in self.uncertain or offset == self.offsets.get(key, -1),
                 f"offset {offset} is committed in {key}",
             )
 
@@ -349,8 +352,8 @@ class Life:
         log = node.log(*key)
         if key == PAID:
             found = committed(log)
-            is_right = found[: len(self.paid)] == self.paid and (found == self.paid or PAID_VALUES in self.doubt)
-            _expect(is_right, f"{found} is committed, not {self.paid}")
+            is_complete = found[: len(self.paid)] == self.paid and (found == self.paid or PAID_VALUES in self.uncertain)
+            _expect(is_complete, f"{found} is committed, not {self.paid}")
             return
         if key in self.tables:
             table = {name: value for _, raw in log.batches(0) for _, _, name, value, _ in decode_records(raw)}
@@ -364,13 +367,13 @@ class Life:
         _expect(contents(log) == expected, f"{key} has {contents(log)}, not {expected}")
         if key in self.repeatable:
             raw, offset = self.repeatable[key]
-            again = append(log, raw, self.clock_ms)
-            _expect(again == offset, f"{key}: a retry is stored at {again}, not {offset}")
+            repeated_at = append(log, raw, self.clock_ms)
+            _expect(repeated_at == offset, f"{key}: a retry is stored at {repeated_at}, not {offset}")
 
 
-def _expect(condition: bool, what: str) -> None:
+def _expect(condition: bool, message: str) -> None:
     if not condition:
-        raise BrokenGuarantee(what)
+        raise BrokenGuarantee(message)
 
 
 def steps(life: Life) -> list[Step]:

@@ -87,9 +87,9 @@ def stable_pair() -> tuple[Driver, str, str]:
     driver = Driver()
     leader = driver.joined(driver.join()).member_id
     second = driver.join()
-    again = driver.join(leader)
+    rejoined = driver.join(leader)
     other = driver.joined(second).member_id
-    assert driver.joined(again).generation == 2
+    assert driver.joined(rejoined).generation == 2
     waiting = driver.sync(other, 2)
     assert waiting not in driver.responses
     driver.sync(leader, 2, {leader: b"L", other: b"O"})
@@ -211,9 +211,9 @@ def test_selected_protocol_is_shared_and_most_preferred() -> None:
     driver = Driver()
     first = driver.joined(driver.join(protocols={"a": b"", "b": b"", "c": b""})).member_id
     second = driver.join(protocols={"b": b"2", "c": b"2"})
-    again = driver.join(first, protocols={"a": b"", "c": b"1", "b": b"1"})
-    assert driver.joined(again).protocol in ("b", "c")
-    assert driver.joined(again).protocol == driver.joined(second).protocol
+    rejoined = driver.join(first, protocols={"a": b"", "c": b"1", "b": b"1"})
+    assert driver.joined(rejoined).protocol in ("b", "c")
+    assert driver.joined(rejoined).protocol == driver.joined(second).protocol
     assert driver.joined(driver.join(protocols={"z": b""})).error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
@@ -255,12 +255,12 @@ def test_returning_static_member_causes_no_rebalance() -> None:
 
 def test_restored_group_continues_its_generation() -> None:
     driver, leader, other = stable_pair()
-    again = Driver()
-    again.group.generation, again.group.protocol_type, again.group.protocol = 2, "consumer", "range"
-    again.group.restore(list(driver.group.members.values()), 50_000)
-    assert again.group.heartbeat(leader, None, 2, 50_001) is ErrorCode.NONE
-    assert again.synced(again.sync(other, 2, at=50_000)).assignment == b"O"
-    assert again.group.next_deadline_ms() == 50_000 + SESSION_MS
+    restored = Driver()
+    restored.group.generation, restored.group.protocol_type, restored.group.protocol = 2, "consumer", "range"
+    restored.group.restore(list(driver.group.members.values()), 50_000)
+    assert restored.group.heartbeat(leader, None, 2, 50_001) is ErrorCode.NONE
+    assert restored.synced(restored.sync(other, 2, at=50_000)).assignment == b"O"
+    assert restored.group.next_deadline_ms() == 50_000 + SESSION_MS
 
 
 def test_every_transition_leads_to_a_state_with_an_exit() -> None:
@@ -316,8 +316,8 @@ class GroupUnderLoad(RuleBasedStateMachine):
         due = self.driver.group.next_deadline_ms()
         if due is not None and due <= self.now:
             self.driver.tick(self.now)
-            again = self.driver.group.next_deadline_ms()
-            assert again is None or again > self.now, "no deadline remains due after a tick"
+            next_due = self.driver.group.next_deadline_ms()
+            assert next_due is None or next_due > self.now, "no deadline remains due after a tick"
 
     @invariant()
     def consistent(self) -> None:

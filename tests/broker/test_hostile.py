@@ -521,8 +521,8 @@ def test_control_requests_have_lower_frame_limit(tmp_path: Path, caplog: pytest.
 def test_idle_connections_are_closed_unless_waiting_for_response(tmp_path: Path) -> None:
     async def work(server: BrokerServer, host: str, port: int) -> None:
         server.node.changes.create_topic("t", 1, {})
-        silent, half = [await asyncio.open_connection(host, port) for _ in range(2)]
-        half[1].write(request_bytes(METADATA, 1)[:7])
+        silent, incomplete = [await asyncio.open_connection(host, port) for _ in range(2)]
+        incomplete[1].write(request_bytes(METADATA, 1)[:7])
         waiting_reader, waiting = await asyncio.open_connection(host, port)
         waiting.write(fetch_bytes(b"t", 250_000))
         await until(lambda: any(each.has_pending for each in server.connections.open))
@@ -530,11 +530,11 @@ def test_idle_connections_are_closed_unless_waiting_for_response(tmp_path: Path)
         server.connections.close_idle(now_s + IDLE_TIMEOUT_S - 1)
         assert len(server.connections.open) == 3
         server.connections.close_idle(now_s + IDLE_TIMEOUT_S + 60)
-        assert [await reader.read() for reader, _ in (silent, half)] == [b"", b""]
+        assert [await reader.read() for reader, _ in (silent, incomplete)] == [b"", b""]
         log = server.node.log("t", 0)
         append(log, batch(b"x"))
         assert struct.unpack(">i", await waiting_reader.readexactly(4))[0] > 60
-        for writer in (silent[1], half[1], waiting):
+        for writer in (silent[1], incomplete[1], waiting):
             writer.close()
 
     with_server(tmp_path, work)
@@ -781,11 +781,11 @@ def test_disk_error_while_sending_closes_one_connection(
 def test_connection_above_limit_is_closed(tmp_path: Path) -> None:
     async def work(server: BrokerServer, host: str, port: int) -> None:
         server.connections.count_max = 1
-        _, kept = await asyncio.open_connection(host, port)
+        _, first_writer = await asyncio.open_connection(host, port)
         await until(lambda: len(server.connections.open) == 1)
         reader, writer = await asyncio.open_connection(host, port)
         assert await reader.read() == b""
         writer.close()
-        kept.close()
+        first_writer.close()
 
     with_server(tmp_path, work)

@@ -41,16 +41,16 @@ class Findings:
     """(partition, check, where) of findings and notes."""
 
     found: list[tuple[str, str, str]]
-    noted: list[tuple[str, str, str]]
+    notes: list[tuple[str, str, str]]
 
 
 def verified_findings(directory: Path) -> Findings:
     found: list[tuple[str, str, str]] = []
-    noted: list[tuple[str, str, str]] = []
+    notes: list[tuple[str, str, str]] = []
     for one in list(verify(directory)):
         for each in one.findings:
-            (noted if each.is_note else found).append((one.name, each.check, each.where))
-    return Findings(found, noted)
+            (notes if each.is_note else found).append((one.name, each.check, each.where))
+    return Findings(found, notes)
 
 
 def fill_topic(node: BrokerNode, topic: str) -> None:
@@ -285,13 +285,13 @@ def test_corrupt_and_stray_files_are_notes(directory: Path) -> None:
     (directory / "gone-1").mkdir()
     empty_middle(directory)
     (directory / "orders-0" / "00000000000000000007.log.corrupt").touch()
-    noted = verified_findings(directory)
-    assert {(name, check) for name, check, _ in noted.noted} == {
+    notes = verified_findings(directory)
+    assert {(name, check) for name, check, _ in notes.notes} == {
         (str(directory), "directories"),
         ("orders-0", "directories"),
         ("orders-0", "offsets"),
     }
-    assert {check for _, check, _ in noted.found} == {"producers"} or not noted.found
+    assert {check for _, check, _ in notes.found} == {"producers"} or not notes.found
 
 
 def test_findings_are_bounded() -> None:

@@ -202,10 +202,10 @@ def test_clean_stop_preserves_everything_without_a_scan(tmp_path: Path) -> None:
     log = filled(tmp_path, 50, LogLimits(segment_bytes_max=2000))
     before = contents(log)
     log.close()
-    again = open_sample_log(tmp_path, is_clean=True)
-    assert again.truncated_bytes == 0
-    assert contents(again.log) == before
-    assert append(again.log, batch(b"next")) == 50
+    reopened = open_sample_log(tmp_path, is_clean=True)
+    assert reopened.truncated_bytes == 0
+    assert contents(reopened.log) == before
+    assert append(reopened.log, batch(b"next")) == 50
 
 
 @pytest.mark.parametrize("suffix", [INDEX, TIME_INDEX])
@@ -219,25 +219,25 @@ def test_a_damaged_index_is_rebuilt(tmp_path: Path, suffix: str, damage: str) ->
             path.unlink()
         else:
             path.write_bytes(path.read_bytes()[:-1] if damage == "short" else bytes(24 * 5 + 1))
-    again = open_sample_log(tmp_path, is_clean=True).log
-    assert contents(again) == [(number, b"value %d" % number) for number in range(600)]
-    found = find_timestamp(again, NOW_MS + 321)
+    reopened = open_sample_log(tmp_path, is_clean=True).log
+    assert contents(reopened) == [(number, b"value %d" % number) for number in range(600)]
+    found = find_timestamp(reopened, NOW_MS + 321)
     assert found is not None and found.offset == 321
 
 
 def test_wrong_time_index_is_detected_at_the_start(tmp_path: Path) -> None:
     """The index has the right length and ascends, but no batch has its largest timestamp."""
     log = filled(tmp_path, 600, LogLimits(segment_bytes_max=15_000))
-    true = [segment.largest for segment in log.closed]
+    largest = [segment.largest for segment in log.closed]
     log.close()
     for segment in log.closed:
         raw = segment.path(TIME_INDEX).read_bytes()
         entries = [raw[at : at + TIME_ENTRY_BYTES] for at in range(0, len(raw), TIME_ENTRY_BYTES)]
         assert len(entries) > 1
         segment.path(TIME_INDEX).write_bytes(b"".join(entries[:-1]) + entries[-1][:7] + b"\x01" + entries[-1][8:])
-    again = open_sample_log(tmp_path, is_clean=True).log
-    assert [segment.largest for segment in again.closed] == true
-    found = find_timestamp(again, NOW_MS + 321)
+    reopened = open_sample_log(tmp_path, is_clean=True).log
+    assert [segment.largest for segment in reopened.closed] == largest
+    found = find_timestamp(reopened, NOW_MS + 321)
     assert found is not None and found.offset == 321
 
 
@@ -289,20 +289,20 @@ def test_damage_at_any_byte_removes_only_batches_from_there_on(tmp_path: Path) -
     raw = segment_path(complete, 0, LOG).read_bytes()
     expected, size = contents(open_sample_log(complete).log), len(raw) // 8
     for at in range(len(raw) - 2 * size, len(raw)):
-        for what in ("cut", "flipped"):
-            directory = tmp_path / f"{at}-{what}"
+        for damage in ("cut", "flipped"):
+            directory = tmp_path / f"{at}-{damage}"
             directory.mkdir()
-            changed = bytearray(raw[:at] if what == "cut" else raw)
-            if what == "flipped":
+            changed = bytearray(raw[:at] if damage == "cut" else raw)
+            if damage == "flipped":
                 changed[at] ^= 1 << at % 8
             path = segment_path(directory, 0, LOG)
             path.write_bytes(changed)
             log = open_sample_log(directory, recovery_point=5).log
-            is_epoch = what == "flipped" and at % size in range(12, 16)
-            assert contents(log) == (expected if is_epoch else expected[: at // size]), (at, what)
+            is_epoch = damage == "flipped" and at % size in range(12, 16)
+            assert contents(log) == (expected if is_epoch else expected[: at // size]), (at, damage)
             remaining = b"".join(one.read_bytes() for one in directory.glob("*.corrupt"))
-            rest = changed[path.stat().st_size :]
-            assert remaining == rest or (not remaining and not any(rest)), (at, what)
+            removed = changed[path.stat().st_size :]
+            assert remaining == removed or (not remaining and not any(removed)), (at, damage)
             assert append(log, batch(b"new")) == log.log_end_offset - 1 == len(contents(log)) - 1
 
 
@@ -311,9 +311,9 @@ def test_torn_tail_is_truncated_and_the_rest_preserved(tmp_path: Path) -> None:
     last = segment_path(tmp_path, base_offsets(tmp_path)[-1], LOG)
     with last.open("ab") as file:
         file.write(batch(b"torn")[:-3])
-    again = open_sample_log(tmp_path, limits=SMALL)
-    assert again.truncated_bytes == len(batch(b"torn")) - 3
-    assert [offset for offset, _ in contents(again.log)] == list(range(30))
+    reopened = open_sample_log(tmp_path, limits=SMALL)
+    assert reopened.truncated_bytes == len(batch(b"torn")) - 3
+    assert [offset for offset, _ in contents(reopened.log)] == list(range(30))
 
 
 def flipped(path: Path, at: int) -> bytes:
@@ -421,8 +421,8 @@ def test_log_shorter_than_its_recovery_point_never_reuses_offsets(tmp_path: Path
     numbers = [offset for offset, _ in contents(log)]
     assert numbers == [*range(last.next_offset - 1), last.next_offset]
     for is_clean in (False, True):
-        again = open_sample_log(tmp_path, recovery_point=last.next_offset, is_clean=is_clean).log
-        assert contents(again)[-1] == (last.next_offset, b"new")
+        reopened = open_sample_log(tmp_path, recovery_point=last.next_offset, is_clean=is_clean).log
+        assert contents(reopened)[-1] == (last.next_offset, b"new")
 
 
 def test_empty_segment_below_the_recovery_point_is_no_damage(tmp_path: Path) -> None:
@@ -432,8 +432,8 @@ def test_empty_segment_below_the_recovery_point_is_no_damage(tmp_path: Path) -> 
     log = open_sample_log(tmp_path, recovery_point=33, repairs_corruption=True).log
     assert append(log, batch(b"new")) == 33
     for is_clean in (False, True):
-        again = open_sample_log(tmp_path, recovery_point=33, is_clean=is_clean).log
-        assert [offset for offset, _ in contents(again)] == [*range(base), 33]
+        reopened = open_sample_log(tmp_path, recovery_point=33, is_clean=is_clean).log
+        assert [offset for offset, _ in contents(reopened)] == [*range(base), 33]
 
 
 def remove_last_batch(path: Path) -> int:
@@ -487,9 +487,9 @@ def test_log_is_truncated_where_a_dirty_closed_segment_ends_early(tmp_path: Path
     first, later = log.closed[0], [segment.path().read_bytes() for segment in log.closed[1:]]
     later.append(segment_path(tmp_path, log.active.base_offset, LOG).read_bytes())
     end = remove_last_batch(first.path())
-    again = open_sample_log(tmp_path, recovery_point=recovery_point)
-    assert [offset for offset, _ in contents(again.log)] == list(range(end))
-    assert again.log.log_end_offset == end and again.truncated_bytes == sum(map(len, later))
+    reopened = open_sample_log(tmp_path, recovery_point=recovery_point)
+    assert [offset for offset, _ in contents(reopened.log)] == list(range(end))
+    assert reopened.log.log_end_offset == end and reopened.truncated_bytes == sum(map(len, later))
     assert sorted(corrupt_files(tmp_path).values()) == sorted(later)
 
 
@@ -507,12 +507,12 @@ def test_truncated_bytes_are_saved_until_retention(tmp_path: Path) -> None:
     flipped(second.path(), -1)
     later = [segment.path().read_bytes() for segment in log.closed[2:]]
     later.append(segment_path(tmp_path, log.active.base_offset, LOG).read_bytes())
-    again = open_sample_log(tmp_path, limits=SMALL, recovery_point=second.base_offset)
-    end = again.log.log_end_offset
-    assert contents(again.log) == [(number, b"value %d" % number) for number in range(second.next_offset - 1)]
+    reopened = open_sample_log(tmp_path, limits=SMALL, recovery_point=second.base_offset)
+    end = reopened.log.log_end_offset
+    assert contents(reopened.log) == [(number, b"value %d" % number) for number in range(second.next_offset - 1)]
     found = corrupt_files(tmp_path)
     assert [found[name] for name in sorted(found)][1:] == [raw for raw in later if raw]
-    assert sum(map(len, found.values())) == again.truncated_bytes
+    assert sum(map(len, found.values())) == reopened.truncated_bytes
     open_sample_log(tmp_path, recovery_point=end, log_start_offset=end)
     assert corrupt_files(tmp_path) == found
     open_sample_log(tmp_path, recovery_point=end, log_start_offset=end + 1)
@@ -564,10 +564,10 @@ def test_index_corrupted_at_runtime_does_not_affect_reads(tmp_path: Path, suffix
 
 def test_correct_indexes_are_not_rebuilt(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     filled(tmp_path, 600, LogLimits(segment_bytes_max=15_000)).close()
-    again = open_sample_log(tmp_path, is_clean=True).log
+    reopened = open_sample_log(tmp_path, is_clean=True).log
     for number in range(0, 600, 7):
-        again.read(number, 1, min_one_batch=True)
-        find_timestamp(again, NOW_MS + number)
+        reopened.read(number, 1, min_one_batch=True)
+        find_timestamp(reopened, NOW_MS + number)
     assert not logged(caplog, "broker.log.segments")
 
 
@@ -589,26 +589,26 @@ def test_bit_flip_in_an_index_hides_nothing(tmp_path_factory: pytest.TempPathFac
         bit = data.draw(st.integers(0, len(raw) * 8 - 1))
         raw[bit // 8] ^= 1 << bit % 8
     path.write_bytes(raw)
-    again = open_sample_log(directory, is_clean=True, limits=limits).log
+    reopened = open_sample_log(directory, is_clean=True, limits=limits).log
     for number in range(0, 600, 5):
-        assert read_batch_header(again.read(number, 1, min_one_batch=True)).base_offset == number
-        found = find_timestamp(again, NOW_MS + number)
+        assert read_batch_header(reopened.read(number, 1, min_one_batch=True)).base_offset == number
+        found = find_timestamp(reopened, NOW_MS + number)
         assert found is not None and found.offset == number
-        records, base, end = again.segments.read(number, 5000, again._visible, min_one_batch=True)
+        records, base, end = reopened.segments.read(number, 5000, reopened._visible, min_one_batch=True)
         *_, last = walk_batches(memoryview(bytes(records)))
-        assert last.header.last_offset < again.segments.offset_at(base, end)
+        assert last.header.last_offset < reopened.segments.offset_at(base, end)
 
 
 @pytest.mark.parametrize("entries_lost", [1, 2])
 def test_truncated_time_index_is_detected_at_the_start(tmp_path: Path, entries_lost: int) -> None:
     log = filled(tmp_path, 600, LogLimits(segment_bytes_max=15_000))
-    true = [segment.largest for segment in log.closed]
+    largest = [segment.largest for segment in log.closed]
     log.close()
     for segment in log.closed:
         path = segment.path(TIME_INDEX)
         path.write_bytes(path.read_bytes()[: -entries_lost * TIME_ENTRY_BYTES])
-    again = open_sample_log(tmp_path, is_clean=True).log
-    assert [segment.largest for segment in again.closed] == true
+    reopened = open_sample_log(tmp_path, is_clean=True).log
+    assert [segment.largest for segment in reopened.closed] == largest
 
 
 def test_indexes_and_snapshots_are_fsynced_at_close(tmp_path: Path) -> None:
@@ -669,8 +669,8 @@ def test_retention_drops_old_segments_and_advances_the_log_start(tmp_path: Path)
     assert len(renamed) == 2 * len(SEGMENT_SUFFIXES) and all(path.exists() for path in renamed)
     assert log.log_start_offset == dropped
     assert contents(log)[0] == (dropped, b"value %d" % dropped)
-    again = open_sample_log(tmp_path, limits=SMALL).log
-    assert again.log_start_offset == dropped
+    reopened = open_sample_log(tmp_path, limits=SMALL).log
+    assert reopened.log_start_offset == dropped
     assert not any(path.exists() for path in renamed)
 
 
@@ -692,8 +692,8 @@ def test_log_end_offset_survives_deletion_of_all_segments(tmp_path: Path) -> Non
     log.roll(NOW_MS)
     log.drop_segments(len(log.closed))
     assert (log.log_start_offset, log.log_end_offset, contents(log)) == (10, 10, [])
-    again = open_sample_log(tmp_path).log
-    assert (again.log_start_offset, append(again, batch(b"x"))) == (10, 10)
+    reopened = open_sample_log(tmp_path).log
+    assert (reopened.log_start_offset, append(reopened, batch(b"x"))) == (10, 10)
 
 
 def restarted(directory: Path, leader_epoch: int, values: int, **settings: Any) -> PartitionLog:
@@ -786,8 +786,8 @@ def test_missing_epoch_file_is_rebuilt_from_the_batches(tmp_path: Path, content:
     log = restarted(tmp_path, 9, 0, is_clean=True)
     assert (len(contents(log)), log.epoch_end(5), log.epoch_end(7)) == (15, (5, 10), (7, 15))
     log.close()
-    again = restarted(tmp_path, 11, 0, is_clean=True)
-    assert again.epoch_end(5) == (5, 10)
+    restarted_log = restarted(tmp_path, 11, 0, is_clean=True)
+    assert restarted_log.epoch_end(5) == (5, 10)
 
 
 def test_outdated_epoch_file_is_completed(tmp_path: Path) -> None:
@@ -1035,28 +1035,28 @@ def test_producer_expires_after_a_day_without_batches() -> None:
     assert states.duplicate_of(header_of(idempotent(9))) is None
 
 
-@pytest.mark.parametrize("how", ["stopped", "killed", "rolled and killed"])
-def test_last_five_batches_can_be_retried_after_a_restart(tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize("ending", ["stopped", "killed", "rolled and killed"])
+def test_last_five_batches_can_be_retried_after_a_restart(tmp_path: Path, ending: str) -> None:
     log = open_sample_log(tmp_path).log
     offsets = [append(log, idempotent(2 * number, 2)) for number in range(9)]
-    if how == "stopped":
+    if ending == "stopped":
         log.close()
-    elif how == "rolled and killed":
+    elif ending == "rolled and killed":
         log.roll(NOW_MS)
-    again = open_sample_log(tmp_path, is_clean=how == "stopped").log
-    assert [append(again, idempotent(2 * number, 2)) for number in range(4, 9)] == offsets[4:]
-    assert refusal(again, idempotent(6, 2)) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
-    assert refusal(again, idempotent(0, 2)) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
-    assert refusal(again, idempotent(20, 2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert append(again, idempotent(18, 2)) == 18
+    reopened = open_sample_log(tmp_path, is_clean=ending == "stopped").log
+    assert [append(reopened, idempotent(2 * number, 2)) for number in range(4, 9)] == offsets[4:]
+    assert refusal(reopened, idempotent(6, 2)) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+    assert refusal(reopened, idempotent(0, 2)) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+    assert refusal(reopened, idempotent(20, 2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert append(reopened, idempotent(18, 2)) == 18
 
 
 def test_truncated_snapshot_is_rejected() -> None:
     states = ProducerStates()
     for count in range(2):
         content = states.to_snapshot()
-        again = ProducerStates.from_snapshot(content)
-        assert again is not None and dict(again) == dict(states) and len(again) == count
+        reloaded = ProducerStates.from_snapshot(content)
+        assert reloaded is not None and dict(reloaded) == dict(states) and len(reloaded) == count
         assert all(ProducerStates.from_snapshot(content[:size]) is None for size in range(len(content)))
         states.record(header_of(idempotent(5, 3)), 20, NOW_MS)
 
@@ -1072,23 +1072,23 @@ def test_producer_states_survive_a_restart(tmp_path: Path, is_clean: bool, damag
     if damage:
         newest = segment_path(tmp_path, base_offsets(tmp_path, SNAPSHOT)[-1], SNAPSHOT)
         newest.write_bytes(newest.read_bytes()[:-1] + b"\xff")
-    again = open_sample_log(tmp_path, is_clean=is_clean, limits=SMALL).log
-    assert append(again, idempotent(11)) == 22
-    assert refusal(again, idempotent(13)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert append(again, idempotent(12)) == 24
+    reopened = open_sample_log(tmp_path, is_clean=is_clean, limits=SMALL).log
+    assert append(reopened, idempotent(11)) == 22
+    assert refusal(reopened, idempotent(13)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert append(reopened, idempotent(12)) == 24
 
 
 def test_failed_append_leaves_the_log_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = filled(tmp_path, 3)
     size = log.active.size
 
-    def half_a_write(fd: int, pieces: list[bytes], position: int) -> int:
+    def write_half(fd: int, pieces: list[bytes], position: int) -> int:
         import os
 
         os.pwrite(fd, b"".join(pieces)[:20], position)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("os.pwritev", half_a_write)
+    monkeypatch.setattr("os.pwritev", write_half)
     assert refusal(log, batch(b"x")) is ErrorCode.STORAGE_ERROR
     assert segment_path(tmp_path, 0, LOG).stat().st_size == size
     monkeypatch.undo()

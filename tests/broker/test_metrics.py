@@ -120,14 +120,14 @@ def test_error_codes_of_every_api_are_counted() -> None:
         for name, response in vars(module).items()
         if hasattr(response, "API_KEY") and name.endswith("Response")
     }
-    missed = {}
+    miscounted = {}
     for api_key in set(BY_KEY) & set(found) - {PRODUCE, FETCH}:
         response, errors = response_with_errors(found[api_key], BY_KEY[api_key].highest)
         counted = counts()
         counted.count_response(api_key, response, 0.0)
         if counted.errors.total() != errors:
-            missed[api_key] = (counted.errors.total(), errors)
-    assert not missed
+            miscounted[api_key] = (counted.errors.total(), errors)
+    assert not miscounted
 
 
 def with_server(directory: Path, work: Callable[[BrokerServer, int], Awaitable[None]]) -> None:
@@ -249,10 +249,10 @@ def test_metrics_port_in_use_refuses_start_and_releases_directory(tmp_path: Path
         with pytest.raises(AddressUnusable, match=r"broker\.metrics_listen") as error:
             await other.start()
         assert error.value.address == f"127.0.0.1:{port}"
-        again = BrokerServer(BrokerConfig(tmp_path / "other", port=0))
-        await again.start()
-        again.stop()
-        await again.wait()
+        other_server = BrokerServer(BrokerConfig(tmp_path / "other", port=0))
+        await other_server.start()
+        other_server.stop()
+        await other_server.wait()
 
     with_server(tmp_path / "one", work)
 

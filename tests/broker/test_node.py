@@ -190,8 +190,8 @@ def test_topics_offsets_and_groups_survive_a_restart(tmp_path: Path, is_killed: 
         assert contents(node.log("t", 1)) == [(0, b"x")]
         assert dict(node.groups.offsets.of_group("simple")) == {("t", 0): offset(5), ("t", 2): offset(7)}
         assert node.groups.heartbeat("members", ids[1], None, 1) is ErrorCode.NONE
-        again = await node.groups.sync("members", SyncRequest(ids[1], None, 1, None, None, {}))
-        assert again.assignment == b"mine"
+        second_sync = await node.groups.sync("members", SyncRequest(ids[1], None, 1, None, None, {}))
+        assert second_sync.assignment == b"mine"
 
     run(tmp_path, first, is_killed=is_killed)
     run(tmp_path, second)
@@ -248,11 +248,11 @@ def test_unused_offsets_expire(tmp_path: Path) -> None:
         await node.groups.run_housekeeping()
         assert set(node.groups.groups) == {"new"}
 
-    async def again(node: BrokerNode) -> None:
+    async def after_restart(node: BrokerNode) -> None:
         assert set(node.groups.groups) == {"new"}
 
     run(tmp_path, work, clock=clock)
-    run(tmp_path, again, clock=clock)
+    run(tmp_path, after_restart, clock=clock)
 
 
 @pytest.mark.parametrize("use", ["commits", "joins"])
@@ -344,7 +344,7 @@ def test_group_without_members_expires_across_restarts_and_compactions(
         await node.groups.run_housekeeping()
         assert not node.groups.groups
 
-    async def again(node: BrokerNode) -> None:
+    async def after_restart(node: BrokerNode) -> None:
         assert not node.groups.groups
 
     run(tmp_path, first, clock=clock)
@@ -352,7 +352,7 @@ def test_group_without_members_expires_across_restarts_and_compactions(
     run(tmp_path, later, clock=clock)
     clock.ms += 2000
     run(tmp_path, expired, clock=clock)
-    run(tmp_path, again, clock=clock)
+    run(tmp_path, after_restart, clock=clock)
 
 
 def test_offsets_of_an_active_group_stay_and_empty_groups_are_deleted(tmp_path: Path) -> None:
@@ -476,11 +476,11 @@ def test_retention_by_time_drops_even_the_active_segment(tmp_path: Path) -> None
         assert (log.log_start_offset, log.log_end_offset, contents(log)) == (5, 5, [])
         append(log, batch(b"later", timestamp_ms=clock.ms))
 
-    async def again(node: BrokerNode) -> None:
+    async def after_restart(node: BrokerNode) -> None:
         assert contents(node.log("t", 0)) == [(5, b"later")]
 
     run(tmp_path, work, clock=clock, is_killed=True)
-    run(tmp_path, again, clock=clock)
+    run(tmp_path, after_restart, clock=clock)
 
 
 def remove_topic_from_file(directory: Path, name: str) -> None:
@@ -495,7 +495,7 @@ def test_stray_with_the_longest_name_is_renamed(tmp_path: Path) -> None:
     async def first(node: BrokerNode) -> None:
         append(node.log(node.changes.create_topic("x" * 249, 1, {}).name, 0), batch(b"x"))
 
-    async def nothing(node: BrokerNode) -> None:
+    async def no_work(node: BrokerNode) -> None:
         pass
 
     run(tmp_path, first, is_killed=True)
@@ -503,7 +503,7 @@ def test_stray_with_the_longest_name_is_renamed(tmp_path: Path) -> None:
         remove_topic_from_file(tmp_path, "x" * 249)
         (tmp_path / f"{'x' * 249}-0").mkdir(exist_ok=True)
         (tmp_path / f"{'x' * 249}-0" / f"{0:020d}.log").write_bytes(batch(b"x"))
-        run(tmp_path, nothing)
+        run(tmp_path, no_work)
     strays = sorted(path.name for path in tmp_path.glob("*-stray*"))
     assert [name.strip("x") for name in strays] == ["-0-stray", "-0-stray.2"]
 
@@ -538,11 +538,11 @@ def test_stray_partitions_are_renamed_and_logged(tmp_path: Path, caplog: pytest.
 
 
 def test_foreign_directory_with_a_partition_name_is_renamed(tmp_path: Path) -> None:
-    async def nothing(node: BrokerNode) -> None:
+    async def no_work(node: BrokerNode) -> None:
         pass
 
     remaining = {"backup-2024": "topics.json", "t-0": f"{0:020d}.log.corrupt", "t-1": f"{0:020d}.log"}
-    run(tmp_path, nothing)
+    run(tmp_path, no_work)
     for directory, name in remaining.items():
         (tmp_path / directory).mkdir()
         (tmp_path / directory / name).write_text("theirs")
@@ -550,7 +550,7 @@ def test_foreign_directory_with_a_partition_name_is_renamed(tmp_path: Path) -> N
     for name in (f"{0:020d}.index", f"{0:020d}.snapshot", "leader-epoch-checkpoint"):
         (tmp_path / "t-2" / name).write_text("of no record")
     (tmp_path / "t-2" / f"{0:020d}.log").touch()
-    run(tmp_path, nothing)
+    run(tmp_path, no_work)
     assert all(
         (tmp_path / f"{directory}-stray" / name).read_text() == "theirs" for directory, name in remaining.items()
     )
@@ -606,11 +606,11 @@ def test_log_without_write_permission_fails_the_start(
 
 
 def test_new_volume_with_lost_and_found_is_accepted(tmp_path: Path) -> None:
-    async def nothing(node: BrokerNode) -> None:
+    async def no_work(node: BrokerNode) -> None:
         assert len(node.topics) == 1
 
     (tmp_path / "lost+found").mkdir()
-    run(tmp_path, nothing)
+    run(tmp_path, no_work)
     assert (tmp_path / "lost+found").is_dir()
 
 
@@ -829,7 +829,7 @@ def test_bit_flip_in_fsynced_commits_gives_one_line_or_is_repaired(
     async def third(node: BrokerNode) -> None:
         assert node.groups.offsets.of_group("g") == {("t", 0): offset(4)}
 
-    async def goes_on(node: BrokerNode) -> None:
+    async def continues(node: BrokerNode) -> None:
         await second(node)
         await node.groups.commits.store("g", {("t", 0): offset(4)})
 
@@ -844,7 +844,7 @@ def test_bit_flip_in_fsynced_commits_gives_one_line_or_is_repaired(
     assert (error.value.path, error.value.fsynced_to) == (path, 3)
     run(tmp_path, second, repairs_corrupt_logs=True)
     assert path.with_name(path.name + ".corrupt").read_bytes() == raw
-    run(tmp_path, goes_on)
+    run(tmp_path, continues)
     run(tmp_path, third)
 
 
@@ -1014,14 +1014,14 @@ def test_invalid_topic_on_file_fails_the_start_and_changes_nothing(
 
 @pytest.mark.parametrize("epoch", [-1, (1 << 31) - 1])
 def test_last_possible_leader_epoch_fails_the_start(tmp_path: Path, epoch: int) -> None:
-    async def nothing(node: BrokerNode) -> None:
+    async def no_work(node: BrokerNode) -> None:
         pass
 
-    run(tmp_path, nothing)
+    run(tmp_path, no_work)
     path = tmp_path / "topics.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "leader_epoch": epoch}))
     with pytest.raises(CorruptFile, match=f"leader epoch {epoch}"):
-        run(tmp_path, nothing)
+        run(tmp_path, no_work)
 
 
 def test_maintenance_failure_of_one_topic_does_not_affect_others(
@@ -1117,14 +1117,14 @@ def test_lost_producer_id_file_of_an_unused_directory_is_detected(
     async def second(node: BrokerNode) -> None:
         assert await node.producer_ids.allocate() == producer_ids.LOST_FILE_GAP
 
-    async def nothing(node: BrokerNode) -> None:
+    async def no_work(node: BrokerNode) -> None:
         pass
 
     for _ in range(2):
-        run(tmp_path, nothing)
+        run(tmp_path, no_work)
     assert (tmp_path / "producer-ids").read_text() == "0\n"
     run(tmp_path, first)
-    run(tmp_path, nothing)
+    run(tmp_path, no_work)
     assert not logged(caplog, "broker.producer_ids")
     (tmp_path / "producer-ids").unlink()
     run(tmp_path, second)
@@ -1211,9 +1211,9 @@ def test_disk_failure_fails_waiting_requests_and_stops_the_broker(
     assert "t 0 1" not in (tmp_path / "recovery-point-offset-checkpoint").read_text()
 
 
-@pytest.mark.parametrize("what", ["retention", "offsets"])
+@pytest.mark.parametrize("deletion", ["retention", "offsets"])
 def test_failed_directory_fsync_stops_the_broker_before_a_segment_is_deleted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deletion: str
 ) -> None:
     failures: list[OSError] = []
     clock = Clock()
@@ -1235,7 +1235,7 @@ def test_failed_directory_fsync_stops_the_broker_before_a_segment_is_deleted(
         monkeypatch.setattr("headrace.broker.log.flusher.sync_files", fail)
         clock.ms = NOW_MS + 10_000
         with pytest.raises((OSError, RequestRefused)):
-            await (node.maintenance.run_housekeeping() if what == "retention" else node.groups.store.compact())
+            await (node.maintenance.run_housekeeping() if deletion == "retention" else node.groups.store.compact())
         assert len(failures) == 1
         assert (log.log_start_offset, node.log(OFFSETS_TOPIC, 0).log_start_offset) == (0, 0)
         with pytest.raises(RequestRefused):

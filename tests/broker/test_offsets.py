@@ -31,7 +31,7 @@ STEPS = st.lists(
 )
 
 
-class PlainOffsetTable:
+class OffsetTableModel:
     """The model: correct and slow."""
 
     def __init__(self) -> None:
@@ -48,11 +48,11 @@ class PlainOffsetTable:
     def add(self, producer_id: int, offsets: dict[OffsetKey, CommittedOffset]) -> None:
         self.pending.setdefault(producer_id, {}).update(offsets)
 
-    def forget(self, topic: str, nothing: None) -> None:
+    def forget(self, topic: str, unused: None) -> None:
         for key in [key for key in self.committed.keys() | self.pending_keys if key.topic == topic]:
             self.apply(key, None)
 
-    def drop(self, producer_id: int, nothing: None) -> None:
+    def drop(self, producer_id: int, unused: None) -> None:
         self.pending.pop(producer_id, None)
 
     @property
@@ -71,35 +71,35 @@ def topic_partitions(keys: set[OffsetKey], group_id: str) -> set[tuple[str, int]
 
 @given(STEPS)
 def test_offset_table_agrees_with_plain_model(steps: list[tuple[str, object, object]]) -> None:
-    table, plain = OffsetTable(), PlainOffsetTable()
-    for name, what, value in steps:
-        before = plain.committed.keys() | plain.pending_keys
-        getattr(plain, name)(what, value)
+    table, model = OffsetTable(), OffsetTableModel()
+    for name, argument, value in steps:
+        before = model.committed.keys() | model.pending_keys
+        getattr(model, name)(argument, value)
         if name == "apply":
-            table.apply(what, value)  # type: ignore[arg-type]
+            table.apply(argument, value)  # type: ignore[arg-type]
         elif name == "add":
-            table.add_pending(what, 0, value)  # type: ignore[arg-type]
+            table.add_pending(argument, 0, value)  # type: ignore[arg-type]
         elif name == "forget":
-            removed = table.remove_topic(what)  # type: ignore[arg-type]
-            assert Counter(removed) == Counter(key for key in before if key.topic == what)
+            removed = table.remove_topic(argument)  # type: ignore[arg-type]
+            assert Counter(removed) == Counter(key for key in before if key.topic == argument)
         else:
-            table.drop_pending(what)  # type: ignore[arg-type]
-        known = plain.committed.keys() | plain.pending_keys
-        assert set(table.groups()) == {key.group_id for key in plain.committed}
-        assert set(table.pending_groups()) == {key.group_id for key in plain.pending_keys}
+            table.drop_pending(argument)  # type: ignore[arg-type]
+        known = model.committed.keys() | model.pending_keys
+        assert set(table.groups()) == {key.group_id for key in model.committed}
+        assert set(table.pending_groups()) == {key.group_id for key in model.pending_keys}
         for group_id in "gh":
             of_group = {
-                (key.topic, key.partition): value for key, value in plain.committed.items() if key.group_id == group_id
+                (key.topic, key.partition): value for key, value in model.committed.items() if key.group_id == group_id
             }
             assert table.of_group(group_id) == of_group and len(table.of_group(group_id)) == len(of_group)
-            assert table.pending_partitions(group_id) == topic_partitions(plain.pending_keys, group_id)
+            assert table.pending_partitions(group_id) == topic_partitions(model.pending_keys, group_id)
         for topic in "tu":
             found = table.of_topic(topic)
             assert len(found) == len(set(found)) and set(found) == {key for key in known if key.topic == topic}
-        assert {key: table.get(key) for key in plain.committed} == plain.committed
+        assert {key: table.get(key) for key in model.committed} == model.committed
         for producer_id in (1, 2, 3):
-            assert table.pending(producer_id) == plain.pending.get(producer_id, {})
-        assert table.memory_bytes == plain.memory_bytes
+            assert table.pending(producer_id) == model.pending.get(producer_id, {})
+        assert table.memory_bytes == model.memory_bytes
 
 
 def test_commit_does_not_scan_unrelated_transactions() -> None:

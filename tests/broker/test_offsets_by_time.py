@@ -76,10 +76,10 @@ def offsets_in(response: Any) -> list[tuple[int, int]]:
 
 
 class RecordedDecodings:
-    """Records the decoded batches, and whether the event loop decoded them; decoding waits for `goes_on`."""
+    """Records the decoded batches, and whether the event loop decoded them; decoding waits for `may_decode`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.goes_on = threading.Event()
+        self.may_decode = threading.Event()
         self.began = threading.Event()
         self.offsets: list[int] = []
         self.in_loop: list[bool] = []
@@ -89,7 +89,7 @@ class RecordedDecodings:
             self.offsets.append(each.header.base_offset)
             self.in_loop.append(threading.current_thread() is threading.main_thread())
             self.began.set()
-            assert self.in_loop[-1] or self.goes_on.wait(20)
+            assert self.in_loop[-1] or self.may_decode.wait(20)
             return first_record(each, *given)
 
         monkeypatch.setattr(CandidateBatch, "first_record", counted)
@@ -123,7 +123,7 @@ def test_other_requests_are_served_while_a_batch_is_decoded(
             "a small batch is decoded at once"
         )
         assert not response.done()
-        decodings.goes_on.set()
+        decodings.may_decode.set()
         assert offsets_in(await response) == [(NOW_MS + 1, 1), (NOW_MS + 2, 2), (-1, -1)]
         assert decodings.in_loop == [False, True, False]
 
@@ -137,15 +137,15 @@ def test_other_requests_are_served_while_a_batch_is_decoded(
 def test_search_in_many_partitions_yields_to_other_tasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decodings: RecordedDecodings, large_from: int, at_once: int
 ) -> None:
-    decodings.goes_on.set()
+    decodings.may_decode.set()
     partitions = 3 * list_offsets.READ_AHEAD_PARTITIONS_MAX
     rounds: Counter[int] = Counter()
     round_ = 0
-    go_on = TimeSearch.step
+    step = TimeSearch.step
 
     def counted(each: TimeSearch) -> CandidateBatch | None:
         rounds[round_] += 1
-        return go_on(each)
+        return step(each)
 
     monkeypatch.setattr(TimeSearch, "step", counted)
 
@@ -169,20 +169,20 @@ def test_search_in_many_partitions_yields_to_other_tasks(
 def test_batches_with_wrong_maximum_timestamps_are_decoded_up_to_a_limit(
     tmp_path: Path, decodings: RecordedDecodings
 ) -> None:
-    decodings.goes_on.set()
+    decodings.may_decode.set()
 
     async def work(node: BrokerNode) -> None:
         node.changes.create_topic("t", 2, {"segment.bytes": "30000"})
         log = node.log("t", 0)
         for _ in range(40):
             append(log, batch_with_late_header(LARGE, b"v"))
-        few = time_search.BATCHES_DECODED_MAX - 1
-        for _ in range(few):
+        batches = time_search.BATCHES_DECODED_MAX - 1
+        for _ in range(batches):
             append(node.log("t", 1), batch_with_late_header(LARGE, b"v"))
         append(node.log("t", 1), batch(LARGE, LARGE, timestamp_ms=LATER_MS - 1))
         response = offsets_in(await request_offsets(node, LATER_MS, LATER_MS))
         # The first offset of a batch that may contain the record is early enough; if it is found, it is exact.
-        assert response == [(LATER_MS, 2 * time_search.BATCHES_DECODED_MAX), (LATER_MS, 2 * few + 1)]
+        assert response == [(LATER_MS, 2 * time_search.BATCHES_DECODED_MAX), (LATER_MS, 2 * batches + 1)]
         assert len(decodings.offsets) == 2 * time_search.BATCHES_DECODED_MAX
         log.advance_log_start(79)
         assert offsets_in(await request_offsets(node, list_offsets.LARGEST_TIMESTAMP)) == [(-1, -1)]
@@ -191,7 +191,7 @@ def test_batches_with_wrong_maximum_timestamps_are_decoded_up_to_a_limit(
 
 
 def test_record_after_a_decoded_batch_is_found(tmp_path: Path, decodings: RecordedDecodings) -> None:
-    decodings.goes_on.set()
+    decodings.may_decode.set()
 
     async def work(node: BrokerNode) -> None:
         node.changes.create_topic("t", 1, {})
@@ -303,7 +303,7 @@ def test_log_may_change_while_a_batch_is_decoded(
         response = asyncio.ensure_future(request_offsets(node, LATER_MS - 1))
         await until(decodings.began.is_set)
         expected = await change(_Change(), node)
-        decodings.goes_on.set()
+        decodings.may_decode.set()
         assert offsets_in(await response) == [expected]
 
     with_node(tmp_path, work)
@@ -316,7 +316,7 @@ def test_found_record_is_not_before_the_log_start(tmp_path: Path, decodings: Rec
         response = asyncio.ensure_future(request_offsets(node, NOW_MS))
         await until(decodings.began.is_set)
         node.log("t", 0).advance_log_start(2)
-        decodings.goes_on.set()
+        decodings.may_decode.set()
         assert offsets_in(await response) == [(NOW_MS + 2, 2)]
         assert decodings.offsets == [0, 0]
 

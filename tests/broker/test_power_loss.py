@@ -25,7 +25,7 @@ from support.simulation.power_loss import Forced, Named
 SEED = 20260101
 RANDOM_DISKS = 4 if IS_FULL else 2  # random disks per point, besides the extremes
 SAMPLE_STEP = 40
-KEPT, AGED, DOOMED, TABLE = ("kept", 0), ("aged", 0), ("doomed", 0), ("table", 0)
+RETAINED, AGED, DOOMED, TABLE = ("kept", 0), ("aged", 0), ("doomed", 0), ("table", 0)
 
 
 async def whole_life(life: Life) -> None:
@@ -34,7 +34,7 @@ async def whole_life(life: Life) -> None:
     life.create("aged", 1, retention_ms="100000")
     producer_id = await life.take_producer_id()
     for number in range(7):
-        await life.send_idempotent(KEPT, number, producer_id)
+        await life.send_idempotent(RETAINED, number, producer_id)
         await life.send(AGED, 2)
     await life.commit(1)
     life.create("doomed", 1)
@@ -53,14 +53,14 @@ async def whole_life(life: Life) -> None:
     life.create("doomed", 2)
     await life.send(DOOMED)
     for number in range(7, 10):
-        await life.send_idempotent(KEPT, number, producer_id)
+        await life.send_idempotent(RETAINED, number, producer_id)
     for number in range(2, 14):
         await life.commit(number)
     await life.node.groups.store.compact()
     await life.stop()
 
     life.start()
-    await life.send(KEPT, 2)
+    await life.send(RETAINED, 2)
     life.delete_records(("kept", 1), 2)
     for _ in range(14):
         await life.send(AGED, 2)
@@ -69,15 +69,15 @@ async def whole_life(life: Life) -> None:
     await life.run_housekeeping(AGED)
     await life.send(AGED)
     for _ in range(6):
-        await life.send(KEPT, 2, acknowledged=False)
-    await life.acknowledge(KEPT)
+        await life.send(RETAINED, 2, acknowledged=False)
+    await life.acknowledge(RETAINED)
     await life.run_housekeeping(AGED)
     await life.stop()
 
     life.start()
     for _ in range(14):
         await life.send(AGED, acknowledged=False)
-        await life.send(KEPT, acknowledged=False)
+        await life.send(RETAINED, acknowledged=False)
     await life.stop()
 
 
@@ -90,7 +90,7 @@ async def crowded_life(life: Life) -> None:
         for number in range(5):
             for _ in range((pauses + number) % 4):
                 await asyncio.sleep(0)
-            await life.send(KEPT, 1 + number % 2)
+            await life.send(RETAINED, 1 + number % 2)
 
     await asyncio.gather(*map(produce, range(5)))
     life.kill()
@@ -99,7 +99,7 @@ async def crowded_life(life: Life) -> None:
     await life.stop()
 
 
-Lived = Callable[[Life], Coroutine[Any, Any, None]]
+Scenario = Callable[[Life], Coroutine[Any, Any, None]]
 
 
 async def compacted_life(life: Life) -> None:
@@ -153,22 +153,22 @@ again."""
 
 
 @pytest.mark.simulation
-@pytest.mark.parametrize("lived", [whole_life, compacted_life])
-def test_every_fsync_is_necessary(memory_path: Path, lived: Lived) -> None:
+@pytest.mark.parametrize("scenario", [whole_life, compacted_life])
+def test_every_fsync_is_necessary(memory_path: Path, scenario: Scenario) -> None:
     """Each fsync is removed in turn; then a check must fail."""
-    life = Life(memory_path / "disk", FsyncMode.ALWAYS).live(lived)
+    life = Life(memory_path / "disk", FsyncMode.ALWAYS).live(scenario)
     sites = {operation.site for operation in life.tape.operations if isinstance(operation, Forced)}
-    if lived is compacted_life:
+    if scenario is compacted_life:
         # The cleaner's fsync between two groups only matters if the power fails twice: see the next test.
         sites = {site for site in sites if site.startswith("compaction.")}
     needless = []
     for site in sorted(site for site in sites if not site.endswith(SPARES_TIME) and site != SPARES_IDS):
         shutil.rmtree(memory_path)
         memory_path.mkdir()
-        careless = Life(memory_path / "disk", FsyncMode.ALWAYS, without=site).live(lived)
+        careless = Life(memory_path / "disk", FsyncMode.ALWAYS, without=site).live(scenario)
         if not loses_something(careless, partial(check_disks, directory=memory_path / "left")):
             needless.append(site)
-    assert len(sites) > (12 if lived is whole_life else 2)
+    assert len(sites) > (12 if scenario is whole_life else 2)
     assert needless == []
 
 
@@ -192,11 +192,11 @@ def test_compacted_segment_is_durable_before_the_next_swap(memory_path: Path) ->
 def killed_while_compacting(root: Path, without: str = "") -> Life:
     """Killed while the files of merged segments are being deleted, which the next start completes."""
     complete_life = Life(root / "whole", FsyncMode.INTERVAL).live(compacted_life).tape.operations
-    begun = [
+    is_staged_swap = [
         isinstance(each, Forced) and each.site.startswith("compaction.fsync_staged_swap") for each in complete_life
     ]
     life = Life(root / "disk", FsyncMode.INTERVAL, without)
-    life.tape.kill_before = begun.index(True) + 3
+    life.tape.kill_before = is_staged_swap.index(True) + 3
     return life.live(compacted_life)
 
 
@@ -214,10 +214,10 @@ def test_fsync_of_a_recovered_swap_is_necessary(memory_path: Path) -> None:
     assert loses_something(careless, partial(check_disks, directory=memory_path / "left"))
 
 
-@pytest.mark.parametrize("lived", [whole_life, compacted_life])
-def test_guarantees_survive_power_loss_at_some_points(memory_path: Path, lived: Lived) -> None:
+@pytest.mark.parametrize("scenario", [whole_life, compacted_life])
+def test_guarantees_survive_power_loss_at_some_points(memory_path: Path, scenario: Scenario) -> None:
     """A small sample: it detects 15 of the 17 missing fsyncs below. The simulations cover all points."""
-    life = Life(memory_path / "disk", FsyncMode.ALWAYS).live(lived)
+    life = Life(memory_path / "disk", FsyncMode.ALWAYS).live(scenario)
     assert check_disks(life, memory_path / "left", mixes=1, step=SAMPLE_STEP) > 50
 
 
@@ -232,7 +232,7 @@ def test_guarantees_survive_power_loss_at_any_point(memory_path: Path, fsync: Fs
 @pytest.mark.parametrize("fsync", [FsyncMode.ALWAYS, FsyncMode.INTERVAL])
 def test_concurrent_producers_survive_power_loss_at_any_point(memory_path: Path, fsync: FsyncMode) -> None:
     life = Life(memory_path / "disk", fsync).live(crowded_life)
-    assert len(life.log(KEPT).closed) > 8
+    assert len(life.log(RETAINED).closed) > 8
     assert check_disks(life, memory_path / "left", mixes=RANDOM_DISKS) > 300
 
 

@@ -37,7 +37,7 @@ from support.simulation.power_loss import Forced
 SEED = 20260101
 RANDOM_DISKS = 4 if IS_FULL else 2  # random disks per point, besides the extremes
 SAMPLE_STEP = 15
-KEPT, SHORT, EMPTY = ("kept", 0), ("kept", 1), ("kept", 2)
+RETAINED, SHORT, EMPTY = ("kept", 0), ("kept", 1), ("kept", 2)
 CRC_AT, MAGIC_AT = 17, 16
 
 
@@ -91,38 +91,38 @@ async def truncated_life(life: HarmedLife, *, has_snapshots: bool = False) -> No
     life.create("kept", 1)
     producer_id = await life.take_producer_id()
     for number in range(4):
-        await life.send_idempotent(KEPT, number, producer_id)
+        await life.send_idempotent(RETAINED, number, producer_id)
     await life.run_housekeeping()
     life.kill()
     life.start()
     for number in range(4, 26):
-        await life.send(KEPT, acknowledged=False, producer_id=producer_id, epoch=0, sequence=number)
+        await life.send(RETAINED, acknowledged=False, producer_id=producer_id, epoch=0, sequence=number)
     life.kill()
-    segments = life.segments(KEPT)
+    segments = life.segments(RETAINED)
     path, batches = segments[-3]
     harmed = bytearray(batches[1])
     harmed[CRC_AT] ^= 1
     lost = [*batches[1:], *(each for _, later in segments[-2:] for each in later)]
     cut_at = read_batch_header(batches[1]).base_offset
-    life.lose(KEPT, *lost)
+    life.lose(RETAINED, *lost)
     if not has_snapshots:
-        for snapshot in life.directory(KEPT).glob(f"*{SNAPSHOT}"):
+        for snapshot in life.directory(RETAINED).glob(f"*{SNAPSHOT}"):
             snapshot.unlink()
     life.harm(path, b"".join([batches[0], harmed, *batches[2:]]))
     life.harmed.preserved = [each[CRC_AT + 4 :] for each in lost]
     life.start()
     # The truncated batches must not reappear from here on.
-    life.promises.sent[KEPT] = {at: value for at, value in life.promises.sent[KEPT].items() if at < cut_at}
+    life.promises.sent[RETAINED] = {at: value for at, value in life.promises.sent[RETAINED].items() if at < cut_at}
     # New batches at the same positions: one of the same length, and others up to where the next segment began.
-    await life.send(KEPT, acknowledged=False)
+    await life.send(RETAINED, acknowledged=False)
     following = read_batch_header(segments[-2][1][0]).base_offset
-    await life.send(KEPT, following - cut_at - 1, acknowledged=False)
+    await life.send(RETAINED, following - cut_at - 1, acknowledged=False)
     for number in range(cut_at, cut_at + 8):
-        await life.send_idempotent(KEPT, number, producer_id)
+        await life.send_idempotent(RETAINED, number, producer_id)
     await life.run_housekeeping()
     life.kill()
     life.start()
-    await life.send(KEPT)
+    await life.send(RETAINED)
     await life.stop()
 
 
@@ -135,16 +135,16 @@ async def repaired_life(life: HarmedLife) -> None:
     """Fsynced data is corrupted and repaired: a batch, the end of a segment, the end of a log, a whole log."""
     life.start()
     life.create("kept", 3)
-    for key, count in ((KEPT, 14), (SHORT, 8), (EMPTY, 2)):
+    for key, count in ((RETAINED, 14), (SHORT, 8), (EMPTY, 2)):
         for _ in range(count):
             await life.send(key)
     await life.run_housekeeping()
     life.kill()
     life.harmed.is_intact = False
-    (ending_early, early), *_, (active, batches) = life.segments(KEPT)
+    (ending_early, early), *_, (active, batches) = life.segments(RETAINED)
     harmed = bytearray(batches[1])
     harmed[MAGIC_AT] = 9
-    life.lose(KEPT, early[-1], batches[1])
+    life.lose(RETAINED, early[-1], batches[1])
     life.harm(ending_early, b"".join(early[:-1]))
     life.harm(active, b"".join([batches[0], harmed, *batches[2:]]))
     life.harmed.preserved = [batches[1][CRC_AT:]]
@@ -157,12 +157,12 @@ async def repaired_life(life: HarmedLife) -> None:
     life.repairs_corruption = True
     life.start()
     life.harmed.is_intact = True
-    for key in (KEPT, SHORT, EMPTY):
+    for key in (RETAINED, SHORT, EMPTY):
         await life.send(key)
     life.kill()
     life.repairs_corruption = False
     life.start()
-    await life.send(KEPT, 2)
+    await life.send(RETAINED, 2)
     await life.stop()
 
 
@@ -187,8 +187,8 @@ def check(root: Path, promises: HarmedPromises, fsync: FsyncMode, *, was_killed:
 
 def _check_preserved(root: Path, promises: HarmedPromises) -> None:
     files = [path for path in root.glob("kept-*/*") if path.name.endswith((LOG, CORRUPT))]
-    there = b" ".join(path.read_bytes() for path in files)
-    if any(each not in there for each in promises.preserved):
+    corrupt_content = b" ".join(path.read_bytes() for path in files)
+    if any(each not in corrupt_content for each in promises.preserved):
         raise Lost(f"no `.corrupt` file has the bytes removed from a log: {sorted(path.name for path in files)}")
 
 
@@ -205,10 +205,10 @@ def _check_log(log: PartitionLog, key: Key, records: dict[int, bytes], promises:
         response = log.epoch_end(header.leader_epoch)
         if response is None or response[0] != header.leader_epoch or response[1] <= header.last_offset:
             raise Lost(f"{key} lost epoch {header.leader_epoch}: {response}")
-    there = {(header.producer_id, header.base_offset, header.base_sequence) for header in headers}
+    stored = {(header.producer_id, header.base_offset, header.base_sequence) for header in headers}
     for producer_id, producer in log.producers:
         for each in producer.batches:
-            if (producer_id, each.base_offset, each.first_sequence) not in there:
+            if (producer_id, each.base_offset, each.first_sequence) not in stored:
                 raise Lost(f"{key} reports {each} of producer {producer_id} as stored, but it is not")
 
 
@@ -225,7 +225,7 @@ def check_disks(life: HarmedLife, directory: Path, *, mixes: int, step: int = 1,
     return look_at(life.disks(SEED, mixes, step, first=first, renames_whole=True), directory, life.fsync, check)
 
 
-Lived = Callable[[HarmedLife], Coroutine[Any, Any, None]]
+Scenario = Callable[[HarmedLife], Coroutine[Any, Any, None]]
 
 
 def test_truncated_log_survives_a_second_power_loss_at_some_points(memory_path: Path) -> None:
@@ -235,24 +235,24 @@ def test_truncated_log_survives_a_second_power_loss_at_some_points(memory_path: 
 
 
 @pytest.mark.simulation
-@pytest.mark.parametrize("lived", [truncated_life, truncated_life_with_snapshots, repaired_life])
-def test_repaired_log_survives_a_second_power_loss(memory_path: Path, lived: Lived) -> None:
-    life = HarmedLife(memory_path / "disk").live(lived)
+@pytest.mark.parametrize("scenario", [truncated_life, truncated_life_with_snapshots, repaired_life])
+def test_repaired_log_survives_a_second_power_loss(memory_path: Path, scenario: Scenario) -> None:
+    life = HarmedLife(memory_path / "disk").live(scenario)
     assert check_disks(life, memory_path / "left", mixes=RANDOM_DISKS) > 100
 
 
 @pytest.mark.simulation
 @pytest.mark.parametrize(
-    ("lived", "parts"),
+    ("scenario", "parts"),
     [
         (truncated_life, ("repair._copy", "repair.truncate_log")),
         (truncated_life_with_snapshots, ("recovery._producer_states",)),
         (repaired_life, ("repair.pad_segment", "repair.repair_segment", "recovery.check_end")),
     ],
 )
-def test_every_fsync_of_a_repair_is_necessary(memory_path: Path, lived: Lived, parts: tuple[str, ...]) -> None:
+def test_every_fsync_of_a_repair_is_necessary(memory_path: Path, scenario: Scenario, parts: tuple[str, ...]) -> None:
     """Each fsync is removed in turn; then a check must fail."""
-    life = HarmedLife(memory_path / "disk").live(lived)
+    life = HarmedLife(memory_path / "disk").live(scenario)
     found = {operation.site for operation in life.tape.operations if isinstance(operation, Forced)}
     sites = sorted(site for site in found if site.startswith(parts))
     assert {site.split()[0] for site in sites} == set(parts)
@@ -260,7 +260,7 @@ def test_every_fsync_of_a_repair_is_necessary(memory_path: Path, lived: Lived, p
     for site in sites:
         shutil.rmtree(memory_path)
         memory_path.mkdir()
-        careless = HarmedLife(memory_path / "disk", without=site).live(lived)
+        careless = HarmedLife(memory_path / "disk", without=site).live(scenario)
         if not loses_something(careless, partial(check_disks, directory=memory_path / "left")):
             needless.append(site)
     assert needless == []

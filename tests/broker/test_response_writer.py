@@ -275,9 +275,9 @@ class SocketLeavingOneByte:
         self._real, self._left = real, 1
 
     def send(self, data: bytes) -> int:
-        taken = self._real.send(data[: len(data) - self._left])
+        sent = self._real.send(data[: len(data) - self._left])
         self._left = 0
-        return taken
+        return sent
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
@@ -353,13 +353,13 @@ def test_fast_client_does_not_starve_others(tmp_path: Path, monkeypatch: pytest.
     async def work(sender: Sender, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         sent_at_yields = [0]
 
-        def take_turn() -> None:
+        def record_progress() -> None:
             sent_at_yields.append(sum(sent))
             if sender.writer.unsent_bytes:
-                asyncio.get_running_loop().call_soon(take_turn)
+                asyncio.get_running_loop().call_soon(record_progress)
 
         sender.writer.write([slice_of(path, 0, 700_000) for _ in range(10)])
-        take_turn()
+        record_progress()
         while sender.writer.unsent_bytes:
             await asyncio.sleep(0)
         assert sum(sent) == 7_000_000

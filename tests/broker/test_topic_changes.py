@@ -103,8 +103,8 @@ def test_topic_changes_and_maintenance_fsync_only_in_threads(tmp_path: Path, mon
             real = getattr(os, name)
 
             def force(fd: int, name: str = name, real: Callable[[int], None] = real) -> None:
-                where = "loop" if threading.current_thread() is threading.main_thread() else "thread"
-                waited.append(where)
+                thread = "loop" if threading.current_thread() is threading.main_thread() else "thread"
+                waited.append(thread)
                 real(fd)
 
             monkeypatch.setattr(os, name, force)
@@ -237,15 +237,15 @@ def test_recreated_topic_is_empty_if_old_directories_were_not_deleted(
 
 def test_one_of_two_concurrent_creations_is_refused(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
-        should_stay = [[new("same", 2), new("mine")], [new("same", 3), new("other")]]
+        requests = [[new("same", 2), new("mine")], [new("same", 3), new("other")]]
         first, second, requested = await asyncio.gather(
-            node.changes.create_topics(should_stay[0]),
-            node.changes.create_topics(should_stay[1]),
+            node.changes.create_topics(requests[0]),
+            node.changes.create_topics(requests[1]),
             node.changes.ensure_topics(["same", "asked"]),
         )
         assert (first, requested) == ({}, {})
         assert {name: refused.code for name, refused in second.items()} == {"same": ErrorCode.TOPIC_ALREADY_EXISTS}
-        assert node.topic("same") is should_stay[0][0]
+        assert node.topic("same") is requests[0][0]
         assert sorted(node.topics.names()) == ["asked", "mine", "other", "same"]
 
     with_node(tmp_path, work)
@@ -283,20 +283,20 @@ def test_disconnected_clients_change_is_completed(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(loop_yielder, "BURST_S", 0)
 
     async def work(node: BrokerNode) -> None:
-        asking = asyncio.ensure_future(node.changes.create_topics([new("t", 20)]))
+        creation = asyncio.ensure_future(node.changes.create_topics([new("t", 20)]))
         for _ in range(5):
             await asyncio.sleep(0)
-        asking.cancel()
+        creation.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await asking
+            await creation
         assert partition_counts(node, "t") == (0, 0) and (tmp_path / "t-0").exists()
         # The node closes after the change has finished.
 
-    async def again(node: BrokerNode) -> None:
+    async def after_restart(node: BrokerNode) -> None:
         assert partition_counts(node, "t") == (20, 20)
 
     with_node(tmp_path, work)
-    with_node(tmp_path, again)
+    with_node(tmp_path, after_restart)
 
 
 def test_checkpoints_are_written_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,11 +306,11 @@ def test_checkpoints_are_written_in_order(tmp_path: Path, monkeypatch: pytest.Mo
         append(log, batch(b"a", b"b", b"c"))
         node.flusher.mark_dirty(log)
         await node.flusher.flush_dirty()
-        write, may_go_on, inside = checkpoint_writer.write_checkpoint, threading.Event(), [0]
+        write, may_write, inside = checkpoint_writer.write_checkpoint, threading.Event(), [0]
 
         def slow(path: Path, offsets: Any) -> None:
             inside[0] += 1
-            assert inside[0] == 1 and may_go_on.wait(TIMEOUT_S)
+            assert inside[0] == 1 and may_write.wait(TIMEOUT_S)
             write(path, offsets)
             inside[0] -= 1
 
@@ -318,7 +318,7 @@ def test_checkpoints_are_written_in_order(tmp_path: Path, monkeypatch: pytest.Mo
         writes = [node.checkpoints.write_log_starts(), node.checkpoints.write()]
         log.advance_log_start(2)
         writes.append(node.checkpoints.write_log_starts())
-        may_go_on.set()
+        may_write.set()
         for each in writes:
             await asyncio.wrap_future(each)
         assert read_checkpoint(tmp_path / LOG_STARTS) == {("t", 0): 2}
@@ -410,11 +410,11 @@ def test_topic_of_transactions_is_created_once_and_retried_after_a_full_disk(
             "three",
         }
 
-    async def again(node: BrokerNode) -> None:
+    async def after_restart(node: BrokerNode) -> None:
         assert set(node.transactions.all) == {"one", "two", "three"}
 
     with_node(tmp_path, work)
-    with_node(tmp_path, again)
+    with_node(tmp_path, after_restart)
 
 
 @pytest.mark.parametrize("name", ["__transaction_state", "__consumer_offsets"])
@@ -430,10 +430,10 @@ def test_clients_cannot_create_internal_topics(tmp_path: Path, name: str) -> Non
         results = metadata.handle(context, requested)
         [found] = (await results if isinstance(results, Awaitable) else results).topics
         assert found.error_code == (ErrorCode.NONE if before else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        should_stay = CreateTopicsRequest.CreatableTopic(
+        creatable = CreateTopicsRequest.CreatableTopic(
             version=5, name=name, num_partitions=2, replication_factor=1, assignments=[], configs=[]
         )
-        request = CreateTopicsRequest(version=5, topics=[should_stay], timeout_ms=1000, validate_only=False)
+        request = CreateTopicsRequest(version=5, topics=[creatable], timeout_ms=1000, validate_only=False)
         [refused] = (await create_topics.handle(context, request)).topics
         assert refused.error_code == (ErrorCode.TOPIC_ALREADY_EXISTS if before else ErrorCode.INVALID_TOPIC)
         assert node.topics.get(name) is before
@@ -448,23 +448,23 @@ def test_transactions_use_an_existing_topic_of_transactions(tmp_path: Path) -> N
         assert await node.changes.create_topics([new("__transaction_state", 1)]) == {}
         assert (await node.transactions.init_producer("shop", 1000, None)).epoch == 0
 
-    async def again(node: BrokerNode) -> None:
+    async def after_restart(node: BrokerNode) -> None:
         assert (await node.transactions.init_producer("shop", 1000, None)).epoch == 1
 
     with_node(tmp_path, first)
-    with_node(tmp_path, again)
+    with_node(tmp_path, after_restart)
 
 
 def test_closed_node_leaves_no_threads(tmp_path: Path) -> None:
-    def ours() -> list[str]:
+    def broker_threads() -> list[str]:
         return [thread.name for thread in threading.enumerate() if thread.name.startswith("broker-")]
 
-    before = len(ours())
+    before = len(broker_threads())
 
     async def work(node: BrokerNode) -> None:
         assert await node.changes.create_topics([new("t")]) == {}
         await node.flusher.sync([tmp_path])
-        assert len(ours()) >= before + 2
+        assert len(broker_threads()) >= before + 2
 
     with_node(tmp_path, work)
-    assert len(ours()) == before
+    assert len(broker_threads()) == before

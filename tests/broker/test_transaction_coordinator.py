@@ -174,10 +174,10 @@ def test_prepare_end_in_each_status(
 def test_completed_transaction_has_no_partitions_and_next_one_starts_fresh() -> None:
     ended = ONGOING.prepare_end(NOW_MS + 2, is_commit=True).complete(NOW_MS + 3)
     assert ended.partitions == frozenset()
-    again = ended.with_partitions([T1], NOW_MS + 9)
-    assert (again.partitions, again.started_at_ms) == (frozenset([T1]), NOW_MS + 9)
-    assert again.with_partitions([T1], NOW_MS + 10) is again
-    more = again.with_partitions([T0], NOW_MS + 11)
+    extended = ended.with_partitions([T1], NOW_MS + 9)
+    assert (extended.partitions, extended.started_at_ms) == (frozenset([T1]), NOW_MS + 9)
+    assert extended.with_partitions([T1], NOW_MS + 10) is extended
+    more = extended.with_partitions([T0], NOW_MS + 11)
     assert (more.started_at_ms, more.partitions) == (NOW_MS + 9, frozenset([T0, T1])), "time runs from the first one"
 
 
@@ -601,8 +601,8 @@ def test_orphaned_transactions_are_aborted_at_start(tmp_path: Path) -> None:
     async def first(world: World) -> None:
         producer = await world.begin()
         world.send(producer, b"mine")
-        stranger = batch(b"nobody's", producer_id=999, epoch=0, sequence=0, is_transactional=True)
-        append(world.node.log(*T0), stranger)
+        orphaned_batch = batch(b"nobody's", producer_id=999, epoch=0, sequence=0, is_transactional=True)
+        append(world.node.log(*T0), orphaned_batch)
 
     async def second(world: World) -> None:
         log = world.node.log(*T0)
@@ -769,8 +769,8 @@ def test_last_stored_pending_offset_wins_between_transactions(
 
     async def first(world: World) -> None:
         producers.extend([await world.begin(name, OFFSETS_PARTITION) for name in names])
-        for who, value in stores:
-            await world.node.groups.commits.store_pending("g", {T0: offset(value)}, *producers[who])
+        for index, value in stores:
+            await world.node.groups.commits.store_pending("g", {T0: offset(value)}, *producers[index])
         await world.coordinator.end_transaction(names[first_to_end], producers[first_to_end], is_commit=True)
         assert committed_offset(world) == (7, 9)[first_to_end]
         if not is_killed:
@@ -836,9 +836,9 @@ def test_pending_offsets_survive_compaction(tmp_path: Path, is_commit: bool) -> 
     run(tmp_path, third)
 
 
-@pytest.mark.parametrize("begun", ["before", "meanwhile"])
+@pytest.mark.parametrize("stored_when", ["before", "meanwhile"])
 def test_pending_offsets_survive_interrupted_compaction(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored_when: str
 ) -> None:
     """A row rewritten by compaction is not a new commit, although it comes after the pending offset in the log."""
     producers: list[ProducerIdAndEpoch] = []
@@ -848,13 +848,13 @@ def test_pending_offsets_survive_interrupted_compaction(
         producers.append(await world.begin())
         for group in "fg":
             await groups.commits.store(group, {T0: offset(3)})
-        if begun == "before":
+        if stored_when == "before":
             await store_pending(world, producers[0], 7)
         monkeypatch.setattr("headrace.broker.coordinator.table.BATCH_RECORDS_MAX", 1)
         monkeypatch.setattr(groups.store, "_append_pending", fails)
         compacting = asyncio.ensure_future(groups.store.compact())
         await asyncio.sleep(0)
-        if begun == "meanwhile":
+        if stored_when == "meanwhile":
             await store_pending(world, producers[0], 7)
         with pytest.raises(OSError, match="No space"):
             await compacting
@@ -1063,9 +1063,13 @@ def test_open_transactions_are_described(tmp_path: Path) -> None:
         idle = await world.coordinator.init_producer("idle", 60_000, None)
         world.clock[0] += 500
         request = DescribeTransactionsRequest(version=0, transactional_ids=[ID, "nobody's"])
-        mine, none = describe_transactions.handle(context(node, 0), request).transaction_states
-        assert (mine.transaction_state, mine.producer_id, mine.transaction_timeout_ms) == ("Ongoing", 0, 60_000)
-        assert [(topic.topic, list(topic.partitions)) for topic in mine.topics] == [("t", [0, 1])]
+        ongoing, none = describe_transactions.handle(context(node, 0), request).transaction_states
+        assert (ongoing.transaction_state, ongoing.producer_id, ongoing.transaction_timeout_ms) == (
+            "Ongoing",
+            0,
+            60_000,
+        )
+        assert [(topic.topic, list(topic.partitions)) for topic in ongoing.topics] == [("t", [0, 1])]
         assert none.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 
         def listed(version: int = 1, **filters: Any) -> list[str]:

@@ -152,12 +152,12 @@ def test_open_and_aborted_transactions_survive_a_restart(tmp_path: Path, is_clea
     end = log.log_end_offset - 1
     if is_clean:
         log.close()
-    again = open_sample_log(tmp_path, limits=SMALL, is_clean=is_clean).log
-    assert committed(again) == expected
-    assert again.last_stable_offset == end
-    assert again.producers.open == log.producers.open
-    assert again.end_transaction(5, 0, is_commit=True, now_ms=NOW_MS)
-    assert committed(again) == [*expected, b"left open"]
+    reopened = open_sample_log(tmp_path, limits=SMALL, is_clean=is_clean).log
+    assert committed(reopened) == expected
+    assert reopened.last_stable_offset == end
+    assert reopened.producers.open == log.producers.open
+    assert reopened.end_transaction(5, 0, is_commit=True, now_ms=NOW_MS)
+    assert committed(reopened) == [*expected, b"left open"]
 
 
 @pytest.mark.parametrize("is_clean", [True, False], ids=["closed", "killed"])
@@ -172,15 +172,15 @@ def test_aborted_records_stay_hidden_if_the_index_is_lost(tmp_path: Path, harm: 
     for path in _indexes(log):
         _do_harm(path, harm)
     fsynced_to = log.log_end_offset
-    again = open_sample_log(tmp_path, limits=SMALL, is_clean=is_clean, recovery_point=fsynced_to).log
-    assert committed(again) == expected
-    for path in _indexes(again):
+    reopened = open_sample_log(tmp_path, limits=SMALL, is_clean=is_clean, recovery_point=fsynced_to).log
+    assert committed(reopened) == expected
+    for path in _indexes(reopened):
         path.unlink()
-    assert committed(again) == expected, "indexes deleted at runtime"
-    for path in _indexes(again):
+    assert committed(reopened) == expected, "indexes deleted at runtime"
+    for path in _indexes(reopened):
         _do_harm(path, harm)
-    assert committed(again) == expected, "indexes corrupted at runtime"
-    for path in _indexes(again):
+    assert committed(reopened) == expected, "indexes corrupted at runtime"
+    for path in _indexes(reopened):
         assert from_index(path.read_bytes(), path.with_suffix(".log").stat().st_size) is not None
 
 
@@ -245,9 +245,9 @@ def test_open_transactions_are_restored_from_the_batches(tmp_path: Path) -> None
     Writer(log).send(5, b"open")
     for base in base_offsets(tmp_path, SNAPSHOT):
         (tmp_path / f"{base:020d}{SNAPSHOT}").write_bytes(b"damaged")
-    again = open_sample_log(tmp_path, limits=SMALL).log
-    assert again.producers.open == log.producers.open
-    assert committed(again) == expected
+    reopened = open_sample_log(tmp_path, limits=SMALL).log
+    assert reopened.producers.open == log.producers.open
+    assert committed(reopened) == expected
 
 
 def test_deleted_start_of_a_transaction_does_not_lower_the_last_stable_offset(tmp_path: Path) -> None:
@@ -285,8 +285,8 @@ def test_marker_of_a_later_epoch_fences_its_producer(tmp_path: Path) -> None:
     assert refused.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "no batch of this epoch is stored"
     first = batch(b"next", producer_id=1, epoch=1, sequence=0, is_transactional=True)
     assert append(log, first) == 2
-    again = ProducerStates.from_snapshot(log.producers.to_snapshot())
-    assert again is not None and again.open == log.producers.open
+    reloaded = ProducerStates.from_snapshot(log.producers.to_snapshot())
+    assert reloaded is not None and reloaded.open == log.producers.open
 
 
 def test_producer_with_an_open_transaction_does_not_expire(tmp_path: Path) -> None:
@@ -409,9 +409,9 @@ def test_compaction_preserves_the_committed_table(
         if data.draw(st.booleans(), "without snapshots"):
             for base in base_offsets(Path(directory), SNAPSHOT):
                 (Path(directory) / f"{base:020d}{SNAPSHOT}").unlink()
-        again = open_sample_log(Path(directory), limits=SMALL, recovery_point=log.log_end_offset).log
-        assert table(again) == expected
-        assert again.producers.open == log.producers.open
+        reopened = open_sample_log(Path(directory), limits=SMALL, recovery_point=log.log_end_offset).log
+        assert table(reopened) == expected
+        assert reopened.producers.open == log.producers.open
 
 
 def test_markers_are_removed_with_the_last_record_of_their_transaction(tmp_path: Path) -> None:

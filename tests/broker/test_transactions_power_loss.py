@@ -204,7 +204,7 @@ def check_disks(life: Life, directory: Path, patch: pytest.MonkeyPatch, *, mixes
 
 
 @pytest.fixture
-def lived(memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def life_with(memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     def live(fsync: FsyncMode) -> Life:
         monkeypatch.setattr(node_module, "boot_id", lambda: "one")
         monkeypatch.setattr(transactions_module, "COMPACT_BYTES", 1500)
@@ -214,36 +214,36 @@ def lived(memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_transactions_are_atomic_under_power_loss_at_some_points(
-    memory_path: Path, monkeypatch: pytest.MonkeyPatch, lived: Any
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch, life_with: Any
 ) -> None:
     """A small sample; the simulations below cover more points."""
-    life = lived(FsyncMode.ALWAYS)
+    life = life_with(FsyncMode.ALWAYS)
     assert check_disks(life, memory_path / "left", monkeypatch, mixes=0, step=SAMPLE_STEP) > 20
 
 
 @pytest.mark.simulation
 @pytest.mark.parametrize("fsync", [FsyncMode.ALWAYS, FsyncMode.INTERVAL])
 def test_transactions_are_atomic_under_power_loss(
-    memory_path: Path, monkeypatch: pytest.MonkeyPatch, lived: Any, fsync: FsyncMode
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch, life_with: Any, fsync: FsyncMode
 ) -> None:
-    assert check_disks(lived(fsync), memory_path / "left", monkeypatch, mixes=0, step=STEP) > 300
+    assert check_disks(life_with(fsync), memory_path / "left", monkeypatch, mixes=0, step=STEP) > 300
 
 
-async def _nothing(*_: object) -> None:
+async def _do_nothing(*_: object) -> None:
     return
 
 
 @pytest.mark.simulation
 @pytest.mark.parametrize("left_out", ["_fsync_partitions", "_wait_until_durable", "_fsync_logs", "boot"])
 def test_every_fsync_of_a_transaction_is_necessary(
-    memory_path: Path, monkeypatch: pytest.MonkeyPatch, lived: Any, left_out: str
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch, life_with: Any, left_out: str
 ) -> None:
     with monkeypatch.context() as patch:
         if left_out == "boot":
             patch.setattr(TransactionCoordinator, "_fence_ongoing", lambda self: None)
         else:
-            patch.setattr(TransactionCoordinator, left_out, _nothing)
-        life = lived(FsyncMode.INTERVAL)
+            patch.setattr(TransactionCoordinator, left_out, _do_nothing)
+        life = life_with(FsyncMode.INTERVAL)
         with pytest.raises(Lost):
             for step in (COARSE_STEP, 2):
                 check_disks(life, memory_path / "left", monkeypatch, mixes=0, step=step)

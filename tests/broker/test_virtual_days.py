@@ -196,8 +196,8 @@ class Table:
         keys = {key for _, key, _ in found}
         # The broker had no chance to run during a day by which the clock was set forward.
         long_ago_ms = days.clock.monotonic_ms - TOMBSTONES_MS - 10 * HOUR_MS
-        stay = {key for key, at_ms in self.deleted_ms.items() if at_ms < long_ago_ms}
-        assert not keys & stay, f"tombstones of {keys & stay} are still there"
+        expired = {key for key, at_ms in self.deleted_ms.items() if at_ms < long_ago_ms}
+        assert not keys & expired, f"tombstones of {keys & expired} are still there"
         assert len(found) < 700, f"{len(found)} records for {len(self.table)} keys"
 
 

@@ -271,24 +271,26 @@ def test_transient_error_is_logged_and_not_raised(kafka: Kafka, caplog: pytest.L
     assert "handling_timeout_s=60" in caplog.text
 
 
-@pytest.mark.parametrize("where", ["on_assign", "on_revoke", "on_commit", "error_cb", "stats_cb", "throttle_cb"])
+@pytest.mark.parametrize("callback", ["on_assign", "on_revoke", "on_commit", "error_cb", "stats_cb", "throttle_cb"])
 @pytest.mark.parametrize("error", [RuntimeError("of the application"), KeyboardInterrupt("of the application")])
-def test_callback_that_raises_loses_no_message(kafka: Kafka, where: str, error: BaseException) -> None:
+def test_callback_that_raises_loses_no_message(kafka: Kafka, callback: str, error: BaseException) -> None:
     def fail(*args: object) -> None:
         raise error
 
-    named: dict[str, Any] = {where: fail} if where in ("on_assign", "on_revoke") else {"options": {where: fail}}
+    named: dict[str, Any] = (
+        {callback: fail} if callback in ("on_assign", "on_revoke") else {"options": {callback: fail}}
+    )
     consumer = create_consumer(group="g", **named)
     called = {
         "on_assign": kafka.assign_event(BOTH),
         "on_revoke": kafka.revoke_event({(TOPIC, 1)}),
         "on_commit": lambda: kafka.config["on_commit"](None, []),
-    }.get(where, lambda: kafka.config[where](None))
+    }.get(callback, lambda: kafka.config[callback](None))
     kafka.rounds.append([Fetched(0), called, Fetched(1)])
     with pytest.raises(type(error), match="of the application"):
         next(consumer)
     assert offsets(consumer) == [0, 1]
-    assert consumer.assignment() == (BOTH if where == "on_assign" else frozenset())
+    assert consumer.assignment() == (BOTH if callback == "on_assign" else frozenset())
     consumer.close()
 
 
@@ -329,14 +331,14 @@ def test_audit_gets_the_rest_of_the_close_timeout(kafka: Kafka, monkeypatch: pyt
 
 
 def test_close_does_not_wait_for_the_audit_if_brokers_hang(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    answered = threading.Event()
+    may_respond = threading.Event()
     consumer, allowed = consumer_with_audit(kafka, monkeypatch)
-    monkeypatch.setattr(kafka, "commit", lambda **options: answered.wait(60))
+    monkeypatch.setattr(kafka, "commit", lambda **options: may_respond.wait(60))
     monkeypatch.setattr(consumer_module, "CLOSE_TIMEOUT_S", 0.01)
     with pytest.raises(SourceUnavailable, match=r"\bg\b.*\b0\.01 s\b"):
         consumer.close()
     assert allowed == [0.0]
-    answered.set()
+    may_respond.set()
 
 
 def test_first_of_two_errors_is_raised_and_the_other_logged(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:

@@ -105,10 +105,10 @@ def compare(pairs: list[tuple[str, str]], work_dir: Path) -> None:
     different = [pair for pair, is_so in zip(pairs, find_differences(pairs), strict=True) if is_so]
     if different:
         reader, writer = shrink_pair(different[0], find_differences)
-        java, ours = java_verdicts_or_skip([(reader, writer)], work_dir)[0], our_verdict(reader, writer)
+        java, verdict = java_verdicts_or_skip([(reader, writer)], work_dir)[0], our_verdict(reader, writer)
         pytest.fail(
             f"{len(different)} of {len(pairs)} differ, such as\n  reader {reader}\n  writer {writer}\n"
-            f"  java {java}\n  ours {ours}\nfound as\n  reader {different[0][0]}\n  writer {different[0][1]}"
+            f"  java {java}\n  ours {verdict}\nfound as\n  reader {different[0][0]}\n  writer {different[0][1]}"
         )
 
 

@@ -30,8 +30,8 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaOracle]:
 
 def expected_messages(java: JavaOracle, level: CompatibilityLevel, candidate: str, history: list[str]) -> list[str]:
     texts = [base64.b64encode(text.encode()).decode() for text in (candidate, *history)]
-    answer = java.call_line("\t".join([level.value, *texts]))
-    return [decode_text(message) for message in answer.split("\t")] if answer else []
+    response = java.call_line("\t".join([level.value, *texts]))
+    return [decode_text(message) for message in response.split("\t")] if response else []
 
 
 def actual_messages(level: CompatibilityLevel, candidate: str, history: list[str]) -> list[str]:

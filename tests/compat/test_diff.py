@@ -71,6 +71,6 @@ def test_schema_has_no_changes_to_itself(schema: Schema) -> None:
 
 @given(schemas(), schemas())
 def test_added_names_are_removed_in_reverse_diff(earlier: Schema, candidate: Schema) -> None:
-    there, back = diff_schemas(earlier, candidate), diff_schemas(candidate, earlier)
-    added = sorted(change.name for change in there if change.kind is SchemaChangeKind.ADDED)
-    assert added == sorted(change.name for change in back if change.kind is SchemaChangeKind.REMOVED)
+    forward, backward = diff_schemas(earlier, candidate), diff_schemas(candidate, earlier)
+    added = sorted(change.name for change in forward if change.kind is SchemaChangeKind.ADDED)
+    assert added == sorted(change.name for change in backward if change.kind is SchemaChangeKind.REMOVED)

@@ -80,9 +80,9 @@ def test_every_lint_has_trip_and_pass_cases() -> None:
 def test_equal_earlier_version_adds_no_findings() -> None:
     wrong = []
     for lint, case in itertools.product(LINTS, CASES):
-        candidate, again = schema(case / "candidate.avsc"), schema(case / "candidate.avsc")
-        alone = found(lint, LintInput(candidate, (), "orders-key"))
-        if found(lint, LintInput(candidate, [VersionedSchema(1, again)], "orders-key")) != alone:
+        candidate, equal = schema(case / "candidate.avsc"), schema(case / "candidate.avsc")
+        without_earlier = found(lint, LintInput(candidate, (), "orders-key"))
+        if found(lint, LintInput(candidate, [VersionedSchema(1, equal)], "orders-key")) != without_earlier:
             wrong.append((lint, case))
     assert wrong == []
 

@@ -23,8 +23,8 @@ from support.schemas.schema_pairs import schema_pairs
 from support.schemas.strategies import histories, schema_values, schemas
 
 SHRINKING_PAIRS = histories(max_versions=2).filter(lambda versions: len(versions) == 2)
-ODD_PAIRS = st.integers(0, 2**32).map(lambda seed: [parse_schema(text) for text in next(schema_pairs(seed, 1))])
-PAIRS = st.one_of(SHRINKING_PAIRS, ODD_PAIRS)
+GENERATED_PAIRS = st.integers(0, 2**32).map(lambda seed: [parse_schema(text) for text in next(schema_pairs(seed, 1))])
+PAIRS = st.one_of(SHRINKING_PAIRS, GENERATED_PAIRS)
 """Small changes of one record, which can be shrunk, and any change of any type, reproducible by seed."""
 
 
@@ -78,11 +78,11 @@ def test_transitive_level_equals_level_against_each_version(versions: list[Schem
         assert report(candidate, earlier, level).is_compatible == (not each or each[-1])
 
 
-@given(st.one_of(schemas(), ODD_PAIRS.map(lambda pair: pair[0])))
+@given(st.one_of(schemas(), GENERATED_PAIRS.map(lambda pair: pair[0])))
 def test_every_schema_is_compatible_with_itself(schema: Schema) -> None:
     """Except if a field's alias is another field's name: then Avro Java cannot read any data, including its own."""
-    again = parse_schema(schema.text)
-    for other in (schema, again):
+    reparsed = parse_schema(schema.text)
+    for other in (schema, reparsed):
         rules = {problem.type for problem in check_reader_writer(schema, other)}
         assert rules <= {IncompatibilityType.AMBIGUOUS_FIELD_ALIAS}
         assert not rules or '"aliases"' in schema.text
@@ -101,9 +101,9 @@ def test_verdicts_of_similar_schemas_ignore_docs_key_order_and_white_space(seed:
 
 
 def check_same_verdict(one: Any, other: Any, rng: random.Random) -> None:
-    plain = report(parse_schema(json.dumps(one)), [parse_schema(json.dumps(other))], CompatibilityLevel.FULL)
+    expected = report(parse_schema(json.dumps(one)), [parse_schema(json.dumps(other))], CompatibilityLevel.FULL)
     candidate, earlier = (parse_schema(reformat(value, rng)) for value in (one, other))
-    assert comparable_findings(report(candidate, [earlier], CompatibilityLevel.FULL)) == comparable_findings(plain)
+    assert comparable_findings(report(candidate, [earlier], CompatibilityLevel.FULL)) == comparable_findings(expected)
 
 
 def reformat(value: Any, rng: random.Random) -> str:

@@ -139,10 +139,10 @@ def read_with_java(pairs: list[tuple[str, str]], work_dir: Path) -> list[tuple[t
     except JavaNotFoundError as error:
         pytest.skip(str(error))
     out = []
-    for request, answer in zip(requests, read, strict=True):
+    for request, response in zip(requests, read, strict=True):
         pair = str(request["reader"]), str(request["writer"])
         rules = {problem.type.value for problem in check_reader_writer(*map(parse_schema, pair))}
-        out.append((pair, rules, answer["read"]))
+        out.append((pair, rules, response["read"]))
     return out
 
 

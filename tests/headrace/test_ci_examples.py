@@ -108,8 +108,8 @@ def test_github_action_reports_incompatible_schemas(repository: Path) -> None:
     assert "**incompatible**" in Path("summary.md").read_text()
     (run,) = json.loads(Path("headrace-compat.sarif").read_text())["runs"]
     assert run["results"][0]["properties"]["compatibilityLevel"] == "FULL"
-    elsewhere = run_action(repository, directory="schemas", schemas="order.avsc")[-1]
-    assert elsewhere.stdout.startswith("::error file=schemas/order.avsc,line=3"), (
+    in_directory = run_action(repository, directory="schemas", schemas="order.avsc")[-1]
+    assert in_directory.stdout.startswith("::error file=schemas/order.avsc,line=3"), (
         "paths of annotations are relative to the repository"
     )
     assert run_action(repository, against="git:nowhere")[-1].returncode == 2

@@ -72,9 +72,13 @@ def test_systemd_accepts_the_units(name: str, tmp_path: Path) -> None:
 
 @needs_systemd
 def test_timer_fires_every_ten_minutes() -> None:
-    (when,) = parse_sections(unit("headrace-load.timer"))["Timer"]["OnCalendar"]
+    (on_calendar,) = parse_sections(unit("headrace-load.timer"))["Timer"]["OnCalendar"]
     found = subprocess.run(
-        ["systemd-analyze", "calendar", "--iterations=4", when], capture_output=True, text=True, check=True, timeout=60
+        ["systemd-analyze", "calendar", "--iterations=4", on_calendar],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
     ).stdout
     found = re.findall(r"(?:elapse|#\d+): \w+ (\d+-\d+-\d+ \d+:\d+:\d+)", found)
     times = [datetime.strptime(each, "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC) for each in found]

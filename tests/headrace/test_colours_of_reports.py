@@ -94,9 +94,9 @@ def test_terminal_shows_colours_unless_disabled(line: str, data_dir: Path, monke
     coloured = terminal_output(line, data_dir, monkeypatch)
     assert "\x1b[1" in coloured
     monkeypatch.setenv("NO_COLOR", "1")
-    plain = terminal_output(line, data_dir, monkeypatch)
-    assert "\x1b" not in plain
-    assert ESCAPES.sub("", coloured) == plain
+    uncoloured = terminal_output(line, data_dir, monkeypatch)
+    assert "\x1b" not in uncoloured
+    assert ESCAPES.sub("", coloured) == uncoloured
 
 
 def test_note_on_standard_error_is_coloured(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,15 +109,15 @@ def test_error_of_a_command_line_is_one_line_with_a_suggestion(capsys: pytest.Ca
 
 def test_help_lists_the_commands_by_group(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
-    alone = capsys.readouterr().out
-    assert [line for line in alone.splitlines() if line.endswith(":") and not line.startswith(" ")] == [
+    output = capsys.readouterr().out
+    assert [line for line in output.splitlines() if line.endswith(":") and not line.startswith(" ")] == [
         "options:",
         *(f"{group}:" for group in GROUPS),
         "examples:",
         "exit codes:",
     ]
     for name, summary in SUBCOMMANDS.items():
-        assert len(re.findall(rf"^  {name} +{re.escape(summary)}$", alone, re.MULTILINE)) == 1
+        assert len(re.findall(rf"^  {name} +{re.escape(summary)}$", output, re.MULTILINE)) == 1
     for line, title in (("help", "usage: headrace [-h]"), ("help load plan", "usage: headrace load plan")):
         with pytest.raises(SystemExit) as ended:
             main(line.split())

@@ -24,8 +24,10 @@ def script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 def completions(script: Path, *words: str) -> list[str]:
     """Returns the completions of the last word."""
     line = " ".join(f"'{word}'" for word in ("headrace", *words))
-    asked = f'. {script}; COMP_WORDS=({line}); COMP_CWORD={len(words)}; _headrace; printf "%s\\n" "${{COMPREPLY[@]}}"'
-    run = subprocess.run(["bash", "-uc", asked], capture_output=True, text=True, check=True)
+    script_text = (
+        f'. {script}; COMP_WORDS=({line}); COMP_CWORD={len(words)}; _headrace; printf "%s\\n" "${{COMPREPLY[@]}}"'
+    )
+    run = subprocess.run(["bash", "-uc", script_text], capture_output=True, text=True, check=True)
     return run.stdout.split()
 
 

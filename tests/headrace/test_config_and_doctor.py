@@ -227,28 +227,28 @@ def test_doctor_reports_unsupported_versions(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert re.search(rf"\b{VERSION} .*\ball, Python 3\.", doctor(capsys, 0)["versions"]["finding"])
-    true = importlib.metadata.version
+    real_version = importlib.metadata.version
     others = {"flask": "2.3.3", "kafka-python": "3.0.13", "pyspark": "3.4.4"}
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: others.get(name) or true(name))
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: others.get(name) or real_version(name))
     monkeypatch.setattr("platform.python_version", lambda: "3.14.0")
     found = doctor(capsys, 1)["versions"]
-    amiss = found["finding"].split("; ")[1:]
+    unsupported = found["finding"].split("; ")[1:]
     names = ("Python 3.14.0 ", "flask 2.3.3 ", "kafka-python 3.0.13 ", "pyspark 3.4.4 ")
-    assert len(amiss) == len(names)
-    assert all(map(str.startswith, amiss, names)), amiss
-    assert amiss[2].endswith("==3.0.12")
+    assert len(unsupported) == len(names)
+    assert all(map(str.startswith, unsupported, names)), unsupported
+    assert unsupported[2].endswith("==3.0.12")
     assert "docs/install.md" in found["remedy"]
 
 
 def test_doctor_accepts_another_pyspark_and_missing_extras(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    true = importlib.metadata.version
+    real_version = importlib.metadata.version
 
     def version(name: str) -> str:
         if name == "cramjam":
             raise importlib.metadata.PackageNotFoundError(name)
-        return {"pyspark": "3.5.9", "lz4": "1.0"}.get(name) or true(name)
+        return {"pyspark": "3.5.9", "lz4": "1.0"}.get(name) or real_version(name)
 
     monkeypatch.setattr(importlib.metadata, "version", version)
     found = doctor(capsys, 0)["versions"]["finding"]
@@ -274,11 +274,11 @@ def no_hard_links(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "link", refuse)
 
 
-def nothing(_: pytest.MonkeyPatch) -> None:
+def unchanged(_: pytest.MonkeyPatch) -> None:
     pass
 
 
-def loaded_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def loaded_into_other_warehouse(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise LoaderError("nothing in /srv/warehouse yet, but earlier; set data_dir, or load with --new-warehouse")
 
@@ -291,8 +291,8 @@ def loaded_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
         (no_java, "", "Java", "PATH", "JAVA_HOME"),
         (almost_full_disk, "", "data directory", "1.0 GiB", ""),
         (no_hard_links, "", HARD_LINKS, "Operation not permitted", "loader.warehouse"),
-        (nothing, "--bootstrap-servers 127.0.0.1:1", "brokers", "127.0.0.1:1", "kafka.bootstrap_servers"),
-        (loaded_elsewhere, "--bootstrap-servers 127.0.0.1:1", LOADS, "/srv/warehouse", "--new-warehouse"),
+        (unchanged, "--bootstrap-servers 127.0.0.1:1", "brokers", "127.0.0.1:1", "kafka.bootstrap_servers"),
+        (loaded_into_other_warehouse, "--bootstrap-servers 127.0.0.1:1", LOADS, "/srv/warehouse", "--new-warehouse"),
     ],
 )
 def test_doctor_reports_a_failed_check_with_its_remedy(

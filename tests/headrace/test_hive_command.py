@@ -211,9 +211,9 @@ def test_print_executor_needs_no_metastore(world: World, capsys: pytest.CaptureF
 
 def test_explain_names_version_column_rule_and_reason(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     assert hive(world, "explain", "orders", "--format", "json") == 0
-    said = json.loads(capsys.readouterr().out)
-    assert (said["topic"], said["subject"], said["versions"]) == ("orders", "orders-value", [1, 2])
-    assert [(one["version"], one["rule"]) for one in said["rules"]] == [(2, "added")]
+    report = json.loads(capsys.readouterr().out)
+    assert (report["topic"], report["subject"], report["versions"]) == ("orders", "orders-value", [1, 2])
+    assert [(one["version"], one["rule"]) for one in report["rules"]] == [(2, "added")]
     assert hive(world, "explain", "orders") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["version", "column", "rule", "detail", "because"]

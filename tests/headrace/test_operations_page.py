@@ -87,8 +87,8 @@ def test_systemd_accepts_the_units(path: str, name: str, tmp_path: Path) -> None
 
 def test_cron_example_sets_the_environment_of_a_cluster() -> None:
     """The example has it in a commented line."""
-    (said,) = [line for line in block(PAGE, "# /etc/cron.d/headrace").splitlines() if "HADOOP_CONF_DIR" in line]
-    assert re.search(r"^# .*: (HADOOP_CONF_DIR=/\S+)$", said)
+    (line,) = [line for line in block(PAGE, "# /etc/cron.d/headrace").splitlines() if "HADOOP_CONF_DIR" in line]
+    assert re.search(r"^# .*: (HADOOP_CONF_DIR=/\S+)$", line)
 
 
 def test_page_contains_the_cron_example() -> None:

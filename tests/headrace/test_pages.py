@@ -97,8 +97,8 @@ def test_no_file_installs_headrace_by_a_name_that_others_could_register() -> Non
 
 
 def test_installs_by_name_are_recognized() -> None:
-    taken = ("pip install headrace", "pip install -q 'headrace[all]'", "x: \"pip install 'headrace[{extra}]', or\"")
-    assert [len(installs_by_name(each)) for each in taken] == [1, 1, 1]
+    matching = ("pip install headrace", "pip install -q 'headrace[all]'", "x: \"pip install 'headrace[{extra}]', or\"")
+    assert [len(installs_by_name(each)) for each in matching] == [1, 1, 1]
     for other in (
         "pip install '.[all]'",
         "pip install 'headrace[all] @ git+https://HOST/PATH/headrace@COMMIT'",

@@ -72,6 +72,6 @@ def test_closed_pipe_is_not_an_error(command: str, buffering: str, data_dir: Pat
         )
     os.close(writing)
     # Two commands report the unavailable brokers, and so does the audit. SQL prints the number of rows.
-    told = re.compile(rf"{re.escape(NO_BROKER)}|^\d+ rows? in ")
-    assert [line for line in run.stderr.splitlines() if not told.search(line)] == []
+    expected = re.compile(rf"{re.escape(NO_BROKER)}|^\d+ rows? in ")
+    assert [line for line in run.stderr.splitlines() if not expected.search(line)] == []
     assert run.returncode == (2 if command == "audit report" and not buffering else 0)

@@ -42,6 +42,6 @@ def test_commands_work_without_write_access(
     for name in ("prepare", "put_if_absent", "persist", "replace", "remove"):
         monkeypatch.setattr(LocalCommitStorage, name, refuse)
     code = main([*words, "--warehouse", str(world.warehouse), "--data-dir", str(tmp_path / "data")])
-    said = capsys.readouterr()
-    assert code in (0, 1), said.err
-    assert "orders" in said.out or words[0] == "quarantine"
+    output = capsys.readouterr()
+    assert code in (0, 1), output.err
+    assert "orders" in output.out or words[0] == "quarantine"

@@ -165,9 +165,9 @@ def test_table_with_too_long_type_is_created_then_altered(literal_chars_max: int
     assert plan_table(made, table) == ()
     # Two concurrent creators, or one after an interrupted one: either completes the table.
     other = dataclasses.replace(table, properties={**table.properties, REVISION: "1-b"})
-    begun = apply_ops(None, (create,))
-    check_creation(begun, plan_table(None, other)[0].table)  # type: ignore[union-attr] # a CreateTable
-    assert plan_table(apply_ops(begun, plan_table(begun, other)), table) == ()
+    created = apply_ops(None, (create,))
+    check_creation(created, plan_table(None, other)[0].table)  # type: ignore[union-attr] # a CreateTable
+    assert plan_table(apply_ops(created, plan_table(created, other)), table) == ()
 
 
 def test_type_growing_beyond_limit_is_a_plain_change() -> None:

@@ -37,9 +37,9 @@ def test_malformed_metastore_uri_is_an_error_that_shows_the_expected_form(uri: s
         check_metastore_reachable(uri)
 
 
-@pytest.mark.parametrize(("short_lived", "level", "patience"), [(True, "1", "5000"), (False, "4", "50000")])
+@pytest.mark.parametrize(("short_lived", "level", "threshold"), [(True, "1", "5000"), (False, "4", "50000")])
 def test_compiler_options_depend_on_session_lifetime(
-    short_lived: bool, level: str, patience: str, tmp_path: Path
+    short_lived: bool, level: str, threshold: str, tmp_path: Path
 ) -> None:
     """Reads the options as Java itself interprets them."""
     properties = session_properties(
@@ -54,7 +54,7 @@ def test_compiler_options_depend_on_session_lifetime(
     java = ensure_java(tmp_path, dict(os.environ)) / "bin" / "java"
     command = [str(java), *options, "-XX:+PrintFlagsFinal", "-version"]
     flags = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert re.findall(r"(?:TieredStopAtLevel|Tier4InvocationThreshold) += (\S+)", flags) == [patience, level]
+    assert re.findall(r"(?:TieredStopAtLevel|Tier4InvocationThreshold) += (\S+)", flags) == [threshold, level]
 
 
 @pytest.mark.parametrize(

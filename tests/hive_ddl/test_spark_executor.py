@@ -18,7 +18,7 @@ from headrace.hive_ddl.names import PROBE_PREFIX
 from headrace.hive_ddl.ops import CreateTable, PublishSchema, SetProperties
 from headrace.hive_ddl.table import REVISION, TableState
 
-WHERE = "thrift://127.0.0.1:9083"
+METASTORE = "thrift://127.0.0.1:9083"
 COMPARE_AND_SET_UNAVAILABLE = "compare_and_set_unavailable, simultaneous table changes may overwrite each other"
 MODIFIED = (
     "The table has been modified. The parameter value for key 'headrace.revision' is '1'. The expected was value was"
@@ -36,7 +36,7 @@ def java_error(name: str, message: str) -> Py4JJavaError:
     return Py4JJavaError("An error occurred", thrown)
 
 
-NOT_THERE = java_error("NoSuchObjectException", "not there")
+NOT_FOUND = java_error("NoSuchObjectException", "not there")
 TIMED_OUT = java_error("TTransportException", "java.net.SocketTimeoutException: Read timed out")
 DENIED = java_error("MetaException", "Permission denied: user=me, access=ALTER, table=_headrace_probe")
 
@@ -74,7 +74,7 @@ class FakeMetastore:
 
     def _getTable(self, database: str, name: str) -> Any:  # Java's names, also below
         if name != "orders":
-            raise NOT_THERE
+            raise NOT_FOUND
         return SimpleNamespace(getParameters=lambda: self.parameters)
 
     def _createTable(self, table: Any) -> None:
@@ -102,7 +102,7 @@ def executor(metastore: FakeMetastore, monkeypatch: pytest.MonkeyPatch) -> Spark
     monkeypatch.setattr(spark, "new_client", lambda session: metastore)
     session = MagicMock()
     session._jvm.org.apache.hadoop.hive.metastore.api.EnvironmentContext = MagicMock
-    session.sparkContext.getConf().get = lambda key: WHERE if key.endswith("metastore.uris") else None
+    session.sparkContext.getConf().get = lambda key: METASTORE if key.endswith("metastore.uris") else None
     return SparkExecutor(session)
 
 
@@ -139,7 +139,7 @@ def test_compare_and_set_is_detected(
 
 @pytest.mark.parametrize("call", ["createTable", "alter_table_with_environmentContext"])
 @pytest.mark.parametrize(
-    ("error", "why"),
+    ("error", "cause"),
     [
         (DENIED, "Permission denied: user=me, access=ALTER, table=_headrace_probe"),
         (java_error("InvalidOperationException", MODIFIED), MODIFIED),
@@ -153,13 +153,13 @@ def test_other_probe_errors_leave_compare_and_set_unavailable(
     caplog: pytest.LogCaptureFixture,
     call: str,
     error: Exception,
-    why: str,
+    cause: str,
 ) -> None:
     metastore.honours = True
     metastore.refusals[call] = error
     for _ in range(2):
         assert not executor.has_compare_and_set
-    assert warnings(caplog) == [f"{COMPARE_AND_SET_UNAVAILABLE} reason=probe_failed error={why}"]
+    assert warnings(caplog) == [f"{COMPARE_AND_SET_UNAVAILABLE} reason=probe_failed error={cause}"]
     assert metastore.views == set()
     metastore.refusals.clear()
     change(executor, metastore)
@@ -191,7 +191,7 @@ def test_broken_connection_during_probe_is_unavailable(
 
 @pytest.mark.parametrize("error", [TIMED_OUT, Py4JNetworkError("Answer from Java side is empty")])
 @pytest.mark.parametrize(
-    ("call", "ask"),
+    ("call", "action"),
     [
         ("getDatabase", lambda executor: executor.ensure_database("headrace")),
         ("getTable", lambda executor: executor.table("headrace", "orders")),
@@ -209,20 +209,20 @@ def test_broken_connection_is_not_used_again(
     metastore: FakeMetastore,
     monkeypatch: pytest.MonkeyPatch,
     call: str,
-    ask: Callable[[SparkExecutor], object],
+    action: Callable[[SparkExecutor], object],
     error: Exception,
 ) -> None:
-    """Each topic would wait for a timeout, and then read the response to the previous request."""
+    """Each topic would wait for a timeout, and then read the response to the previous action."""
     monkeypatch.setattr(executor, "_has_compare_and_set", True)
     metastore.refusals[call] = error
     waits = 0
     for _ in range(3):
         with pytest.raises(MetastoreUnavailable) as caught, executor._failures("columns"):
-            ask(executor)
+            action(executor)
         waits += metastore.calls.count(call)
         assert metastore.calls[-1:] in ([call], [])
         metastore.calls.clear()
-        assert caught.value.metastore == WHERE
+        assert caught.value.metastore == METASTORE
     assert waits == 1
 
 

@@ -109,7 +109,7 @@ class ScriptedBroker:
                 key, version = struct.unpack_from(">hh", frame)
                 request = BY_KEY[key][0].decode(frame, version=version, header=True)
                 self.requested.append(request)
-                response = self._answer(key, request, version)
+                response = self._response(key, request, version)
                 if response is None:
                     return
                 if not isinstance(response, bytes):
@@ -117,7 +117,7 @@ class ScriptedBroker:
                     response = bytes(response.encode(header=True, framed=True))
                 connection.sendall(response)
 
-    def _answer(self, key: int, request: Any, version: int) -> Any:
+    def _response(self, key: int, request: Any, version: int) -> Any:
         script = self.scripts.get(key)
         if script:
             return (script.pop(0) if len(script) > 1 else script[0])(request, version)
@@ -279,14 +279,14 @@ def test_missing_topic_has_an_error(broker: ScriptedBroker, cluster: KafkaCluste
 
 def test_fetch_sends_topic_id_and_leader_epoch(broker: ScriptedBroker, cluster: KafkaCluster) -> None:
     broker.script(FetchRequest, fetch_response(b"batches", aborted=((9, 40),)))
-    piece = cluster.fetch(TP, 41, 1000, topic_id=str(TOPIC_ID), leader_epoch=5)
-    assert (piece.records, piece.high_watermark, piece.last_stable_offset, piece.log_start_offset) == (
+    fetched = cluster.fetch(TP, 41, 1000, topic_id=str(TOPIC_ID), leader_epoch=5)
+    assert (fetched.records, fetched.high_watermark, fetched.last_stable_offset, fetched.log_start_offset) == (
         b"batches",
         90,
         80,
         3,
     )
-    assert piece.aborted == (AbortedTransaction(9, 40),) and piece.broker == f"127.0.0.1:{broker.port}"
+    assert fetched.aborted == (AbortedTransaction(9, 40),) and fetched.broker == f"127.0.0.1:{broker.port}"
     (requested,) = broker.requests_of(FetchRequest)
     assert (requested.isolation_level, requested.session_epoch, requested.topics[0].topic_id) == (1, -1, TOPIC_ID)
     partition = requested.topics[0].partitions[0]
@@ -337,14 +337,14 @@ def test_prefetched_response_is_discarded_for_another_request(
     assert cluster.fetch(TP, 0, 1000, leader_epoch=5).records == b"a"
     cluster.prefetch(TP, 7, 1000, leader_epoch=5)
     other = TopicPartition("orders", 3) if differs == "partition" else TP
-    piece = cluster.fetch(
+    fetched = cluster.fetch(
         other,
         8 if differs == "offset" else 7,
         2000 if differs == "bytes" else 1000,
         leader_epoch=4 if differs == "epoch" else 5,
         topic_id=str(uuid.UUID(int=78)) if differs == "topic id" else "",
     )
-    assert piece.records == b"c"
+    assert fetched.records == b"c"
     assert len(broker.requests_of(FetchRequest)) == 3
 
 
@@ -430,8 +430,8 @@ def test_response_that_is_not_kafka_is_an_error(broker: ScriptedBroker, cluster:
 
 
 def test_unreachable_broker_is_an_error() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
     with pytest.raises(KafkaUnavailable, match=f"127.0.0.1:{port}"):
         KafkaCluster(f"127.0.0.1:{port}", timeout_s=1).metadata()
 

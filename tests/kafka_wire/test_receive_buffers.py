@@ -14,12 +14,12 @@ from headrace.kafka_wire.connection import BUFFERS_MAX, ReceiveBuffers
 def test_buffer_with_a_view_is_not_reused(requested: list[tuple[int, int]]) -> None:
     pool = ReceiveBuffers()
     held: list[tuple[memoryview, bytes]] = []
-    for number, (size, keep) in enumerate(requested):
+    for number, (size, is_held) in enumerate(requested):
         view = pool.take(size)
         assert len(view) == size
         view[:] = bytes([number]) * size
         held.append((view[size // 2 :], bytes([number]) * (size - size // 2)))
-        del view, held[: max(0, len(held) - keep)]
+        del view, held[: max(0, len(held) - is_held)]
         assert all(bytes(part) == content for part, content in held)
         assert len(pool._buffers) <= BUFFERS_MAX
 

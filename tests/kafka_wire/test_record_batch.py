@@ -54,12 +54,12 @@ def test_records_equal_those_of_kafka_python(codec: int, data: list[int], value:
     batch = make_batch(
         data, codec=codec, value=lambda offset: value + b"%d" % offset, headers=[("a", b"1"), ("b", b"")]
     )
-    theirs = [
+    expected_records = [
         (record.offset, record.timestamp, record.key, record.value, [(key, value) for key, value in record.headers])
         for record in DefaultRecordBatch(batch)
     ]
     (found,) = batches(batch, "here", CAP)
-    assert [(*record[:4], parse_headers(record[4])) for record in found.records] == theirs
+    assert [(*record[:4], parse_headers(record[4])) for record in found.records] == expected_records
 
 
 @given(st.integers(0, 60), st.integers(1, 255))

@@ -62,10 +62,10 @@ def test_queued_check_gets_503_at_shutdown(caplog: pytest.LogCaptureFixture) -> 
         second = asyncio.create_task(send_request())  # of the same client, which may run one check at a time
         lifespan: asyncio.Queue[Any] = asyncio.Queue()
 
-        async def nothing(_: Any) -> None:
+        async def discard(_: Any) -> None:
             pass
 
-        end = asyncio.create_task(front({"type": "lifespan"}, lifespan.get, nothing))
+        end = asyncio.create_task(front({"type": "lifespan"}, lifespan.get, discard))
         await lifespan.put({"type": "lifespan.shutdown"})
         while not front._is_ending:
             await asyncio.sleep(0)

@@ -48,7 +48,7 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaOracle]:
         yield oracle
 
 
-def ask(java: JavaOracle, request: dict[str, Any], change: dict[str, Any] | None = None) -> Verdict:
+def java_verdict(java: JavaOracle, request: dict[str, Any], change: dict[str, Any] | None = None) -> Verdict:
     sent = [request] if change is None else [request, change]
     line = "\t".join(base64.b64encode(json.dumps(item).encode()).decode() for item in sent)
     verdict, *fields = java.call_line(line).split("\t")
@@ -65,7 +65,7 @@ def test_texts(java: JavaOracle, value: Any) -> None:
     # The reference has dropped a scale of 0 since, which is said by default.
     assume('"scale": 0' not in text)
     schema = parse_schema(text)
-    verdict = ask(java, {"schema": text})
+    verdict = java_verdict(java, {"schema": text})
     assert canonical_text(schema) == verdict.canonical
     assert normalized_text(schema) == verdict.normalized
     assert SchemaContent(verdict.canonical).guid_bytes.hex() == verdict.fingerprint
@@ -104,12 +104,12 @@ metadata = st.fixed_dictionaries(
 
 @given(labels=st.none() | metadata, rule_set=st.none() | rule_sets)
 def test_identity_and_rules(java: JavaOracle, labels: Any, rule_set: Any) -> None:
-    verdict = ask(java, {"schema": STRING, "metadata": labels, "ruleSet": rule_set})
-    ours = None if rule_set is None else RuleSet.of(rule_set)
-    content = SchemaContent(STRING, (), None if labels is None else Metadata.of(**labels), ours)
+    verdict = java_verdict(java, {"schema": STRING, "metadata": labels, "ruleSet": rule_set})
+    parsed_rules = None if rule_set is None else RuleSet.of(rule_set)
+    content = SchemaContent(STRING, (), None if labels is None else Metadata.of(**labels), parsed_rules)
     assert content.guid_bytes.hex() == verdict.fingerprint
     try:
-        check_rule_set(ours or RuleSet())
+        check_rule_set(parsed_rules or RuleSet())
         wrong = ""
     except InvalidRuleSet as error:
         wrong = str(error)
@@ -138,4 +138,7 @@ def test_tags(java: JavaOracle, add: list[TaggedEntity], remove: list[TaggedEnti
         ]
         for key, entities in (("tagsToAdd", add), ("tagsToRemove", remove))
     }
-    assert canonical_text(parse_schema(with_tags(RECORD, add, remove))) == ask(java, {"schema": RECORD}, change).tagged
+    assert (
+        canonical_text(parse_schema(with_tags(RECORD, add, remove)))
+        == java_verdict(java, {"schema": RECORD}, change).tagged
+    )

@@ -169,9 +169,9 @@ def test_write_that_increases_revision_waits_for_leases(database: Database, wait
 
 
 def test_write_does_not_wait_without_leases(database: Database, waits_s: list[float]) -> None:
-    alone = Database(str(database._address.url), lease_s=0)
-    alone.write(lambda repository: repository.bump_revision())
-    alone.close()
+    without_leases = Database(str(database._address.url), lease_s=0)
+    without_leases.write(lambda repository: repository.bump_revision())
+    without_leases.close()
     assert waits_s == []
 
 

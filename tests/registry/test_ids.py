@@ -96,10 +96,10 @@ def contents(services: Services) -> dict[tuple[str, int], str]:
 
 @settings(max_examples=examples(0.1))
 @given(steps)
-def test_id_stands_for_one_content_and_is_assigned_once(taken: list[tuple[str, str, int, int]]) -> None:
+def test_id_stands_for_one_content_and_is_assigned_once(steps: list[tuple[str, str, int, int]]) -> None:
     assigned_ids: dict[str, set[int]] = {}
     with open_services() as services:
-        for step in taken:
+        for step in steps:
             before = contents(services)
             try:
                 run_step(services, step, assigned_ids)

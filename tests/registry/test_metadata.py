@@ -56,7 +56,7 @@ def test_version_property_accepts_numbers_only():
 
 def test_request_matches_equal_metadata_and_rules():
     with all_cases() as case:
-        for wanted, stored, found in [
+        for selected, stored, found in [
             ((None, None), (None, None), True),
             ((X, None), (X, None), True),
             ((None, None), (X, None), False),
@@ -78,8 +78,8 @@ def test_request_matches_equal_metadata_and_rules():
             ((None, RULES), (None, None), False),
             ((None, None), (None, RULES), False),
         ]:
-            with case((wanted, stored, found)):
-                assert satisfies_request(wanted, stored, 3) is found
+            with case((selected, stored, found)):
+                assert satisfies_request(selected, stored, 3) is found
 
 
 def test_reserved_fields_are_split_at_commas():

@@ -597,7 +597,7 @@ def test_concurrent_guesses_of_an_address_are_denied_after_the_first(
         while len(users._checks._waiting) < CHECKS_WAITING_MAX:
             time.sleep(0.001)
         blocked.clear()
-    results = [guess.result() for guess in guesses]
+    results = [attempt.result() for attempt in guesses]
     assert results[:CHECKS_MAX] == [WRONG_CREDENTIALS] * CHECKS_MAX
     assert set(results[CHECKS_MAX:]) == {TOO_BUSY}
     wait_for_background_checks(users)
@@ -634,7 +634,7 @@ def test_guessing_does_not_lock_out_a_user(
     matches = PasswordHash.matches
     monkeypatch.setattr(PasswordHash, "matches", lambda *check: (time.sleep(0.002), matches(*check))[1])
 
-    def guess(number: int) -> int:
+    def attempt(number: int) -> int:
         tries = itertools.count()
         while not ends.is_set():
             tried = next(tries)
@@ -647,7 +647,7 @@ def test_guessing_does_not_lock_out_a_user(
         assert users.authenticate(basic(names[0], "guess"), address) in (WRONG_CREDENTIALS, TOO_BUSY)
         users._state.rejected.clear()
     with ThreadPoolExecutor(GUESSERS) as threads:
-        guessers = [threads.submit(guess, number) for number in range(GUESSERS)]
+        guessers = [threads.submit(attempt, number) for number in range(GUESSERS)]
         try:
             while len(users._state.rejected) < 10:
                 time.sleep(0.001)

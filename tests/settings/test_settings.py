@@ -341,19 +341,19 @@ def test_relative_paths_in_a_file_are_relative_to_its_directory(tmp_path: Path) 
 
 def test_keys_from_a_file_found_in_the_working_directory_are_recorded(tmp_path: Path) -> None:
     """A checkout may be untrusted; a file that the user named, or the one in the home directory, is trusted."""
-    here, home = tmp_path / "here", tmp_path / "home"
-    for file in (here / "headrace.toml", home / ".config" / "headrace" / "headrace.toml"):
+    working_dir, home = tmp_path / "here", tmp_path / "home"
+    for file in (working_dir / "headrace.toml", home / ".config" / "headrace" / "headrace.toml"):
         file.parent.mkdir(parents=True)
         file.write_text('[registry]\nurl = "http://r"\n')
-    where = {"working_dir": here, "home": home}
-    assert load_settings(**where).keys_from_working_directory == {"registry.url"}
-    assert load_settings(**where, flags={"registry.url": "http://f"}).keys_from_working_directory == frozenset()
-    assert load_settings(**where, config=here / "headrace.toml").keys_from_working_directory == frozenset()
-    named = {"HEADRACE_CONFIG": str(here / "headrace.toml")}
-    assert load_settings(**where, environment=named).keys_from_working_directory == frozenset()
-    (here / "headrace.toml").unlink()
-    assert load_settings(**where).registry.url == "http://r"
-    assert load_settings(**where).keys_from_working_directory == frozenset()
+    directories = {"working_dir": working_dir, "home": home}
+    assert load_settings(**directories).keys_from_working_directory == {"registry.url"}
+    assert load_settings(**directories, flags={"registry.url": "http://f"}).keys_from_working_directory == frozenset()
+    assert load_settings(**directories, config=working_dir / "headrace.toml").keys_from_working_directory == frozenset()
+    named = {"HEADRACE_CONFIG": str(working_dir / "headrace.toml")}
+    assert load_settings(**directories, environment=named).keys_from_working_directory == frozenset()
+    (working_dir / "headrace.toml").unlink()
+    assert load_settings(**directories).registry.url == "http://r"
+    assert load_settings(**directories).keys_from_working_directory == frozenset()
 
 
 MISSPELT_VARIABLES = {
@@ -369,7 +369,7 @@ MISSPELT_VARIABLES = {
 def test_error_of_a_misspelt_variable_suggests_the_right_one() -> None:
     errors = {name: error_of(environment={name: "x"}) for name in MISSPELT_VARIABLES}
     named = {name: tuple(re.findall(r"\bHEADRACE_\w+", error)) for name, error in errors.items()}
-    assert named == {name: (name, right) for name, right in MISSPELT_VARIABLES.items()}
+    assert named == {name: (name, correct) for name, correct in MISSPELT_VARIABLES.items()}
 
 
 def test_variables_of_other_programs_are_ignored() -> None:

@@ -91,9 +91,9 @@ def test_linked_directories_are_searched_once(directory: Path) -> None:
     ],
 )
 def test_scope_covers_files_that_a_pattern_finds(directory: Path, pattern: str) -> None:
-    everything = [path.as_posix() for path in sorted(Path("s").rglob("*")) if path.is_file()]
+    all_files = [path.as_posix() for path in sorted(Path("s").rglob("*")) if path.is_file()]
     found = set(paths(pattern))
-    assert {path for path in everything if FileScope((pattern,)).covers(path)} == found - {pattern}
+    assert {path for path in all_files if FileScope((pattern,)).covers(path)} == found - {pattern}
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_windows_paths_use_forward_slashes(directory: Path, monkeypatch: pytest.
     monkeypatch.setattr(inputs, "PurePath", PureWindowsPath)
     walk = os.walk
     monkeypatch.setattr(
-        os, "walk", lambda top, **how: (((path.replace("/", "\\")), *rest) for path, *rest in walk(top, **how))
+        os, "walk", lambda top, **options: (((path.replace("/", "\\")), *rest) for path, *rest in walk(top, **options))
     )
     found = find_files(["s\\a.avsc", "s", "s\\sub\\*.avsc"]).files
     assert [file.path for file in found] == ["s/a.avsc", "s/b.avsc", "s/sub/c.avsc"]
@@ -286,10 +286,10 @@ def test_types_of_other_files_in_any_order() -> None:
 
 
 def test_nearest_definition_is_used() -> None:
-    here, there = RECORD % ("Header", "long"), RECORD % ("Header", "string")
+    nearest, other = RECORD % ("Header", "long"), RECORD % ("Header", "string")
     texts = {
-        "a/h.avsc": here,
-        "b/h.avsc": there,
+        "a/h.avsc": nearest,
+        "b/h.avsc": other,
         "a/order.avsc": RECORD % ("O", "Header"),
         "b/c/p.avsc": RECORD % ("P", "Header"),
     }
@@ -299,7 +299,7 @@ def test_nearest_definition_is_used() -> None:
     types = TypeSet({**texts, "top.avsc": RECORD % ("T", "Header")})
     with pytest.raises(SchemaParseError, match=r"\bHeader\b.* a/h\.avsc .*b/h\.avsc"):
         types.schema("top.avsc")
-    types = TypeSet({**texts, "b/h.avsc": here, "top.avsc": RECORD % ("T", "Header")})
+    types = TypeSet({**texts, "b/h.avsc": nearest, "top.avsc": RECORD % ("T", "Header")})
     assert types.schema("top.avsc"), "the same definition twice is one"
 
 
@@ -436,19 +436,19 @@ def test_run_in_processes_preserves_order(items: list[int], processes: int) -> N
 def test_items_of_a_killed_process_are_processed() -> None:
     parent = os.getpid()
 
-    def answer(item: int) -> int:
+    def process_item(item: int) -> int:
         if os.getpid() != parent:
             time.sleep(0)
             os._exit(9)
         return item
 
-    assert run_in_processes(answer, range(100), 3) == list(range(100))
+    assert run_in_processes(process_item, range(100), 3) == list(range(100))
 
 
 def test_partial_result_of_a_killed_process_is_discarded(tmp_path: Path) -> None:
     parent, started = os.getpid(), tmp_path / "started"
 
-    def answer(item: int) -> bytes:
+    def process_item(item: int) -> bytes:
         if os.getpid() != parent:
             started.write_text(str(os.getpid()))
         elif item == 0:
@@ -458,7 +458,7 @@ def test_partial_result_of_a_killed_process_is_discarded(tmp_path: Path) -> None
             os.kill(int(started.read_text()), signal.SIGKILL)
         return b"%d" % item * 100_000
 
-    assert run_in_processes(answer, range(50), 2) == [b"%d" % item * 100_000 for item in range(50)]
+    assert run_in_processes(process_item, range(50), 2) == [b"%d" % item * 100_000 for item in range(50)]
 
 
 @pytest.mark.parametrize(

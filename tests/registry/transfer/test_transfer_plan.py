@@ -196,7 +196,7 @@ def test_empty_context_is_not_exported() -> None:
 
 
 def test_source_without_contexts_and_modes_is_exported() -> None:
-    class Plain(ReferenceRegistry):
+    class OldRegistry(ReferenceRegistry):
         def call(self, method: str, path: str, **more: Any) -> Any:
             if path.startswith(("/contexts", "/mode")):
                 raise errors.ServiceError("HTTP 404 Not Found", status=404, error_code=404)
@@ -204,7 +204,7 @@ def test_source_without_contexts_and_modes_is_exported() -> None:
                 raise errors.InvalidSubject(subject=":.__GLOBAL:")
             return super().call(method, path, **more)
 
-    source, target = Plain(), ReferenceRegistry()
+    source, target = OldRegistry(), ReferenceRegistry()
     source.register("a", fixed(1))
     assert [line["kind"] for line in lines(exported(source))] == [
         *("header", "context", "context", "version", "config", "end")
@@ -372,8 +372,8 @@ class Rejecting(ReferenceRegistry):
     def _post_subjects(self, rest: list[str], query: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
         if self.rejected and body["schema"] == self.rejected:
             raise errors.InvalidSchema(message="not today")
-        answer = super()._post_subjects(rest, query, body)
-        return {**answer, "id": answer["id"] + self.ids_from}
+        response = super()._post_subjects(rest, query, body)
+        return {**response, "id": response["id"] + self.ids_from}
 
 
 def test_rejected_versions_leave_target_in_import_mode_unless_skipped(shop: ReferenceRegistry) -> None:
