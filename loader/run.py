@@ -202,7 +202,7 @@ def _execute(
         report: the report so far, from planning.
         retired: numbers of earlier rewrites whose replaced files are all deleted; stored in the commit.
     """
-    ports.staging.note(plan.run_id, "plan.json", plan_summary(plan))
+    ports.staging.write_file(plan.run_id, "plan.json", plan_summary(plan))
     logger.info("phase_started phase=read run_id=%s tasks=%d", plan.run_id, len(plan.units))
     reading = read_units(plan.units, ports.run_units, ports.schemas)
     logger.info("phase_started phase=validate run_id=%s", plan.run_id)

@@ -57,7 +57,7 @@ def clean(log: CommitLog, staging: Staging, *, run_id: str, build: str, now_ms: 
     for removed_id in removable:
         staging.drop(removed_id)
         logger.info("staging_removed run_id=%s", removed_id)
-    log.storage.sweep(now_ms, age_ms)
+    log.storage.delete_temporary_files(now_ms, age_ms)
     log.commits.archive(state.commit_number)
     return Cleaned(removable)
 

@@ -314,7 +314,7 @@ class _Backfill:
             plan = self._plan(piece, state, topic_state, discovered)
             run_id = plan.run_id
             try:
-                self._rewrites.staging.note(run_id, "plan.json", plan_summary(plan))
+                self._rewrites.staging.write_file(run_id, "plan.json", plan_summary(plan))
                 logger.info("phase_started phase=read run_id=%s tasks=%d", run_id, len(plan.units))
                 reading = read_units(plan.units, self._ports.run_units, self._ports.schemas)
                 registered = (

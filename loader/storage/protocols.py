@@ -71,7 +71,7 @@ class CommitStorage(Protocol):
         """Returns the sorted names in a directory; no names if it does not exist. For maintenance only."""
         ...
 
-    def sweep(self, now_ms: int, age_ms: int) -> None:
+    def delete_temporary_files(self, now_ms: int, age_ms: int) -> None:
         """Deletes temporary files of killed writers that were last modified more than `age_ms` before `now_ms`."""
         ...
 
@@ -104,7 +104,7 @@ class Staging(Protocol):
         """
         ...
 
-    def note(self, run_id: str, name: str, content: bytes) -> None:
+    def write_file(self, run_id: str, name: str, content: bytes) -> None:
         """Writes the file `name` with this content into the run's staging directory, for operators to read. The loader
         never reads it."""
         ...

@@ -74,7 +74,7 @@ class HadoopCommitStorage:
     def children(self, directory: str) -> tuple[str, ...]:
         return self._files.children(self.describe(directory))
 
-    def sweep(self, now_ms: int, age_ms: int) -> None:
+    def delete_temporary_files(self, now_ms: int, age_ms: int) -> None:
         for file in self._files.files_below(self._scratch):
             # If the writer of such a file is only paused, its later rename fails, and it has created nothing.
             if now_ms - file.modified_ms > age_ms:

@@ -71,7 +71,7 @@ class HadoopStaging:
                 found[name] = relative
         return found
 
-    def note(self, run_id: str, name: str, content: bytes) -> None:
+    def write_file(self, run_id: str, name: str, content: bytes) -> None:
         self._files.replace(self.path(run_id, name), content, self._scratch)
 
     def persist(self, run_id: str, files: Sequence[Staged]) -> None:

@@ -94,7 +94,7 @@ class LocalCommitStorage:
     def children(self, directory: str) -> tuple[str, ...]:
         return children_of(self.root / directory)
 
-    def sweep(self, now_ms: int, age_ms: int) -> None:
+    def delete_temporary_files(self, now_ms: int, age_ms: int) -> None:
         directory = self.root / TEMPORARY_DIRECTORY
         for name in children_of(directory):
             # If the writer of such a file is only paused, its later link fails, and it has created nothing.

@@ -30,7 +30,7 @@ class LocalStaging:
     def sink(self, run_id: str) -> LocalSink:
         return LocalSink(self.location(run_id), 0)
 
-    def note(self, run_id: str, name: str, content: bytes) -> None:
+    def write_file(self, run_id: str, name: str, content: bytes) -> None:
         self.path(run_id).mkdir(parents=True, exist_ok=True)
         self.path(run_id, name).write_bytes(content)
 

@@ -37,7 +37,7 @@ class TestHdfs(StorageContract):
 def test_sweep_deletes_temporary_files_of_killed_puts(hdfs: Hdfs) -> None:
     storage = real_storage(hdfs.uri)
     storage.commits.put_if_absent("tmp/left", b"x")
-    storage.commits.sweep(0, 1000)
+    storage.commits.delete_temporary_files(0, 1000)
     assert storage.commits.children("tmp") == ("left",)
-    storage.commits.sweep(4_000_000_000_000, 1000)
+    storage.commits.delete_temporary_files(4_000_000_000_000, 1000)
     assert storage.commits.children("tmp") == ()

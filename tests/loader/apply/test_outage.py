@@ -40,9 +40,9 @@ CALLS: dict[type, tuple[str, ...]] = {
         "persist",
         "replace",
         "remove",
-        "sweep",
+        "delete_temporary_files",
     ),
-    LocalStaging: ("run_ids", "is_older", "note", "persist", "move", "drop"),
+    LocalStaging: ("run_ids", "is_older", "write_file", "persist", "move", "drop"),
     LocalFiles: ("length", "open", "children", "publish", "link_or_copy", "put", "remove"),
 }
 COMPACTING = CompactSettings(closed_ms=0, bytes_target=10**6, block_bytes=1_000, codec_of=lambda topic: "null")

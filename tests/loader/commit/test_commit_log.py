@@ -109,7 +109,7 @@ def test_a_lost_reply_of_a_put_is_resolved_by_reading_the_commit(
 def test_a_log_opened_read_only_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = filled(tmp_path, CHECKPOINT_INTERVAL_COMMITS).read_state()
     shutil.rmtree(tmp_path / CHECKPOINT_DIRECTORY)
-    for name in ("prepare", "put_if_absent", "persist", "replace", "remove", "sweep"):
+    for name in ("prepare", "put_if_absent", "persist", "replace", "remove", "delete_temporary_files"):
         monkeypatch.delattr(LocalCommitStorage, name)
     assert CommitLog(LocalCommitStorage(tmp_path), read_only=True).read_state() == expected
 

@@ -76,7 +76,7 @@ class MemoryStorage:
     def remove(self, path: str) -> None:
         self.files.pop(path, None)
 
-    def sweep(self, now_ms: int, age_ms: int) -> None:
+    def delete_temporary_files(self, now_ms: int, age_ms: int) -> None:
         pass
 
     def describe(self, path: str) -> str:

@@ -65,9 +65,9 @@ def test_temporary_files_of_killed_puts_are_deleted() -> None:
     commits.put_if_absent("log/1", b"1")
     files.write("hdfs://nn/w/_headrace/tmp/.left", b"x")
     written_ms = files.files["hdfs://nn/w/_headrace/tmp/.left"][1]
-    commits.sweep(written_ms + 1000, 1000)
+    commits.delete_temporary_files(written_ms + 1000, 1000)
     assert commits.children("tmp") == (".left",)
-    commits.sweep(written_ms + 1001, 1000)
+    commits.delete_temporary_files(written_ms + 1001, 1000)
     assert commits.children("tmp") == ()
     assert commits.read("log/1") == b"1"
 

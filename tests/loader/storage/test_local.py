@@ -293,7 +293,7 @@ def test_age_of_staged_runs(warehouse: Warehouse) -> None:
     staging = warehouse.storage.staging
     assert staging.run_ids() == frozenset()
     warehouse.stage()
-    staging.note("v", "plan.json", b"{}")
+    staging.write_file("v", "plan.json", b"{}")
     assert staging.run_ids() == {"v", "w"}
     modified_ms = max(int(path.stat().st_mtime * 1000) for path in (warehouse.staged, warehouse.staged.parent))
     assert staging.is_older("w", modified_ms + 1001, 1000)
@@ -310,9 +310,9 @@ def test_temporary_files_of_killed_puts_are_deleted(tmp_path: Path) -> None:
     left = tmp_path / "tmp" / ".left"
     left.write_bytes(b"x")
     written_ms = int(left.stat().st_mtime * 1000)
-    commits.sweep(written_ms + 1000, 1000)
+    commits.delete_temporary_files(written_ms + 1000, 1000)
     assert left.exists()
-    commits.sweep(written_ms + 1001, 1000)
+    commits.delete_temporary_files(written_ms + 1001, 1000)
     assert not left.exists()
     assert commits.read("log/1") == b"1"
 

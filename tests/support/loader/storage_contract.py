@@ -19,7 +19,7 @@ FOREVER_MS = 4_000_000_000_000  # a wall clock long after all others
 
 
 def stage(storage: Storage, content: bytes = b"whole", run_id: str = "w") -> None:
-    storage.staging.note(run_id, "a.avro", content)
+    storage.staging.write_file(run_id, "a.avro", content)
 
 
 def publish(storage: Storage, name: str = NAME) -> bool:
@@ -289,7 +289,7 @@ class StorageContract:
         staging = storage.staging
         assert staging.run_ids() == frozenset()
         stage(storage)
-        staging.note("v", "plan.json", b"{}")
+        staging.write_file("v", "plan.json", b"{}")
         assert staging.run_ids() == {"v", "w"}
         assert staging.is_older("w", FOREVER_MS, 1000)
         assert not staging.is_older("w", 1000, 1000)

@@ -62,9 +62,11 @@ class _Calls:
 
 CALLS: Mapping[type, _Calls] = {
     LocalCommitStorage: _Calls(
-        ("read", "exists", "children"), ("prepare", "put_if_absent", "persist", "replace", "remove", "sweep"), _of_disk
+        ("read", "exists", "children"),
+        ("prepare", "put_if_absent", "persist", "replace", "remove", "delete_temporary_files"),
+        _of_disk,
     ),
-    LocalStaging: _Calls(("run_ids", "is_older"), ("note", "persist", "move", "drop"), _of_disk),
+    LocalStaging: _Calls(("run_ids", "is_older"), ("write_file", "persist", "move", "drop"), _of_disk),
     LocalFiles: _Calls(("length", "open", "children"), ("publish", "link_or_copy", "put", "remove"), _of_disk),
     LocalSink: _Calls((), ("__init__", "append", "finish"), _of_disk),
     ServingCluster: _Calls(

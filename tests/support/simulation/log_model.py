@@ -128,7 +128,7 @@ class ModelCommitStorage:
     def children(self, directory: str) -> tuple[str, ...]:
         return tuple(self._ask("children", directory))
 
-    def sweep(self, now_ms: int, age_ms: int) -> None:
+    def delete_temporary_files(self, now_ms: int, age_ms: int) -> None:
         pass
 
     def describe(self, name: str) -> str:
@@ -144,7 +144,7 @@ class ModelStaging:
     def location(self, run_id: str) -> str:
         return run_id
 
-    def note(self, run_id: str, name: str, content: bytes) -> None:
+    def write_file(self, run_id: str, name: str, content: bytes) -> None:
         pass
 
     def persist(self, run_id: str, files: Sequence[Staged]) -> None:
