@@ -55,14 +55,14 @@ def test_paths_of_live_files(list_files, shelf: Shelf) -> None:  # type: ignore[
 
 
 def test_files_before_a_rewrite_are_listed_until_it_is_applied(list_files, shelf: Shelf) -> None:  # type: ignore[no-untyped-def]
-    shelf.follows = False
+    shelf.applies_commits = False
     shelf.rewrite(FIVE, [(0, 0), (0, 1), (0, 4)])
     shelf.load({SIX: [(0, 6)]}, (0, 6, 6, 7))
     assert time_partitions(list_files("--format", "paths"), shelf) == [
         f"orders/{one}" for one in (FIVE, FIVE, SIX, LATER)
     ]
     assert re.findall(r"\d+", list_files().splitlines()[-1]) == ["2", "4"]
-    shelf.follow()
+    shelf.apply_pending()
     assert time_partitions(list_files("--format", "paths"), shelf) == [
         f"orders/{one}" for one in (f"_g1/{FIVE}", SIX, SIX, LATER)
     ]

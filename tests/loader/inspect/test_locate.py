@@ -127,7 +127,7 @@ def test_after_a_rewrite_the_new_file_is_located(shelf: Shelf) -> None:
 
 
 def test_a_rewrite_that_is_not_applied_yet_is_not_located(shelf: Shelf) -> None:
-    shelf.follows = False
+    shelf.applies_commits = False
     shelf.rewrite(FIVE, [(0, n) for n in (0, 1, 2, 3, 4, 6, 9, 20, 21, 23, 24, 25)])
     assert locate_offset(shelf, 2).files[0].startswith(f"orders/{FIVE}/0-1-")
 
@@ -137,7 +137,7 @@ def test_all_candidates_are_listed_without_the_kafka_column(tmp_path: Path) -> N
     shelf.load({FIVE: [(0, 0), (0, 2)], SIX: [(0, 1), (0, 3)]}, (0, None, 0, 4), kafka_column="none")
     assert [locate_offset(shelf, 1).fate, len(locate_offset(shelf, 1).files)] == [OffsetFate.UNCLEAR, 2]
     assert len(locate_offset(shelf, 0).files) == 1
-    shelf.follows = False
+    shelf.applies_commits = False
     shelf.load({FIVE: [(0, 4), (0, 6)], SIX: [(0, 5)]}, (0, 4, 4, 7))
     assert (locate_offset(shelf, 4).fate, len(locate_offset(shelf, 4).files)) == (OffsetFate.UNCLEAR, 1)
     found = locate_offset(shelf, 5)

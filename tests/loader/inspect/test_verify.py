@@ -131,7 +131,7 @@ def test_uncommitted_files_visible_to_readers_are_found(shelf: Shelf) -> None:
 
 
 def test_unpublished_files_are_waiting_and_missing_ones_are_findings(shelf: Shelf) -> None:
-    shelf.follows = False
+    shelf.applies_commits = False
     commit = shelf.load({FIVE: [(0, 10)]}, (0, 10, 10, 11))
     one = verified(shelf)
     assert (one.findings, one.waiting, one.files) == ((), 1, 5)
@@ -145,7 +145,7 @@ def test_unpublished_files_are_waiting_and_missing_ones_are_findings(shelf: Shel
 
 
 def test_an_unapplied_rewrite_leaves_the_earlier_files_valid(shelf: Shelf) -> None:
-    shelf.follows = False
+    shelf.applies_commits = False
     shelf.rewrite(FIVE, [(0, n) for n in (0, 1, 2, 3, 4, 5, 9)])
     assert (found(shelf), verified(shelf).waiting) == ([], 1)
     path(shelf, 1).unlink()

@@ -123,7 +123,7 @@ def test_cleaning_does_not_delete_the_unpublished_files_of_a_discard(
         assert "no room" in discarded(shelf, "malformed").problems[0]
     cleaned = clean(shelf.log, shelf.storage.staging, run_id="c", build="b", now_ms=2**53, age_ms=0)
     assert cleaned == Cleaned(())
-    shelf.follow()
+    shelf.apply_pending()
     assert offsets_left(shelf) == [one for one in before if one[1] != "malformed"]
     assert verified(shelf) == []
     assert shelf.storage.staging.run_ids() == frozenset()

@@ -82,7 +82,7 @@ def folded() -> LoadSchema:
 
 
 class Shelf:
-    """A warehouse to which tests add commits of loads and rewrites. If `follows`, each commit is also applied, so that
+    """A warehouse to which tests add commits of loads and rewrites. If `applies_commits`, each commit is also applied, so that
     its files are published; otherwise they stay in staging."""
 
     def __init__(self, root: Path) -> None:
@@ -90,7 +90,7 @@ class Shelf:
         self.storage = local_storage(self.warehouse)
         self.log = CommitLog(self.storage.commits)
         self.log.open()
-        self.follows = True
+        self.applies_commits = True
 
     def load(
         self,
@@ -196,8 +196,8 @@ class Shelf:
         proposal = load(work, {topic: dataclasses.replace(committed, files=tuple(files))})
         commit_result = self.log.try_commit(dataclasses.replace(proposal, kind=kind))
         assert commit_result.commit is not None, commit_result.conflict
-        if self.follows:
-            self.follow()
+        if self.applies_commits:
+            self.apply_pending()
         return commit_result.commit
 
     def engine(self, index: FileIndex | None = None) -> ApplierEngine:
@@ -206,5 +206,5 @@ class Shelf:
         appliers = (IndexApplier(index), FilesApplier(self.storage.files, index))
         return ApplierEngine(self.log, self.storage.staging, appliers)
 
-    def follow(self) -> None:
+    def apply_pending(self) -> None:
         assert self.engine().apply_pending().failures == {}
