@@ -82,8 +82,8 @@ def folded() -> LoadSchema:
 
 
 class Shelf:
-    """A warehouse to which tests add commits of loads and rewrites. If `applies_commits`, each commit is also applied, so
-    that its files are published; otherwise they stay in staging."""
+    """A warehouse to which tests add commits of loads and rewrites. If `applies_commits`, each commit is also applied,
+    so that its files are published; otherwise they stay in staging."""
 
     def __init__(self, root: Path) -> None:
         self.warehouse = root / "warehouse"
