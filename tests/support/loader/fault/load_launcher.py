@@ -57,7 +57,7 @@ def add_points() -> None:
     wrap(LocalStaging, "persist", "write:check")
     wrap(headrace.loader.run, "reconcile", "commit:reconcile")
     wrap(os, "link", "commit:link", is_commit)
-    wrap(headrace.loader.commit.commit_log.CommitLog, "_leave_hint", "commit:hint")
+    wrap(headrace.loader.commit.commit_log.CommitLog, "_write_hint", "commit:hint")
     for applier in (
         headrace.loader.apply.schema.SchemaApplier,
         headrace.loader.apply.files.FilesApplier,
@@ -72,7 +72,7 @@ def add_points() -> None:
     wrap(Path, "unlink", "apply:files:unlink", is_staged)
     wrap(LocalStaging, "drop", "apply:staging")
     wrap(HadoopStaging, "persist", "write:check")
-    wrap(HadoopStaging, "written", "write:written")
+    wrap(HadoopStaging, "written_files", "write:written")
     for remote in (HdfsFileSystem, S3aFileSystem):
         wrap(remote, "put_if_absent", "commit:link", is_remote_commit)
         wrap(remote, "move", "apply:files:link", is_remotely_published)
