@@ -19,13 +19,13 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Cleaned:
+class CleanResult:
     """The result of `clean`: ids of the runs with deleted staging directories."""
 
     run_ids: tuple[str, ...]
 
 
-def clean(log: CommitLog, staging: Staging, *, run_id: str, build: str, now_ms: int, age_ms: int) -> Cleaned:
+def clean(log: CommitLog, staging: Staging, *, run_id: str, build: str, now_ms: int, age_ms: int) -> CleanResult:
     """Voids the runs without a commit whose staging was not modified within `age_ms` before `now_ms`, and deletes the
     staging of all voided runs. A voided run can no longer commit. Also deletes old temporary files of the commit log,
     and archives its older commits.
@@ -59,7 +59,7 @@ def clean(log: CommitLog, staging: Staging, *, run_id: str, build: str, now_ms: 
         logger.info("staging_removed run_id=%s", removed_id)
     log.storage.delete_temporary_files(now_ms, age_ms)
     log.commits.archive(state.commit_number)
-    return Cleaned(removable)
+    return CleanResult(removable)
 
 
 def _clean_commit(run_ids: frozenset[str], run_id: str, build: str, now_ms: int, planned_after: int) -> Commit:

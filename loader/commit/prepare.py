@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from headrace.loader.commit.commit import Commit, CommitKind, TopicCommit
 from headrace.loader.commit.reconcile import ReconciledTopic
 from headrace.loader.plan.load_plan import LoadPlan, PlannedTopic
-from headrace.loader.storage.protocols import Staged
+from headrace.loader.storage.protocols import FinishedFile
 
 COMMIT_BYTES_MAX = 16 * 1024 * 1024  # read and folded in about half a second; an ordinary run takes a tenth of it
 
@@ -99,10 +99,10 @@ def split_commit(proposal: Commit, new_run_id: Callable[[], str]) -> list[Commit
     return [first, *(dataclasses.replace(rest, run_id=new_run_id(), topics=topics) for topics in chunks[1:])]
 
 
-def staged_files(chunk: Commit) -> list[Staged]:
+def staged_files(chunk: Commit) -> list[FinishedFile]:
     """Returns the paths and lengths of the staged files of `chunk`, one part of a split commit. The caller moves them
     to the staging directory of the part's run."""
-    return [Staged(file.staged, file.length) for committed in chunk.topics.values() for file in committed.files]
+    return [FinishedFile(file.staged, file.length) for committed in chunk.topics.values() for file in committed.files]
 
 
 def estimated_bytes(committed: TopicCommit) -> int:

@@ -16,7 +16,7 @@ from headrace.loader.errors import StorageError
 from headrace.loader.plan.discover import Cluster
 from headrace.loader.plan.load_plan import LoadPlan
 from headrace.loader.plan.ranges import TopicRanges
-from headrace.loader.storage.protocols import Staged, Staging
+from headrace.loader.storage.protocols import FinishedFile, Staging
 
 if TYPE_CHECKING:
     from headrace.kafka_wire.cluster import TopicMetadata
@@ -114,7 +114,7 @@ def _quarantine_problem(topic: ReconciledTopic, share_max: float) -> str:
 
 def _staging_problem(staging: Staging, run_id: str, topic: ReconciledTopic) -> str:
     try:
-        staging.persist(run_id, [Staged(file.staged, file.length) for file in topic.files])
+        staging.persist(run_id, [FinishedFile(file.staged, file.length) for file in topic.files])
     except StorageError as error:
         return f"{error}; nothing of this topic was loaded, and the next load reads it again"
     return ""

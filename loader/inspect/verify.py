@@ -19,7 +19,7 @@ from headrace.loader.inspect.containers import count_rows
 from headrace.loader.inspect.findings import ConsistencyCheck, VerifiedTopic, VerifyFinding
 from headrace.loader.inspect.published_files import applied_commit_number
 from headrace.loader.plan.discover import DiscoveredTopic
-from headrace.loader.storage.protocols import Staged, Storage, WarehouseFiles
+from headrace.loader.storage.protocols import FinishedFile, Storage, WarehouseFiles
 from headrace.loader.work_unit import FileKind
 
 HIDDEN_PREFIXES = (".", "_")  # prefixes of names that Hive, Spark and Pig ignore
@@ -86,7 +86,7 @@ def _check_waiting(topic: str, storage: Storage, name: str, committed: ChainFile
         committed: the file with its commit.
     """
     try:
-        storage.staging.persist(committed.run_id, [Staged(committed.file.staged, committed.file.length)])
+        storage.staging.persist(committed.run_id, [FinishedFile(committed.file.staged, committed.file.length)])
     except (StorageError, OSError) as error:
         if storage.files.length(name) is None:
             message = f"the file of commit {committed.commit_number} is neither published nor staged: {error}"

@@ -17,7 +17,7 @@ from headrace.loader.load_schema import column_changes
 from headrace.loader.plan.discover import DiscoveredTopic, Discovery
 from headrace.loader.plan.packing import pack
 from headrace.loader.plan.ranges import BROKER_REMEDY, TopicRanges, offset_ranges, topic_ranges
-from headrace.loader.plan.schemas import SchemaProblem, TopicSchemas, Waiting, WriterSchemas
+from headrace.loader.plan.schemas import SchemaProblem, SchemasUnavailable, TopicSchemas, WriterSchemas
 from headrace.loader.policy import TopicPolicy
 from headrace.loader.work_unit import OffsetRange, TaskSettings, TopicPlan, WorkUnit
 
@@ -142,7 +142,7 @@ def make_plan(
     for topic, found in discovery.topics.items():
         known = state.topics.get(topic)
         result = schemas.of_topic(topic, known)
-        if isinstance(result, Waiting):
+        if isinstance(result, SchemasUnavailable):
             waiting[topic] = result.reason
         elif isinstance(result, SchemaProblem):
             problems[topic] = (result.reason,)

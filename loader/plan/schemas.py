@@ -76,7 +76,7 @@ class FetchedIds:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class SchemasUnavailable:
     """The result for a topic that cannot be loaded yet, with the reason: its subject has no version, or no schema is
     cached and the registry is unavailable. A later run may load it."""
 
@@ -144,7 +144,7 @@ class WriterSchemas:
         ids = known.load_schema.writer_ids | known.foreign_ids if known else frozenset()
         yield from (SchemaByIdRequest(one) for one in sorted(ids) if not self._cache.is_verified(one))
 
-    def of_topic(self, topic: str, known: TopicState | None) -> TopicSchemas | Waiting | SchemaProblem:
+    def of_topic(self, topic: str, known: TopicState | None) -> TopicSchemas | SchemasUnavailable | SchemaProblem:
         """Returns the schemas for loading a topic, or the reason why it cannot be loaded.
 
         Args:
@@ -167,9 +167,9 @@ class WriterSchemas:
                 f"subject {subject}: {error}; delete that version, or exclude the topic with loader.topics_exclude"
             )
         except INCONCLUSIVE_ERRORS:
-            return Waiting("the registry is unavailable and no schema of this topic is cached")
+            return SchemasUnavailable("the registry is unavailable and no schema of this topic is cached")
         if load_schema is None:
-            return Waiting(f"no subject {subject} is registered yet")
+            return SchemasUnavailable(f"no subject {subject} is registered yet")
         texts: dict[int, str] = {}
         absent: set[int] = set()
         for schema_id in sorted(load_schema.writer_ids | (known.foreign_ids if known else frozenset())):

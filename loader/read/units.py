@@ -31,7 +31,7 @@ ABSENT_IDS_MAX = 10_000  # looked up per run: a topic of random bytes must not d
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadResult:
     """The result of `read_units`, which runs the units of a plan (a unit is the input of one task).
 
     A range stops before a schema id that the plan does not know. If the registry does not have the schema, a further
@@ -52,7 +52,7 @@ class Reading:
 
 def read_units(
     units: Sequence[WorkUnit], run_units: Callable[[Sequence[WorkUnit]], Sequence[UnitResult]], schemas: WriterSchemas
-) -> Reading:
+) -> ReadResult:
     """Runs the units of a plan (a unit is the input of one task) and returns their results. A range stops before a
     message with a schema id that the plan does not know. Such ids are then looked up in the registry; if the registry
     lacks the id at which a range stopped, a further unit reads the rest of the range.
@@ -96,7 +96,7 @@ def read_units(
         read += shortened
         if pending_units:
             logger.info("ranges_continued tasks=%d unregistered_schema_ids=%d", len(pending_units), len(absent))
-    return Reading(
+    return ReadResult(
         tuple(read),
         tuple(results),
         dict(registered),

@@ -30,7 +30,7 @@ from headrace.loader.plan.load_plan import LoadPlan, PlannedTopic, PlanSettings,
 from headrace.loader.plan.packing import pack
 from headrace.loader.plan.schemas import TopicSchemas, WriterSchemas
 from headrace.loader.policy import TopicPolicy
-from headrace.loader.read.units import Reading, read_units
+from headrace.loader.read.units import ReadResult, read_units
 from headrace.loader.rewrite.backfill_report import (
     BackfillPeriod,
     BackfillReport,
@@ -53,7 +53,7 @@ from headrace.loader.rewrite.reread import (
     unreadable_ranges,
 )
 from headrace.loader.rewrite.run import RewritePorts, add_commit, catch_up
-from headrace.loader.storage.protocols import Staged
+from headrace.loader.storage.protocols import FinishedFile
 from headrace.loader.work_unit import FileKind, RangeResult, TaskSettings, UnitResult, WorkUnit
 
 logger = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ class _Read:
     read, the tasks' results, and the results reconciled with the plan."""
 
     plan: LoadPlan
-    reading: Reading
+    reading: ReadResult
     reconciled: ReconciledTopic
 
     def results(self) -> list[RangeResult]:
@@ -267,7 +267,7 @@ class _Backfill:
                 )
                 self._rewrites.staging.drop(read.plan.run_id)
                 return tuple(one for at, one in enumerate(piece) if at not in differences)
-            staged = [Staged(file.staged, file.length) for file in read.reconciled.files]
+            staged = [FinishedFile(file.staged, file.length) for file in read.reconciled.files]
             self._rewrites.staging.persist(read.plan.run_id, staged)
         except BaseException:
             self._rewrites.staging.drop(read.plan.run_id)  # no commit will contain its files
@@ -376,7 +376,7 @@ class _Backfill:
     def _policy(self, topic_state: TopicState) -> TopicPolicy:
         return self._settings.plan.policy_of(self._topic).with_table(topic_state.partition_by, topic_state.kafka_column)
 
-    def _reconciled(self, plan: LoadPlan, reading: Reading, piece: Sequence[Component]) -> ReconciledTopic:
+    def _reconciled(self, plan: LoadPlan, reading: ReadResult, piece: Sequence[Component]) -> ReconciledTopic:
         """Returns the results of reading a piece (the components that one commit replaces), reconciled with the plan.
         Checks that every offset was read, and that the partitions had the same log and leader throughout.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from headrace.loader.commit.commit import CommittedFile
 from headrace.loader.project.quarantine import SCHEMA
 from headrace.loader.rewrite.run import RewritePorts, committed_file
-from headrace.loader.storage.protocols import Staged
+from headrace.loader.storage.protocols import FinishedFile
 from headrace.loader.work_unit import FileKind
 from headrace.loader.write.container import SYNC_BYTES, ContainerFormat
 from headrace.loader.write.range_rows import RangeRows
@@ -63,7 +63,7 @@ def staged_files_of(
     try:
         write(files, new_rows)
         staged = files.finish()
-        ports.staging.persist(run_id, [Staged(file.path, file.length) for file in staged])
+        ports.staging.persist(run_id, [FinishedFile(file.path, file.length) for file in staged])
     except BaseException:
         ports.staging.drop(run_id)  # no commit will contain its files
         raise

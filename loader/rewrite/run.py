@@ -24,7 +24,7 @@ from headrace.loader.commit.state import LoaderState
 from headrace.loader.report import merged_problems
 from headrace.loader.rewrite.choose import end_of_time_partition_ms, is_expired, merge_groups, rewrite, topic_commit
 from headrace.loader.rewrite.merge import MergeResult, MergeSource, MergeUnit
-from headrace.loader.storage.protocols import Staged, Staging, WarehouseFiles
+from headrace.loader.storage.protocols import FinishedFile, Staging, WarehouseFiles
 from headrace.loader.work_unit import FileKind, StagedFile
 
 logger = logging.getLogger(__name__)
@@ -159,7 +159,7 @@ def compact(ports: RewritePorts, topics: Sequence[str], settings: CompactSetting
     )
     commits, problems = _merge_commits(state, groups, results)
     for committed in commits.values():
-        ports.staging.persist(run_id, [Staged(file.staged, file.length) for file in committed.files])
+        ports.staging.persist(run_id, [FinishedFile(file.staged, file.length) for file in committed.files])
     report = add_commit(ports, state, CommitKind.COMPACT, run_id, commits)
     return _with_notes(notes, dataclasses.replace(report, problems=merged_problems(problems, report.problems)))
 

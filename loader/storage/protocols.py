@@ -81,7 +81,7 @@ class CommitStorage(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class FinishedFile:
     """A finished file of a run: its path below the run's staging directory, and its length in bytes."""
 
     path: str
@@ -109,7 +109,7 @@ class Staging(Protocol):
         never reads it."""
         ...
 
-    def persist(self, run_id: str, files: Sequence[Staged]) -> None:
+    def persist(self, run_id: str, files: Sequence[FinishedFile]) -> None:
         """Makes finished files of a run durable: checks that they exist with the given lengths, and fsyncs their
         directory entries. Their contents were fsynced when they were written.
 
@@ -118,7 +118,7 @@ class Staging(Protocol):
         """
         ...
 
-    def move(self, run_id: str, files: Sequence[Staged], to_run_id: str) -> None:
+    def move(self, run_id: str, files: Sequence[FinishedFile], to_run_id: str) -> None:
         """Moves finished files of the run `run_id` to the staging directory of the run `to_run_id`, under the same
         names, and fsyncs the new names. `Staging.persist` must have made the files durable before. The run `to_run_id`
         must not have tried to commit yet."""

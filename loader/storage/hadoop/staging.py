@@ -16,7 +16,7 @@ from typing import IO, TypeVar
 from headrace.loader.errors import StorageError
 from headrace.loader.storage.hadoop.file_system import RemoteFileSystem
 from headrace.loader.storage.local.sink import LocalSink
-from headrace.loader.storage.protocols import Staged
+from headrace.loader.storage.protocols import FinishedFile
 
 STAGING_DIRECTORY = "staging"
 TEMPORARY_DIRECTORY = "tmp"  # shared with the commit log, which deletes old files in it
@@ -74,7 +74,7 @@ class HadoopStaging:
     def write_file(self, run_id: str, name: str, content: bytes) -> None:
         self._files.replace(self.path(run_id, name), content, self._scratch)
 
-    def persist(self, run_id: str, files: Sequence[Staged]) -> None:
+    def persist(self, run_id: str, files: Sequence[FinishedFile]) -> None:
         """Checks that finished files of a run exist with the given lengths. They are durable already, because all
         writes were acknowledged."""
         call_concurrently(lambda file: self._check(self.path(run_id, file.path), file.length), files)
@@ -86,7 +86,7 @@ class HadoopStaging:
         if found != length:
             raise StorageError(f"the staged file {path} has {found} bytes instead of {length}")
 
-    def move(self, run_id: str, files: Sequence[Staged], to_run_id: str) -> None:
+    def move(self, run_id: str, files: Sequence[FinishedFile], to_run_id: str) -> None:
         call_concurrently(
             lambda file: self._files.move(self.path(run_id, file.path), self.path(to_run_id, file.path)), files
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 from headrace.loader.errors import StorageError
 from headrace.loader.storage.local.disk import children_of, fsync, is_older, length_of
 from headrace.loader.storage.local.sink import LocalSink
-from headrace.loader.storage.protocols import Staged
+from headrace.loader.storage.protocols import FinishedFile
 
 STAGING_DIRECTORY = "staging"
 
@@ -34,7 +34,7 @@ class LocalStaging:
         self.path(run_id).mkdir(parents=True, exist_ok=True)
         self.path(run_id, name).write_bytes(content)
 
-    def persist(self, run_id: str, files: Sequence[Staged]) -> None:
+    def persist(self, run_id: str, files: Sequence[FinishedFile]) -> None:
         for file in files:
             path = self.path(run_id, file.path)
             found = length_of(path)
@@ -50,7 +50,7 @@ class LocalStaging:
         for directory in (self.path(run_id), self._directory, self._root):
             fsync(directory)
 
-    def move(self, run_id: str, files: Sequence[Staged], to_run_id: str) -> None:
+    def move(self, run_id: str, files: Sequence[FinishedFile], to_run_id: str) -> None:
         for directory in {self.path(to_run_id, file.path).parent for file in files}:
             directory.mkdir(parents=True, exist_ok=True)
         for file in files:

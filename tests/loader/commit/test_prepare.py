@@ -13,7 +13,7 @@ from headrace.loader.commit import prepare
 from headrace.loader.commit.commit import Commit, TopicCommit, WindowCount
 from headrace.loader.commit.document import write_document
 from headrace.loader.commit.prepare import estimated_bytes, split_commit, staged_files
-from headrace.loader.storage.protocols import Staged
+from headrace.loader.storage.protocols import FinishedFile
 from support.loader.loader_samples import committed_file, committed_range, load, topic_commit
 
 
@@ -89,4 +89,4 @@ def test_a_topic_above_the_limit_is_a_separate_chunk(monkeypatch: pytest.MonkeyP
 
 
 def test_staged_files_lists_the_files_of_a_chunk() -> None:
-    assert staged_files(proposal(1)) == [Staged("task-0", 1000)]
+    assert staged_files(proposal(1)) == [FinishedFile("task-0", 1000)]

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.cli import main
 from headrace.loader.build import current_build
-from headrace.loader.commit.cleaning import Cleaned, clean
+from headrace.loader.commit.cleaning import CleanResult, clean
 from headrace.loader.commit.file_index import FileIndex
 from headrace.loader.inspect.locate import OffsetFate, locate
 from headrace.loader.inspect.quarantine import committed_files, read_rows
@@ -122,7 +122,7 @@ def test_cleaning_does_not_delete_the_unpublished_files_of_a_discard(
         patch.setattr(type(shelf.storage.files), "publish", refuse)
         assert "no room" in discarded(shelf, "malformed").problems[0]
     cleaned = clean(shelf.log, shelf.storage.staging, run_id="c", build="b", now_ms=2**53, age_ms=0)
-    assert cleaned == Cleaned(())
+    assert cleaned == CleanResult(())
     shelf.apply_pending()
     assert offsets_left(shelf) == [one for one in before if one[1] != "malformed"]
     assert verified(shelf) == []

@@ -14,7 +14,7 @@ import pytest
 from headrace.loader.errors import NoHardLinks, PublishedFileLost, PublishedNameTaken, StorageError, UnwritableWarehouse
 from headrace.loader.storage.local import local_storage
 from headrace.loader.storage.local.commit_storage import LocalCommitStorage
-from headrace.loader.storage.protocols import Publication, Staged
+from headrace.loader.storage.protocols import FinishedFile, Publication
 from support.loader.file_checksums import checksum_of
 
 ROUNDS = 3000
@@ -281,11 +281,11 @@ def test_put_replaces_files_atomically(warehouse: Warehouse) -> None:
 def test_staged_files_are_checked(warehouse: Warehouse) -> None:
     staging = warehouse.storage.staging
     warehouse.stage()
-    staging.persist("w", [Staged("task-0/a.avro", 5)])
+    staging.persist("w", [FinishedFile("task-0/a.avro", 5)])
     with pytest.raises(StorageError, match=r"\b5\b.*\b6\b"):
-        staging.persist("w", [Staged("task-0/a.avro", 6)])
+        staging.persist("w", [FinishedFile("task-0/a.avro", 6)])
     with pytest.raises(StorageError, match=r"b\.avro"):
-        staging.persist("w", [Staged("task-0/b.avro", 5)])
+        staging.persist("w", [FinishedFile("task-0/b.avro", 5)])
     staging.persist("nothing", [])
 
 

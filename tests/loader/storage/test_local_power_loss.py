@@ -20,7 +20,7 @@ import pytest
 
 from headrace.loader.storage.local import commit_storage, files, local_storage, sink
 from headrace.loader.storage.local.sink import LocalSink
-from headrace.loader.storage.protocols import Publication, Staged
+from headrace.loader.storage.protocols import FinishedFile, Publication
 from support.loader.file_checksums import checksum_of
 from support.simulation.power_loss import Forced, Killed, OneByOne, Recorder, Survivors, images
 
@@ -52,13 +52,13 @@ class Warehouse:
         path = self.directory / name
         return path.is_file() and path.read_bytes() == CONTENT
 
-    def stage(self) -> list[Staged]:
+    def stage(self) -> list[FinishedFile]:
         """Stages a file as a task does."""
         task = LocalSink(self.storage.staging.location("w"), 1)
         task.append("000001.avro", CONTENT)
         task.finish(["000001.avro"])
         self.staged = f"{task.directory}/000001.avro"
-        return [Staged(self.staged, len(CONTENT))]
+        return [FinishedFile(self.staged, len(CONTENT))]
 
     def publish(self) -> None:
         checksum = checksum_of(CONTENT)

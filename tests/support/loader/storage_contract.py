@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from headrace.loader.errors import PublishedFileLost, PublishedNameTaken, StorageError
-from headrace.loader.storage.protocols import Publication, Staged, Storage
+from headrace.loader.storage.protocols import FinishedFile, Publication, Storage
 from support.loader.file_checksums import checksum_of
 
 DIRECTORY = "t/dt=2026-01-01/hr=00"
@@ -37,7 +37,7 @@ def content_of(storage: Storage, name: str) -> bytes | None:
 
 def is_staged(storage: Storage, length: int = 5, run_id: str = "w") -> bool:
     try:
-        storage.staging.persist(run_id, [Staged("a.avro", length)])
+        storage.staging.persist(run_id, [FinishedFile("a.avro", length)])
     except StorageError:
         return False
     return True
@@ -260,16 +260,16 @@ class StorageContract:
     def test_staged_files_are_checked(self, storage: Storage) -> None:
         staging = storage.staging
         stage(storage)
-        staging.persist("w", [Staged("a.avro", 5)])
+        staging.persist("w", [FinishedFile("a.avro", 5)])
         with pytest.raises(StorageError, match=r"\b5\b.*\b6\b"):
-            staging.persist("w", [Staged("a.avro", 6)])
+            staging.persist("w", [FinishedFile("a.avro", 6)])
         with pytest.raises(StorageError, match=r"b\.avro"):
-            staging.persist("w", [Staged("b.avro", 5)])
+            staging.persist("w", [FinishedFile("b.avro", 5)])
         staging.persist("nothing", [])
 
     def test_staged_files_move_to_another_run(self, storage: Storage) -> None:
         stage(storage)
-        storage.staging.move("w", [Staged("a.avro", 5)], "v")
+        storage.staging.move("w", [FinishedFile("a.avro", 5)], "v")
         assert is_staged(storage, 5, "v")
         assert not is_staged(storage)
 
@@ -280,7 +280,7 @@ class StorageContract:
             sink.append("b.avro", data)
         sink.finish(["a.avro", "b.avro"])
         sink.abandon()
-        storage.staging.persist("w", [Staged(f"{sink.directory}/{name}.avro", 5) for name in "ab"])
+        storage.staging.persist("w", [FinishedFile(f"{sink.directory}/{name}.avro", 5) for name in "ab"])
         checksum = checksum_of(b"whole")
         assert not storage.files.publish([Publication("t", "w", f"{sink.directory}/a.avro", NAME, 5, checksum)])
         assert content_of(storage, NAME) == b"whole"

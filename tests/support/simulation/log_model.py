@@ -12,7 +12,7 @@ from headrace.loader.commit.commit_files import archive_path, commit_path
 from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.document import Document, write_document
 from headrace.loader.commit.state import LoaderState
-from headrace.loader.storage.protocols import Staged
+from headrace.loader.storage.protocols import FinishedFile
 from support.simulation.interleavings import Ask, Call
 
 Prefix = tuple[bytes, ...]
@@ -147,10 +147,10 @@ class ModelStaging:
     def write_file(self, run_id: str, name: str, content: bytes) -> None:
         pass
 
-    def persist(self, run_id: str, files: Sequence[Staged]) -> None:
+    def persist(self, run_id: str, files: Sequence[FinishedFile]) -> None:
         pass
 
-    def move(self, run_id: str, files: Sequence[Staged], to_run_id: str) -> None:
+    def move(self, run_id: str, files: Sequence[FinishedFile], to_run_id: str) -> None:
         if not self._ask("move", run_id, tuple(file.path for file in files), to_run_id):
             raise FileNotFoundError(run_id)
 
