@@ -36,7 +36,7 @@ from headrace.compat import VersionedSchema, check_reader_writer
 from headrace.compat.lints import LintInput, lint_problems, parse_lints
 from headrace.pipeline.java import JavaNotFoundError
 from support.checkout import GOLDEN
-from support.schemas.avro_java import java_answers
+from support.schemas.avro_java import java_results
 from support.schemas.real_pairs import real_pairs
 from support.schemas.schema_pairs import schema_pairs
 from support.schemas.strategies import branch_name
@@ -135,7 +135,7 @@ def read_with_java(pairs: list[tuple[str, str]], work_dir: Path) -> list[tuple[t
             encoded = [base64.b64encode(datum).decode() for datum in data]
             requests.append({"reader": reader, "writer": writer, "data": encoded})
     try:
-        read = java_answers("ReadingOracle", requests, work_dir)
+        read = java_results("ReadingOracle", requests, work_dir)
     except JavaNotFoundError as error:
         pytest.skip(str(error))
     out = []

@@ -37,9 +37,9 @@ class JavaOracle:
         assert self._process.stdout is not None
         self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        assert answer, f"the Java program ended with {self._process.wait()}"
-        return answer.rstrip("\n")
+        response = self._process.stdout.readline()
+        assert response, f"the Java program ended with {self._process.wait()}"
+        return response.rstrip("\n")
 
     def call(self, text: str) -> list[str]:
         """Sends a text in base64 and returns the tab-separated fields of the output line."""

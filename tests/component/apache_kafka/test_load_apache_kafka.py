@@ -138,10 +138,10 @@ def test_records_removed_before_first_load_are_not_reported_missing(world: World
     for future in admin.delete_records([TopicPartition("trimmed", 0, first)]).values():
         future.result(30)
     world.load()
-    kept = {
+    remaining = {
         number: position for number, position in world.positions.items() if position[0] != 0 or position[1] >= first
     }
-    assert world.rows("trimmed") == sorted(kept.items())
+    assert world.rows("trimmed") == sorted(remaining.items())
 
 
 def test_topic_and_group_commands_work_with_apache_kafka(

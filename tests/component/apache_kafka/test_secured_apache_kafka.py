@@ -71,23 +71,23 @@ def test_events_are_delivered_and_counted(
     with Consumer(settings, topics=[topic], until_end=True, app="reader") as consumer:
         assert sorted(message.value["id"] for message in consumer) == list(range(50))
     assert topic in topics_of_load(client)
-    plain = dataclasses.replace(settings, kafka=KafkaSettings(bootstrap_servers=kafka.address))
-    counts = {tier: sum(row.count for row in audit_rows(plain, topic) if row.tier is tier) for tier in Tier}
+    unsecured = dataclasses.replace(settings, kafka=KafkaSettings(bootstrap_servers=kafka.address))
+    counts = {tier: sum(row.count for row in audit_rows(unsecured, topic) if row.tier is tier) for tier in Tier}
     assert (counts[Tier.PRODUCER], counts[Tier.CONSUMER]) == (50, 50)
 
 
 def test_refused_login_is_reported_once(
     kafka: ApacheKafka, security: KafkaSecurity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stranger = Authority(tmp_path / "stranger", "another authority")
-    certificate, key = stranger.certificate("client")
+    untrusted = Authority(tmp_path / "stranger", "another authority")
+    certificate, key = untrusted.certificate("client")
     wrong = tmp_path / "wrong"
     wrong.write_text("not it")
     old = tmp_path / "old"
     old.write_text(token(lifetime_s=-10))
     monkeypatch.delenv("HEADRACE__KAFKA__PASSWORD", raising=False)
     cases: list[tuple[str, str, dict[str, Any], str]] = [
-        ("TLS", "", {"ca": str(stranger.ca_file)}, "is not trusted"),
+        ("TLS", "", {"ca": str(untrusted.ca_file)}, "is not trusted"),
         ("TLS", "", {"ca": str(wrong)}, f"kafka.ca {wrong} cannot be used"),
         ("MTLS", "", {"certificate": "", "key": ""}, "check kafka.certificate"),
         ("MTLS", "", {"certificate": str(certificate), "key": str(key)}, "check kafka.certificate"),
@@ -169,27 +169,27 @@ def test_wrong_password_is_reported_by_producer_and_consumer(
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("how", ["file", "environment", "settings"])
+@pytest.mark.parametrize("source", ["file", "environment", "settings"])
 def test_load_command_shows_no_secret(
-    kafka: ApacheKafka, security: KafkaSecurity, registry_url: str, tmp_path: Path, how: str
+    kafka: ApacheKafka, security: KafkaSecurity, registry_url: str, tmp_path: Path, source: str
 ) -> None:
-    topic = f"loaded-{how}"
+    topic = f"loaded-{source}"
     client = security.client("LOGIN", kafka.secured["LOGIN"], "SCRAM-SHA-512", password_file="", password="x")
     data_dir = tmp_path / "data"
-    plain = settings_of(KafkaSettings(bootstrap_servers=kafka.address), registry_url, data_dir)
-    with Producer(plain, app="shop") as producer:
+    unsecured = settings_of(KafkaSettings(bootstrap_servers=kafka.address), registry_url, data_dir)
+    with Producer(unsecured, app="shop") as producer:
         for number in range(100):
             producer.send(topic, {"id": number}, schema=SCHEMA)
     given = {"file": {"password_file": str(security.password_file)}, "settings": {"password": PASSWORD}}
     lines = {"security_protocol": "SASL_SSL", "sasl_mechanism": "SCRAM-SHA-512", "user": USER, "ca": client.ca}
-    text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in {**lines, **given.get(how, {})}.items())
+    text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in {**lines, **given.get(source, {})}.items())
     text += f'[loader]\ntopics_include = ["{topic}"]\n'
     (tmp_path / "headrace.toml").write_text("[kafka]\n" + text, encoding="utf-8")
     command = [sys.executable, "-m", "headrace", "load", "--data-dir", str(data_dir), "--registry-url", registry_url]
     command += ["--bootstrap-servers", client.bootstrap_servers, "--master", "local[2]", "--format", "json"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     environment.pop("HEADRACE__KAFKA__PASSWORD", None)
-    if how == "environment":
+    if source == "environment":
         environment["HEADRACE__KAFKA__PASSWORD"] = PASSWORD
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False

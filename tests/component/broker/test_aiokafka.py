@@ -357,8 +357,8 @@ def test_topics_and_groups_are_administered(broker_address: str) -> None:
             producing(broker_address) as producer,
             consuming(broker_address, group_id=group) as consumer,
         ):
-            again = await admin.create_topics([NewTopic(topic, 1, 1)])
-            assert again.to_object()["topic_errors"][0]["error_code"] == 36
+            recreated = await admin.create_topics([NewTopic(topic, 1, 1)])
+            assert recreated.to_object()["topic_errors"][0]["error_code"] == 36
             for number in range(10):
                 await producer.send_and_wait(topic, b"%d" % number, partition=0)
             await admin.create_partitions({topic: NewPartitions(3)})
@@ -421,12 +421,12 @@ def test_idempotent_producer_survives_kills_and_stops(tmp_path: Path, start_serv
         async with producing(address, enable_idempotence=True, linger_ms=2) as producer:
             writing = asyncio.create_task(write(producer))
             for round_number, end in enumerate(shutdowns(2)):
-                enough = len(acknowledged) + 500 + round_number % 17
-                await until(lambda: writing.done() or len(acknowledged) >= enough)  # noqa: B023
+                count_min = len(acknowledged) + 500 + round_number % 17
+                await until(lambda: writing.done() or len(acknowledged) >= count_min)  # noqa: B023
                 assert not writing.done()
                 service = await asyncio.to_thread(start_again, service, end, start_service, tmp_path, port, **settings)
-            enough = len(acknowledged) + 500
-            await until(lambda: writing.done() or len(acknowledged) >= enough)
+            count_min = len(acknowledged) + 500
+            await until(lambda: writing.done() or len(acknowledged) >= count_min)
             is_stopping = True
             await writing
             for _, future in sent:

@@ -53,17 +53,17 @@ from support.checkout import ROOT
 
 SAME: Final = object()
 HOUR_MS = 3_600_000
-Ask = Callable[[ProtocolClient], Any]
+Request = Callable[[ProtocolClient], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row: `kafka` is the response of Apache Kafka, `here` that of the bundled broker if it differs."""
+    """A row: `kafka` is the response of Apache Kafka, `bundled` that of the bundled broker if it differs."""
 
-    what: str
-    request_once: Ask
+    name: str
+    request_once: Request
     kafka: object
-    here: object = SAME
+    bundled: object = SAME
 
 
 def sample(*values: bytes, **more: Any) -> bytes:
@@ -84,7 +84,7 @@ def create_existing(talk: ProtocolClient) -> object:
     return talk.create(talk.topic())
 
 
-def create_beside_one_of_dots(talk: ProtocolClient) -> object:
+def create_name_that_differs_in_dot(talk: ProtocolClient) -> object:
     name = fresh("dots")
     assert talk.create(f"{name}.a") == 0
     return talk.create(f"{name}_a")
@@ -108,7 +108,7 @@ def create_with_defaults(talk: ProtocolClient) -> object:
     return code_of(response.error_code), response.num_partitions, response.replication_factor
 
 
-def assign_beside_counts(talk: ProtocolClient) -> object:
+def assign_with_partition_count(talk: ProtocolClient) -> object:
     topic_partitions = [{"partition_index": 0, "broker_ids": [1]}]
     topic = {"name": fresh("assigned"), "num_partitions": 1, "replication_factor": 1, "assignments": topic_partitions}
     return code_of(talk.request_once(CreateTopicsRequest, 7, topics=[topic], timeout_ms=10_000).topics[0].error_code)
@@ -135,7 +135,7 @@ def internal_topics(talk: ProtocolClient) -> object:
 
 
 def altered(talk: ProtocolClient, *changes: tuple[str, int, str | None], name: str = "", kind: int = 2) -> object:
-    configs = [{"name": key, "config_operation": how, "value": value} for key, how, value in changes]
+    configs = [{"name": key, "config_operation": operation, "value": value} for key, operation, value in changes]
     resource = {"resource_type": kind, "resource_name": name or talk.topic(), "configs": configs}
     response = talk.request_once(IncrementalAlterConfigsRequest, 1, resources=[resource], validate_only=False)
     return code_of(response.responses[0].error_code)
@@ -286,7 +286,7 @@ def trimmed(talk: ProtocolClient, name: str, offset: int, partition: int = 0) ->
     return code_of(one.error_code), one.low_watermark
 
 
-def trim(*offsets: int) -> Ask:
+def trim(*offsets: int) -> Request:
     def request_once(talk: ProtocolClient) -> object:
         name = talk.topic()
         talk.produce(name, sample(b"1", b"2", b"3"))
@@ -315,7 +315,7 @@ def offsets_of_one_twice(talk: ProtocolClient) -> object:
     return sorted((one.partition_index, code_of(one.error_code), one.offset) for one in found)
 
 
-def times_of_nothing(talk: ProtocolClient) -> object:
+def times_of_empty_request(talk: ProtocolClient) -> object:
     name = talk.topic()
     return [talk.offset(name, each) for each in (0, -1, -2, -3)]
 
@@ -499,7 +499,7 @@ def listed_group(talk: ProtocolClient) -> object:
     return [(one.protocol_type, one.group_state) for one in found if one.group_id == group], list(none)
 
 
-def coordinator(kind: int) -> Ask:
+def coordinator(kind: int) -> Request:
     def request_once(talk: ProtocolClient) -> object:
         response = talk.request_once(FindCoordinatorRequest, 2, key=fresh("key"), key_type=kind)
         return code_of(response.error_code)
@@ -542,7 +542,7 @@ def stable(talk: ProtocolClient, name: str) -> object:
     return found.last_stable_offset, found.high_watermark, talk.batches(name, committed=True), aborted
 
 
-def ends(*commits: bool) -> Ask:
+def ends(*commits: bool) -> Request:
     def request_once(talk: ProtocolClient) -> object:
         one = Transaction(talk)
         one.send()
@@ -551,13 +551,13 @@ def ends(*commits: bool) -> Ask:
     return request_once
 
 
-def end_of_nothing(talk: ProtocolClient) -> object:
+def end_without_transaction(talk: ProtocolClient) -> object:
     name = fresh("id")
     _, user = talk.init_producer_id(name)
     return talk.end_transaction(name, user, commit=True)
 
 
-def strangers(talk: ProtocolClient) -> object:
+def requests_of_unknown_members(talk: ProtocolClient) -> object:
     one = Transaction(talk)
     other = ProducerIdAndEpoch(one.user.producer_id + 1000, 0)
     return {
@@ -593,7 +593,7 @@ def partition_of_none(talk: ProtocolClient) -> object:
     return talk.produce_as(talk.topic(), one.user, 0, transactional_id=one.name)[0]
 
 
-def unknown_beside_known(talk: ProtocolClient) -> object:
+def unknown_with_known(talk: ProtocolClient) -> object:
     one = Transaction(talk)
     return talk.add_partitions(one.name, one.user, talk.topic(), fresh("none"))
 
@@ -680,14 +680,14 @@ def indexes(response: Any) -> list[int] | None:
 def consumer_alone(talk: ProtocolClient) -> object:
     topic, group = talk.topic(2), fresh("g")
     member_id, epoch = talk.join_with_partitions(group, topic)
-    plain = talk.heartbeat(group, member_id, epoch)
+    minimal = talk.heartbeat(group, member_id, epoch)
     complete = {"rebalance_timeout_ms": 10_000, "subscribed_topic_names": [topic], "topic_partitions": []}
     full = talk.heartbeat(group, member_id, epoch, **complete)
-    again = talk.join_consumer_group(group, member_id, topic)
+    rejoined = talk.join_consumer_group(group, member_id, topic)
     left = talk.heartbeat(group, member_id, -1)
     found = [
         (code_of(response.error_code), response.member_epoch - epoch, indexes(response))
-        for response in (plain, full, again)
+        for response in (minimal, full, rejoined)
     ]
     return [*found, (left.error_code, left.member_epoch, left.heartbeat_interval_ms)]
 
@@ -713,7 +713,7 @@ def refused_heartbeats(talk: ProtocolClient) -> object:
         ),
         "an unknown instance": talk.heartbeat(group, member_id, epoch, instance_id="i"),
     }
-    return {what: code_of(one.error_code) for what, one in response.items()}
+    return {name: code_of(one.error_code) for name, one in response.items()}
 
 
 def consumers_that_share(talk: ProtocolClient) -> object:
@@ -783,12 +783,12 @@ def static_consumer(talk: ProtocolClient) -> object:
     topic, group = talk.topic(2), fresh("g")
     first, epoch = talk.join_with_partitions(group, topic, instance_id="i")
     unreleased = talk.join_consumer_group(group, "second", topic, instance_id="i")
-    away = talk.heartbeat(group, first, -2, instance_id="i")
+    temporary_leave = talk.heartbeat(group, first, -2, instance_id="i")
     back = talk.join_consumer_group(group, "second", topic, instance_id="i")
     fenced = [talk.heartbeat(group, first, each, instance_id="i") for each in (epoch, -1)]
     return (
         code_of(unreleased.error_code),
-        away.member_epoch,
+        temporary_leave.member_epoch,
         (back.member_epoch - epoch, indexes(back)),
         [code_of(response.error_code) for response in fenced],
     )
@@ -843,7 +843,7 @@ def empty_groups_change(talk: ProtocolClient) -> object:
     return [*found, kind()]
 
 
-def classic_beside_consumers(talk: ProtocolClient) -> object:
+def classic_with_consumers(talk: ProtocolClient) -> object:
     topic, group = talk.topic(), fresh("g")
     talk.join_with_partitions(group, topic)
     return code_of(talk.join(group).error_code)
@@ -860,7 +860,7 @@ def broker_topics_by_pattern(talk: ProtocolClient) -> object:
 # The connection
 
 
-def bytes_after(*frames: bytes) -> Ask:
+def bytes_after(*frames: bytes) -> Request:
     """Returns the bytes received before the broker closes the connection."""
 
     def request_once(talk: ProtocolClient) -> object:
@@ -875,7 +875,7 @@ def bytes_after(*frames: bytes) -> Ask:
     return request_once
 
 
-def without_answer(topic: str) -> bytes:
+def produce_without_acks(topic: str) -> bytes:
     """A produce request of version 3 with acks=0."""
     records, name = sample(), topic.encode()
     body = struct.pack(">hhiih", -1, 0, 10_000, 1, len(name)) + name
@@ -888,7 +888,7 @@ VERSIONS = struct.pack(">ihhih", 10, 18, 0, 77, -1)
 
 def stays_open(talk: ProtocolClient) -> object:
     """The response has the correlation id of the next request."""
-    return bytes_after(without_answer(talk.topic()), VERSIONS)(talk)[4:8]
+    return bytes_after(produce_without_acks(talk.topic()), VERSIONS)(talk)[4:8]
 
 
 def too_new(talk: ProtocolClient) -> object:
@@ -899,7 +899,7 @@ def too_new(talk: ProtocolClient) -> object:
     return struct.unpack_from(">ih", response, 4)
 
 
-def missing(request: Any, *path: str, version: int, **fields: object) -> Ask:
+def missing(request: Any, *path: str, version: int, **fields: object) -> Request:
     """Returns the error code at the end of a path of field names, each a list with one element."""
 
     def request_once(talk: ProtocolClient) -> object:
@@ -916,13 +916,13 @@ ROWS = (
     Row("topic name of 250 characters", lambda talk: talk.create("x" * 250), Code.INVALID_TOPIC),
     Row("topic name of dots", lambda talk: talk.create(".."), Code.INVALID_TOPIC),
     Row("empty topic name", lambda talk: talk.create(""), Code.INVALID_TOPIC),
-    Row("a topic name that differs only in a dot", create_beside_one_of_dots, Code.INVALID_TOPIC, here=0),
+    Row("a topic name that differs only in a dot", create_name_that_differs_in_dot, Code.INVALID_TOPIC, bundled=0),
     Row("creating an existing topic", create_existing, Code.TOPIC_ALREADY_EXISTS),
     Row("creating a topic twice in one request", create_twice_in_one, {Code.INVALID_REQUEST}),
     Row("no partitions", lambda talk: talk.create(fresh("t"), 0), Code.INVALID_PARTITIONS),
     Row("two replicas", lambda talk: talk.create(fresh("t"), 1, 2), Code.INVALID_REPLICATION_FACTOR),
     Row("creating a topic with the defaults", create_with_defaults, (0, 4, 1)),
-    Row("assignment combined with counts", assign_beside_counts, Code.INVALID_REQUEST),
+    Row("assignment combined with counts", assign_with_partition_count, Code.INVALID_REQUEST),
     Row("an unknown configuration", lambda talk: talk.create(fresh("t"), no_such="1"), Code.INVALID_CONFIG),
     Row("a word for a number", lambda talk: talk.create(fresh("t"), retention_ms="week"), Code.INVALID_CONFIG),
     Row(
@@ -989,13 +989,13 @@ ROWS = (
     Row("a corrupt batch", bad_crc, (Code.CORRUPT_MESSAGE, -1)),
     Row("a batch with a wrong record count", wrong_count, Code.INVALID_RECORD),
     Row("two batches for one partition", two_batches, Code.INVALID_RECORD),
-    Row("a batch of an old format", old_magic, Code.INVALID_RECORD, here=Code.UNSUPPORTED_FOR_MESSAGE_FORMAT),
+    Row("a batch of an old format", old_magic, Code.INVALID_RECORD, bundled=Code.UNSUPPORTED_FOR_MESSAGE_FORMAT),
     Row("a batch of control", control_batch, Code.INVALID_RECORD),
     Row(
         "a batch with an unknown codec",
         unknown_codec,
         Code.UNKNOWN_SERVER_ERROR,
-        here=Code.UNSUPPORTED_COMPRESSION_TYPE,
+        bundled=Code.UNSUPPORTED_COMPRESSION_TYPE,
     ),
     Row("acks of two", lambda talk: talk.produce(talk.topic(), sample(), acks=2)[0], Code.INVALID_REQUIRED_ACKS),
     Row("too large", lambda talk: talk.produce(talk.topic(), sample(b"x" * 1_100_000))[0], Code.MESSAGE_TOO_LARGE),
@@ -1042,7 +1042,7 @@ ROWS = (
         by_time,
         [(0, 0), (0, 1), (0, 2), (0, 3), (0, 5), (0, -1), (0, 6), (0, 0), (0, 5)],
     ),
-    Row("offsets by time in an empty partition", times_of_nothing, [(0, -1), (0, 0), (0, 0), (0, -1)]),
+    Row("offsets by time in an empty partition", times_of_empty_request, [(0, -1), (0, 0), (0, 0), (0, -1)]),
     Row("offsets of a partition named twice", offsets_of_one_twice, [(0, Code.INVALID_REQUEST, -1), (1, 0, 0)]),
     Row("offsets of an unknown topic", lambda talk: talk.offset(fresh("t"), -1), (Code.UNKNOWN_TOPIC_OR_PARTITION, -1)),
     # Idempotent producers
@@ -1050,7 +1050,7 @@ ROWS = (
         "late retries of batches",
         repeated,
         ([0, 0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER], 6),
-        here=([0, 0, Code.DUPLICATE_SEQUENCE_NUMBER], 6),
+        bundled=([0, 0, Code.DUPLICATE_SEQUENCE_NUMBER], 6),
     ),
     Row("a gap in the sequence", with_a_gap, [0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER, 0]),
     Row("a producer nobody knows", beginning_in_the_middle, 0),
@@ -1108,7 +1108,7 @@ ROWS = (
         "coordinator of another type",
         coordinator(9),
         Code.INVALID_REQUEST,
-        here=Code.GROUP_AUTHORIZATION_FAILED,
+        bundled=Code.GROUP_AUTHORIZATION_FAILED,
     ),
     # Groups of the consumer protocol
     Row("a consumer alone", consumer_alone, [(0, 0, None), (0, 0, [0, 1]), (0, 0, [0, 1]), (0, -1, 0)]),
@@ -1170,27 +1170,27 @@ ROWS = (
         "a heartbeat to an unknown group",
         lambda talk: code_of(talk.heartbeat(fresh("g"), "member", 5).error_code),
         Code.GROUP_ID_NOT_FOUND,
-        here=Code.UNKNOWN_MEMBER_ID,
+        bundled=Code.UNKNOWN_MEMBER_ID,
     ),
     Row(
         "a classic member in a consumer group",
-        classic_beside_consumers,
+        classic_with_consumers,
         Code.MEMBER_ID_REQUIRED,
-        here=Code.INCONSISTENT_GROUP_PROTOCOL,
+        bundled=Code.INCONSISTENT_GROUP_PROTOCOL,
     ),
-    Row("internal topics in a pattern subscription", broker_topics_by_pattern, 2, here=1),
+    Row("internal topics in a pattern subscription", broker_topics_by_pattern, 2, bundled=1),
     # Transactions
     Row("what readers see", what_readers_see, ((0, 1, [], []), (2, 2, [(0, 0), (1, 1)], [0]))),
     Row("committing twice", ends(True, True), [0, 0]),
     Row("aborting twice", ends(False, False), [0, 0]),
     Row("aborting a committed transaction", ends(True, False), [0, Code.INVALID_TXN_STATE]),
-    Row("ending an empty transaction", end_of_nothing, Code.INVALID_TXN_STATE),
+    Row("ending an empty transaction", end_without_transaction, Code.INVALID_TXN_STATE),
     Row("a transaction timeout of an hour", lambda talk: talk.init_producer_id(fresh("id"), HOUR_MS)[0], 50),
     Row("a transaction timeout of zero", lambda talk: talk.init_producer_id(fresh("id"), 0)[0], 50),
     Row("an empty transactional id", lambda talk: talk.init_producer_id("")[0], Code.INVALID_REQUEST),
     Row(
         "producers of another",
-        strangers,
+        requests_of_unknown_members,
         {
             "another producer adds": [Code.INVALID_PRODUCER_ID_MAPPING],
             "another producer ends": Code.INVALID_PRODUCER_ID_MAPPING,
@@ -1212,7 +1212,7 @@ ROWS = (
     ),
     Row("a claimed producer id without a transactional id", claim_without_a_name, (0, True, 0)),
     Row("a partition that was not added", partition_of_none, Code.TRANSACTION_ABORTABLE),
-    Row("adding an unknown partition", unknown_beside_known, [Code.OPERATION_NOT_ATTEMPTED, 3]),
+    Row("adding an unknown partition", unknown_with_known, [Code.OPERATION_NOT_ATTEMPTED, 3]),
     Row(
         "offsets of a transaction",
         offsets_with_it,
@@ -1235,7 +1235,7 @@ ROWS = (
     Row("an unknown API key", bytes_after(struct.pack(">ihhih", 10, 999, 0, 1, -1)), b""),
     Row("an HTTP request", bytes_after(b"GET / HTTP/1.1\r\n\r\n"), b""),
     Row("no answer wanted", stays_open, struct.pack(">i", 77)),
-    Row("acks=0 to an unknown topic", lambda talk: bytes_after(without_answer(fresh("t")))(talk), b""),
+    Row("acks=0 to an unknown topic", lambda talk: bytes_after(produce_without_acks(fresh("t")))(talk), b""),
     Row("a frame of two gigabytes", bytes_after(struct.pack(">i", 2_000_000_000)), b""),
     Row("a version nobody knows", too_new, (5, 35)),
     Row("SASL without configured users", missing(SaslHandshakeRequest, version=1, mechanism="PLAIN"), 34),
@@ -1288,9 +1288,9 @@ def talk(settled_broker: str) -> Iterator[ProtocolClient]:
         yield talk
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.what)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_response_is_kafkas_or_the_documented_one(talk: ProtocolClient, broker_kind: str, row: Row) -> None:
-    expected = row.here if broker_kind == "bundled" and row.here is not SAME else row.kafka
+    expected = row.bundled if broker_kind == "bundled" and row.bundled is not SAME else row.kafka
     assert row.request_once(talk) == expected
 
 
@@ -1299,4 +1299,4 @@ def test_documented_differences_match_the_table() -> None:
     _, _, section = page.partition("## Where it differs from Apache Kafka\n")
     section, _, _ = section.partition("\n## ")
     listed = re.findall(r"^\| (?!what )(\w.*?) \|", section, re.MULTILINE)
-    assert listed == [row.what for row in ROWS if row.here is not SAME]
+    assert listed == [row.name for row in ROWS if row.bundled is not SAME]

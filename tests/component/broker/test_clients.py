@@ -31,10 +31,10 @@ def unique(name: str) -> str:
     return f"{name}-{uuid.uuid4().hex[:8]}"
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
+def wait_until(condition: Callable[[], bool], description: str) -> None:
     deadline = time.monotonic() + TIMEOUT_S
     while not condition():
-        assert time.monotonic() < deadline, what
+        assert time.monotonic() < deadline, description
         time.sleep(0.02)
 
 
@@ -195,10 +195,10 @@ def test_a_group_shares_partitions_rebalances_and_goes_on_from_its_commits(broke
     producer = KafkaProducer(bootstrap_servers=broker_address)
     topic_partitions = [producer.send(topic, b"later", partition=index).get(TIMEOUT_S) for index in range(6)]
     producer.close()
-    again = GroupMember(client, broker_address, group, topic)
-    wait_until(lambda: len(again.seen) >= 6, "the messages after the commit arrive")
-    again.stop()
-    assert sorted(again.seen) == sorted(
+    rejoined = GroupMember(client, broker_address, group, topic)
+    wait_until(lambda: len(rejoined.seen) >= 6, "the messages after the commit arrive")
+    rejoined.stop()
+    assert sorted(rejoined.seen) == sorted(
         (topic_partition.partition, topic_partition.offset) for topic_partition in topic_partitions
     )
     assert admin.describe_groups([group])[group]["group_state"] == "Empty"
@@ -427,22 +427,24 @@ def test_clients_see_log_append_time(broker_address: str) -> None:
     admin = AdminClient({"bootstrap.servers": broker_address})
     requested = NewTopic(topic, 1, 1, config={"message.timestamp.type": "LogAppendTime"})
     admin.create_topics([requested])[topic].result(TIMEOUT_S)
-    said: list[tuple[int, int]] = []
+    timestamps: list[tuple[int, int]] = []
     producer = confluent_kafka.Producer({"bootstrap.servers": broker_address, "compression.type": "lz4"})
     before_ms = int(time.time() * 1000)
-    producer.produce(topic, b"x", timestamp=1000, on_delivery=lambda error, message: said.append(message.timestamp()))
+    producer.produce(
+        topic, b"x", timestamp=1000, on_delivery=lambda error, message: timestamps.append(message.timestamp())
+    )
     assert producer.flush(TIMEOUT_S) == 0
-    ((kind, taken_ms),) = said
+    ((kind, appended_ms),) = timestamps
     assert kind == confluent_kafka.TIMESTAMP_LOG_APPEND_TIME
-    assert before_ms <= taken_ms <= int(time.time() * 1000)
+    assert before_ms <= appended_ms <= int(time.time() * 1000)
     consumer = KafkaConsumer(bootstrap_servers=broker_address, enable_auto_commit=False)
     topic_partition = TopicPartition(topic, 0)
     consumer.assign([topic_partition])
     consumer.seek_to_beginning()
     (record,) = consumer.poll(timeout_ms=TIMEOUT_S * 1000)[topic_partition]
-    assert (record.timestamp, record.timestamp_type) == (taken_ms, 1)
-    assert consumer.offsets_for_times({topic_partition: taken_ms})[topic_partition].offset == 0
-    assert consumer.offsets_for_times({topic_partition: taken_ms + 1})[topic_partition] is None
+    assert (record.timestamp, record.timestamp_type) == (appended_ms, 1)
+    assert consumer.offsets_for_times({topic_partition: appended_ms})[topic_partition].offset == 0
+    assert consumer.offsets_for_times({topic_partition: appended_ms + 1})[topic_partition] is None
     consumer.close()
 
 

@@ -190,8 +190,8 @@ def test_configurations_are_described_and_altered(admin: AdminClient, topic: str
     assert refusal(alter("no.such", "1", AlterConfigOpType.SET)).code() == KafkaError.INVALID_CONFIG
     broker = ConfigResource(ConfigResource.Type.BROKER, "1")
     assert only(admin.describe_configs([broker]))["num.partitions"].value == "4"
-    nobody = ConfigResource(ConfigResource.Type.TOPIC, fresh("none"))
-    assert refusal(admin.describe_configs([nobody])[nobody]).code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+    missing = ConfigResource(ConfigResource.Type.TOPIC, fresh("none"))
+    assert refusal(admin.describe_configs([missing])[missing]).code() == KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
 def test_unsupported_request_fails_at_once(admin: AdminClient) -> None:

@@ -63,10 +63,10 @@ class Member:
         return {(topic_partition.topic, topic_partition.partition) for topic_partition in self.consumer.assignment()}
 
 
-def poll_until(members: Sequence[Member], condition: Callable[[], bool], what: str) -> None:
+def poll_until(members: Sequence[Member], condition: Callable[[], bool], description: str) -> None:
     deadline = time.monotonic() + TIMEOUT_S
     while not condition():
-        assert time.monotonic() < deadline, (what, [(each.partitions, len(each.values)) for each in members])
+        assert time.monotonic() < deadline, (description, [(each.partitions, len(each.values)) for each in members])
         for member in members:
             member.poll()
             assert not member.errors
@@ -173,9 +173,11 @@ def test_restarted_static_member_gets_its_partitions_back(quick_broker: str) -> 
             poll_until([other, static], lambda: shares([other, static]) == [2, 2], "the members do not share")
             before = static.partitions
             other.revoked.clear()
-        with member(quick_broker, "g", ["t"], **{"group.instance.id": "i"}) as again:
+        with member(quick_broker, "g", ["t"], **{"group.instance.id": "i"}) as restarted:
             poll_until(
-                [other, again], lambda: again.partitions == before, "the static member does not get its partitions back"
+                [other, restarted],
+                lambda: restarted.partitions == before,
+                "the static member does not get its partitions back",
             )
             assert not other.revoked
         poll_until([other], lambda: shares([other]) == [4], "the session does not expire")

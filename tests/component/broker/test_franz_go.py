@@ -86,11 +86,11 @@ def test_idempotent_producer_survives_kills_and_stops(tmp_path: Path, start_serv
     create(address, "t", 4)
     with GoProgram(program, "write", address, "t") as writer:
         for round_number, end in enumerate(shutdowns(2)):
-            enough = len(writer.lines) + 500 + round_number % 17
-            writer.wait_until(lambda: len(writer.lines) >= enough)  # noqa: B023
+            count_min = len(writer.lines) + 500 + round_number % 17
+            writer.wait_until(lambda: len(writer.lines) >= count_min)  # noqa: B023
             service = start_again(service, end, start_service, tmp_path, port, **settings)
-        enough = len(writer.lines) + 500
-        writer.wait_until(lambda: len(writer.lines) >= enough)
+        count_min = len(writer.lines) + 500
+        writer.wait_until(lambda: len(writer.lines) >= count_min)
         writer.stop()
     acknowledged = {int(number): (int(partition), int(offset)) for number, partition, offset in writer.lines}
     assert sorted(acknowledged) == list(range(len(writer.lines)))
@@ -135,8 +135,8 @@ def seen_once(members: list[list[list[str]]], partitions: int) -> list[list[int]
     found: list[dict[int, int]] = [{} for _ in range(partitions)]
     for lines in members:
         behind = [0] * partitions
-        for what, partition, offset, *value in lines:
-            if what == "committed":
+        for event, partition, offset, *value in lines:
+            if event == "committed":
                 behind[int(partition)] = max(behind[int(partition)], int(offset))
             else:
                 assert int(offset) >= behind[int(partition)]
@@ -158,8 +158,8 @@ def test_group_survives_kills_and_stops(tmp_path: Path, start_service: Any, prog
             """Returns the number of acknowledged commits."""
             ends = [0] * 4
             for member in members:
-                for what, partition, offset, *_ in list(member.lines):
-                    if what == "committed":
+                for event, partition, offset, *_ in list(member.lines):
+                    if event == "committed":
                         ends[int(partition)] = max(ends[int(partition)], int(offset))
             return sum(ends)
 
@@ -192,7 +192,7 @@ def test_transactions_copy_exactly_once_across_kills_and_stops(
 
         def copied() -> int:
             """Returns the acknowledged number; a response lost with the broker may have confirmed more."""
-            return sum(int(count) for what, count, *_ in list(copier.lines) if what == "committed")
+            return sum(int(count) for event, count, *_ in list(copier.lines) if event == "committed")
 
         def topic_partition() -> int:
             return committed(address, "copier").get(0, 0)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.java
 RUN_TIMEOUT_S = 180
 
 # "…" matches any text in the broker's own messages.
-ANSWERS = (
+RESPONSES = (
     (
         "describeCluster",
         "1 node 1 127.0.0.1, id 22 characters, "
@@ -104,7 +104,7 @@ def test_each_call_gets_the_expected_result_or_error(keeping_broker_address: str
     done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stdout + done.stderr
     found = [tuple(line.split(": ", 1)) for line in done.stdout.splitlines()]
-    assert [call for call, _ in found] == [call for call, _ in ANSWERS]
-    patterns = [".*".join(map(re.escape, expected.split("…"))) for _, expected in ANSWERS]
+    assert [call for call, _ in found] == [call for call, _ in RESPONSES]
+    patterns = [".*".join(map(re.escape, expected.split("…"))) for _, expected in RESPONSES]
     differing = [row for row, pattern in zip(found, patterns, strict=True) if not re.fullmatch(pattern, row[1])]
     assert differing == []

@@ -19,7 +19,7 @@ from support.servers.kafka_programs import WAIT_TIMEOUT_S, JavaProgram, program_
 pytestmark = pytest.mark.java
 
 CONVERTER = "org.apache.kafka.connect.storage.StringConverter"
-ASK_TIMEOUT_S = 30
+REQUEST_TIMEOUT_S = 30
 LINES = [f"line {number}" for number in range(2000)]
 SLICE = 20
 
@@ -133,9 +133,9 @@ class Cluster:
         port = free_port()
         self._url = f"http://127.0.0.1:{port}"
         topics = {
-            f"{kind}.storage.{what}": value
+            f"{kind}.storage.{key}": value
             for kind in ("config", "offset", "status")
-            for what, value in (("topic", f"connect-{kind}"), ("replication.factor", 1))
+            for key, value in (("topic", f"connect-{kind}"), ("replication.factor", 1))
         }
         settings = {
             **worker(address, port),
@@ -156,7 +156,7 @@ class Cluster:
         method = "GET" if body is None else "PUT"
         request = Request(f"{self._url}{path}", data, {"Content-Type": "application/json"}, method=method)
         try:
-            with urlopen(request, timeout=ASK_TIMEOUT_S) as response:
+            with urlopen(request, timeout=REQUEST_TIMEOUT_S) as response:
                 return dict(json.load(response))
         except (URLError, OSError):
             return None
@@ -196,16 +196,16 @@ def test_distributed_is_exactly_once_over_a_kill(broker_address: str, classpath:
         killed.kill()
     assert rest
     files.append(rest)
-    with cluster.start(tmp_path / "again.log") as again:
-        again.wait_until(lambda: read(broker_address, "distributed")[-1:] == LINES[-1:], "the last line was sent")
-        again.wait_until(lambda: files.written()[-1:] == LINES[-1:], "the last line was written")
-        again.stop()
+    with cluster.start(tmp_path / "again.log") as restarted:
+        restarted.wait_until(lambda: read(broker_address, "distributed")[-1:] == LINES[-1:], "the last line was sent")
+        restarted.wait_until(lambda: files.written()[-1:] == LINES[-1:], "the last line was written")
+        restarted.stop()
     assert read(broker_address, "distributed") == LINES
     written = files.written()
     assert sorted(set(written)) == sorted(LINES)
-    twice = len(written) - len(LINES)
+    duplicates = len(written) - len(LINES)
     first = next((at for at, line in enumerate(written) if line != LINES[at]), len(LINES))
-    assert written == LINES[:first] + LINES[first - twice :]
+    assert written == LINES[:first] + LINES[first - duplicates :]
     admin = AdminClient({"bootstrap.servers": broker_address})
     for kind in ("config", "offset", "status"):
         (described,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, f"connect-{kind}")]).values()

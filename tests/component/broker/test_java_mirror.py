@@ -73,8 +73,14 @@ def settings(source: str, target: str) -> dict[str, object]:
     }
     stored = {f"{kind}.storage.replication.factor": 1 for kind in ("config", "offset", "status")}
     often = {
-        f"{what}.interval.seconds": 1
-        for what in ("refresh.topics", "refresh.groups", "emit.checkpoints", "sync.group.offsets", "sync.topic.configs")
+        f"{setting}.interval.seconds": 1
+        for setting in (
+            "refresh.topics",
+            "refresh.groups",
+            "emit.checkpoints",
+            "sync.group.offsets",
+            "sync.topic.configs",
+        )
     }
     return {
         "clusters": "here,there",
@@ -102,30 +108,32 @@ def test_a_topic_and_the_offsets_of_its_group_are_mirrored(start_service: StartS
         )
         for name in ("here", "there")
     ]
-    here, there = (Cluster(broker.addresses["broker"]) for broker in brokers)
+    source, target = (Cluster(broker.addresses["broker"]) for broker in brokers)
     own = {"retention.ms": "-1", "max.message.bytes": "500000", "cleanup.policy": "delete"}
-    here.admin.create_topics([NewTopic("orders", PARTITIONS, config=own)])["orders"].result(WAIT_TIMEOUT_S)
-    send(here.address, range(RECORDS))
+    source.admin.create_topics([NewTopic("orders", PARTITIONS, config=own)])["orders"].result(WAIT_TIMEOUT_S)
+    send(source.address, range(RECORDS))
     # behind records that the mirror copies: it may not translate other offsets
     at = [RECORDS // PARTITIONS] * PARTITIONS
-    here.commit("shop", "orders", at)
+    source.commit("shop", "orders", at)
     run = (
         "org.apache.kafka.connect.mirror.MirrorMaker",
-        properties_file(tmp_path / "mm2.properties", settings(here.address, there.address)),
+        properties_file(tmp_path / "mm2.properties", settings(source.address, target.address)),
     )
 
     with JavaProgram(tmp_path / "mirror.log", program_jars(), *run) as mirror:
-        mirror.wait_until(lambda: there.topics().get("here.orders") == PARTITIONS, "the topic was created")
-        mirror.wait_until(lambda: len(read(there.address, "here.orders")) >= RECORDS, "the records were copied")
-        assert read(there.address, "here.orders") == read(here.address, "orders")
-        mirror.wait_until(lambda: there.committed("shop", "here.orders") == at, "the group's offsets were copied")
-        send(here.address, range(RECORDS, RECORDS + MORE))
-        mirror.wait_until(lambda: len(read(there.address, "here.orders")) >= RECORDS + MORE, "more records were copied")
-        assert read(there.address, "here.orders") == read(here.address, "orders")
-        later = [(RECORDS + MORE) // PARTITIONS] * PARTITIONS
-        here.commit("shop", "orders", later)
+        mirror.wait_until(lambda: target.topics().get("here.orders") == PARTITIONS, "the topic was created")
+        mirror.wait_until(lambda: len(read(target.address, "here.orders")) >= RECORDS, "the records were copied")
+        assert read(target.address, "here.orders") == read(source.address, "orders")
+        mirror.wait_until(lambda: target.committed("shop", "here.orders") == at, "the group's offsets were copied")
+        send(source.address, range(RECORDS, RECORDS + MORE))
         mirror.wait_until(
-            lambda: there.committed("shop", "here.orders") == later, "the group's later offsets were copied"
+            lambda: len(read(target.address, "here.orders")) >= RECORDS + MORE, "more records were copied"
         )
-    assert own.items() <= there.configuration("here.orders").items()
-    assert there.configuration("mm2-configs.here.internal")["cleanup.policy"] == "compact"
+        assert read(target.address, "here.orders") == read(source.address, "orders")
+        later = [(RECORDS + MORE) // PARTITIONS] * PARTITIONS
+        source.commit("shop", "orders", later)
+        mirror.wait_until(
+            lambda: target.committed("shop", "here.orders") == later, "the group's later offsets were copied"
+        )
+    assert own.items() <= target.configuration("here.orders").items()
+    assert target.configuration("mm2-configs.here.internal")["cleanup.policy"] == "compact"

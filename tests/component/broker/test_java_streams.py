@@ -120,12 +120,14 @@ def test_words_are_counted_exactly_once_over_a_kill(broker_address: str, tmp_pat
         pass
     assert 0 < number_of(broker.counts("read_committed")) < WORDS.total()
     broker.produce(rest)
-    with JavaProgram(tmp_path / "again.log", classpath, *run) as again:
-        again.wait_until(lambda: number_of(broker.counts("read_committed")) >= WORDS.total(), "all words were counted")
-        again.wait_until(
+    with JavaProgram(tmp_path / "again.log", classpath, *run) as restarted:
+        restarted.wait_until(
+            lambda: number_of(broker.counts("read_committed")) >= WORDS.total(), "all words were counted"
+        )
+        restarted.wait_until(
             lambda: min(broker.starts(REPARTITION)) > 0, "processed records of the repartition topic were deleted"
         )
-        again.stop()
+        restarted.stop()
     assert broker.counts("read_committed") == {word: list(range(1, number + 1)) for word, number in WORDS.items()}
     assert number_of(broker.counts("read_uncommitted")) > WORDS.total()
     for topic, own in OWN_CONFIGURATION.items():

@@ -107,8 +107,8 @@ def test_offsets_of_a_group_are_set_and_deleted(tool: Tools, broker_address: str
     five_lines(tool, "moved")
     read(tool, "moved", "movers", 5)
 
-    def reset(topic: str, *how: str) -> list[list[str]]:
-        ran = tool.run(GROUPS, "--reset-offsets", "--group", "movers", "--topic", topic, *how)
+    def reset(topic: str, *options: str) -> list[list[str]]:
+        ran = tool.run(GROUPS, "--reset-offsets", "--group", "movers", "--topic", topic, *options)
         assert ran.code == "0", ran
         return ran.rows[1:]
 

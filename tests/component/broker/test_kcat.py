@@ -54,9 +54,9 @@ def test_kcat_lists_broker_and_topics(broker_address: str, topic: str) -> None:
         "    partition 0, leader 1, replicas: 1, isrs: 1",
         "    partition 1, leader 1, replicas: 1, isrs: 1",
     ]
-    everything = json.loads(kcat(broker_address, "-L", "-J"))
-    assert everything["brokers"] == [{"id": 1, "name": broker_address}]
-    assert [len(each["partitions"]) for each in everything["topics"] if each["topic"] == topic] == [2]
+    metadata = json.loads(kcat(broker_address, "-L", "-J"))
+    assert metadata["brokers"] == [{"id": 1, "name": broker_address}]
+    assert [len(each["partitions"]) for each in metadata["topics"] if each["topic"] == topic] == [2]
 
 
 @pytest.mark.parametrize("codec", CODECS)

@@ -259,9 +259,9 @@ def test_torn_tail_is_truncated(tmp_path: Path, start_service: Any) -> None:
     service.kill()
     with (tmp_path / "broker" / "t-0" / f"{0:020d}.log").open("ab") as file:
         file.write(b"\0" * 8 + b"\0\0\1\0torn")
-    again = serve(start_service, tmp_path)
-    assert values_of(again.addresses["broker"], "t") == [list(range(100))]
-    assert any("headrace.broker.log.repair: " in line and "t-0" in line for line in again.errors)
+    restarted = serve(start_service, tmp_path)
+    assert values_of(restarted.addresses["broker"], "t") == [list(range(100))]
+    assert any("headrace.broker.log.repair: " in line and "t-0" in line for line in restarted.errors)
 
 
 def test_deleted_records_stay_deleted_after_a_kill(tmp_path: Path, start_service: Any) -> None:
@@ -272,8 +272,8 @@ def test_deleted_records_stay_deleted_after_a_kill(tmp_path: Path, start_service
     future = next(iter(admin.delete_records([confluent_kafka.TopicPartition("t", 0, 400)]).values()))
     assert future.result(TIMEOUT_S).low_watermark == 400
     service.kill()
-    again = serve(start_service, tmp_path)
-    assert values_of(again.addresses["broker"], "t") == [list(range(400, 1000))]
+    restarted = serve(start_service, tmp_path)
+    assert values_of(restarted.addresses["broker"], "t") == [list(range(400, 1000))]
 
 
 def run_broker(data_dir: Path, port: int) -> subprocess.CompletedProcess[str]:

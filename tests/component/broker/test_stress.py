@@ -70,8 +70,8 @@ def test_full_disk_refuses_writes_until_space_is_free(tmp_path: Path, start_serv
     assert acknowledged == [*range(100), *range(110, 200)]
     service.kill()
     assert not any("Traceback" in line for line in service.errors)
-    again = serve(start_service, tmp_path)
-    assert values_of(again.addresses["broker"], "t", len(acknowledged)) == acknowledged
+    restarted = serve(start_service, tmp_path)
+    assert values_of(restarted.addresses["broker"], "t", len(acknowledged)) == acknowledged
 
 
 def test_waiting_clients_do_not_delay_shutdown(tmp_path: Path, start_service: Any) -> None:

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.servers
 TIMEOUT_S = 60
 BATCH = 20
 QUIET = {"log_level": 0, "reconnect.backoff.max.ms": 200, "retry.backoff.ms": 50}
-STAYING = {**QUIET, "metadata.recovery.strategy": "none"}
+WITHOUT_RECOVERY = {**QUIET, "metadata.recovery.strategy": "none"}
 """From version 2.10 on, librdkafka can wait forever in send_offsets_to_transaction after its only broker was down, with
 Apache Kafka too: it requests the group's coordinator from before it bootstrapped again (its issue 5511)."""
 
@@ -86,9 +86,9 @@ def read_as_the_loader(address: str, topic: str) -> list[bytes | None]:
     with KafkaCluster(address) as cluster:
         end = cluster.offsets([Place(topic, 0)], "latest")[Place(topic, 0)]
         while offset < end:
-            piece = cluster.fetch(Place(topic, 0), offset, 1 << 20)
-            reader = TransactionFilter(piece.aborted)
-            for frame in split_batches(piece.records, topic):
+            fetched = cluster.fetch(Place(topic, 0), offset, 1 << 20)
+            reader = TransactionFilter(fetched.aborted)
+            for frame in split_batches(fetched.records, topic):
                 read = read_batch(frame, topic, 1 << 24)
                 if reader.kind(read) is BatchKind.DATA:
                     values += [value for at, _, _, value, _ in read.records if at >= offset]
@@ -139,8 +139,8 @@ def test_only_committed_records_are_read(broker_address: str, kind: str) -> None
     for read in READERS:
         assert read(broker_address, topic) == expected, read.__name__
     for read in (read_with_confluent, read_with_kafka_python):
-        everything = read(broker_address, topic, "read_uncommitted")
-        assert len(everything) == 601 and everything[-1] == b"open"
+        uncommitted = read(broker_address, topic, "read_uncommitted")
+        assert len(uncommitted) == 601 and uncommitted[-1] == b"open"
     producer.commit_transaction()
     for read in READERS:
         assert read(broker_address, topic) == [*expected, b"open"], read.__name__
@@ -181,11 +181,11 @@ def test_read_committed_long_poll_returns_at_the_commit(broker_address: str) -> 
     send(producer, topic, b"x" * 5000)
     assert producer.flush(TIMEOUT_S) == 0
     assert consumer.poll(1) is None
-    begun = time.monotonic()
+    began = time.monotonic()
     producer.commit_transaction(TIMEOUT_S)
     message = consumer.poll(TIMEOUT_S)
     assert message is not None and message.error() is None
-    assert time.monotonic() - begun < 15, "the wait of 20 s was ended"
+    assert time.monotonic() - began < 15, "the wait of 20 s was ended"
     consumer.close()
 
 
@@ -261,11 +261,11 @@ class Copier:
 
     def _copy(self) -> None:
         producer = confluent_kafka.Producer(
-            {"bootstrap.servers": self._address, "transactional.id": "copier", "linger.ms": 0, **STAYING}
+            {"bootstrap.servers": self._address, "transactional.id": "copier", "linger.ms": 0, **WITHOUT_RECOVERY}
         )
         producer.init_transactions(TIMEOUT_S)
         consumer = confluent_kafka.Consumer(
-            {"bootstrap.servers": self._address, "group.id": "copier", "enable.auto.commit": False, **STAYING}
+            {"bootstrap.servers": self._address, "group.id": "copier", "enable.auto.commit": False, **WITHOUT_RECOVERY}
         )
         consumer.assign([confluent_kafka.TopicPartition("in", 0, 0)])
         number = 0
@@ -277,21 +277,21 @@ class Copier:
             values = [each.value() for each in messages]
             assert messages[0].offset() == self.copied
             if number % 7 == 0:
-                self._copied(producer, consumer, values, is_wanted=False)
-            while not self._copied(producer, consumer, values, is_wanted=True):
+                self._copied(producer, consumer, values, is_commit=False)
+            while not self._copied(producer, consumer, values, is_commit=True):
                 pass
             self.copied += len(messages)
         consumer.close()
 
-    def _copied(self, producer: Any, consumer: Any, values: list[bytes], *, is_wanted: bool) -> bool:
+    def _copied(self, producer: Any, consumer: Any, values: list[bytes], *, is_commit: bool) -> bool:
         """Runs one transaction; returns whether it was committed."""
         producer.begin_transaction()
         try:
             for value in values:
-                producer.produce("out", value if is_wanted else b"-1", partition=0)
+                producer.produce("out", value if is_commit else b"-1", partition=0)
             offsets = [confluent_kafka.TopicPartition("in", 0, self.copied + len(values))]
             producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), TIMEOUT_S)
-            if is_wanted:
+            if is_commit:
                 self._end(producer.commit_transaction)
                 return True
         except confluent_kafka.KafkaException as error:
@@ -300,10 +300,10 @@ class Copier:
         self._end(producer.abort_transaction)
         return False
 
-    def _end(self, ask: Any) -> None:
+    def _end(self, end: Any) -> None:
         while True:
             try:
-                ask(TIMEOUT_S)
+                end(TIMEOUT_S)
                 return
             except confluent_kafka.KafkaException as error:
                 if not error.args[0].retriable():

@@ -137,9 +137,9 @@ def test_corrupt_batch_stops_partition_or_is_skipped_by_policy(world: LoadWorld)
     assert shown(world, "failed", partition)["next_offset"] == start
     done = run(world, *words)
     assert done.returncode == 0, done.stderr
-    again = run(world, *words)
-    assert again.returncode == 2 and f"continues at offset {end}, not at {start}" in again.stderr
-    assert len(again.stderr.splitlines()) == 1
+    repeated = run(world, *words)
+    assert repeated.returncode == 2 and f"continues at offset {end}, not at {start}" in repeated.stderr
+    assert len(repeated.stderr.splitlines()) == 1
 
     report = load(world)
     assert report["problems"] == {}
@@ -157,26 +157,26 @@ def test_corrupt_batch_stops_partition_or_is_skipped_by_policy(world: LoadWorld)
 
 def test_imported_group_offsets_are_where_first_load_begins(world: LoadWorld) -> None:
     world.produce("handed", 40)
-    where = {TopicPartition("handed", at[0]) for at in world.produced["handed"].rows}
+    partitions = {TopicPartition("handed", at[0]) for at in world.produced["handed"].rows}
     consumer = KafkaConsumer(bootstrap_servers=world.addresses["broker"], group_id="old", enable_auto_commit=False)
-    consumer.assign(list(where))
-    ends = consumer.end_offsets(list(where))
-    for at in where:
+    consumer.assign(list(partitions))
+    ends = consumer.end_offsets(list(partitions))
+    for at in partitions:
         consumer.seek(at, ends[at] - 2)
         assert consumer.position(at) == ends[at] - 2
     consumer.commit()
     consumer.close()
     imported = run(world, "offsets", "import", "--group", "old", "handed", *data_flags(world))
     assert imported.returncode == 0, imported.stderr
-    assert imported.stdout.count("the first load starts at") == len(where)
+    assert imported.stdout.count("the first load starts at") == len(partitions)
     assert run(world, "offsets", "import", "--group", "nobody", *data_flags(world)).returncode == 2
     load(world)
     rows, quarantined = world.published("handed")
     known = world.produced["handed"]
-    wanted = {(at.partition, offset) for at in where for offset in (ends[at] - 2, ends[at] - 1)}
-    others = {at for at in {*known.rows, *known.bad} if TopicPartition("handed", at[0]) not in where}
-    assert {at for at, _ in rows} == (wanted | others) & set(known.rows)
-    assert set(quarantined) == (wanted | others) & known.bad
+    expected = {(at.partition, offset) for at in partitions for offset in (ends[at] - 2, ends[at] - 1)}
+    others = {at for at in {*known.rows, *known.bad} if TopicPartition("handed", at[0]) not in partitions}
+    assert {at for at, _ in rows} == (expected | others) & set(known.rows)
+    assert set(quarantined) == (expected | others) & known.bad
 
 
 def test_imported_camus_offsets_are_where_first_load_begins(world: LoadWorld) -> None:

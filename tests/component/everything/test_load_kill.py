@@ -98,13 +98,13 @@ def test_every_message_is_loaded_once_when_loads_are_killed_at_every_point(
         load = forks.start_load(tmp_path / f"{number}.log", point=point, nth=nth)
         victim = load.wait_until_stopped()
         load.kill(victim)
-        where = f"{point} (passage {nth})"
-        print(f"kill {number + 1:2}: {'driver' if victim == load.process.pid else 'worker'} {where}", flush=True)
+        stop_point = f"{point} (passage {nth})"
+        print(f"kill {number + 1:2}: {'driver' if victim == load.process.pid else 'worker'} {stop_point}", flush=True)
         world.check(whole=False)
         if number % KILLS_IN_A_ROW == KILLS_IN_A_ROW - 1:
-            load_completely(world, forks, tmp_path / f"{number}.after.log", where)
-    again = world.cold_load()
-    assert again.returncode == 0, f"{again.stdout}{again.stderr}"
+            load_completely(world, forks, tmp_path / f"{number}.after.log", stop_point)
+    last_load = world.cold_load()
+    assert last_load.returncode == 0, f"{last_load.stdout}{last_load.stderr}"
     world.check(whole=True)
     check_by_sql(world)
 
@@ -136,11 +136,11 @@ def test_every_message_is_loaded_once_when_loads_are_killed_at_random_moments(
             latest_s = max(0.5, latest_s * 0.7)
         else:
             pytest.fail(f"{MISSES_MAX} loads ended before they could be killed; the last one:\n{load.log.read_text()}")
-        where = f"at a random moment, last phase {load.last_phase()}"
-        print(f"kill {number + 1}: {'driver' if victim == load.process.pid else 'worker'} {where}", flush=True)
+        stop_point = f"at a random moment, last phase {load.last_phase()}"
+        print(f"kill {number + 1}: {'driver' if victim == load.process.pid else 'worker'} {stop_point}", flush=True)
         world.check(whole=False)
         if number % KILLS_IN_A_ROW == KILLS_IN_A_ROW - 1:
-            load_completely(world, forks, tmp_path / f"{number}.after.log", where)
+            load_completely(world, forks, tmp_path / f"{number}.after.log", stop_point)
     check_by_sql(world)
 
 
@@ -157,8 +157,8 @@ def check_by_sql(world: LoadWorld) -> None:
         f"sum(id) AS ids FROM headrace.{topic}"
         for topic in topics
     )
-    where = ["--data-dir", str(world.data_dir), "--metastore", world.addresses["metastore"]]
-    run = world.command("sql", query, *where, "--format", "json")
+    flags = ["--data-dir", str(world.data_dir), "--metastore", world.addresses["metastore"]]
+    run = world.command("sql", query, *flags, "--format", "json")
     assert run.returncode == 0, run.stderr
     found = {row["topic"]: (int(row["n"]), int(row["places"]), int(row["ids"])) for row in json.loads(run.stdout)}
     expected = {

@@ -135,8 +135,8 @@ def test_outages_of_registry_and_metastore_delay_and_lose_nothing(world: LoadWor
 
 def test_printing_executor_prints_create_table(world: LoadWorld) -> None:
     world.produce("printed", 10)
-    elsewhere = str(world.data_dir / "other")
-    run = world.load("--warehouse", elsewhere, "--new-warehouse", "--hive-executor", "print")
+    other_dir = str(world.data_dir / "other")
+    run = world.load("--warehouse", other_dir, "--new-warehouse", "--hive-executor", "print")
     assert run.returncode == 0, run.stdout + run.stderr
     assert "CREATE EXTERNAL TABLE" in run.stdout
     assert "`printed`" in run.stdout

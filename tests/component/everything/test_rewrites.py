@@ -39,8 +39,8 @@ def test_compaction_keeps_rows_and_retention_removes_them(world: LoadWorld, anal
     for fields in (FIELDS, FIELDS, [*FIELDS, NOTE]):
         world.produce("bought", 30, fields=fields)
         assert world.load().returncode == 0
-    wanted = sorted(world.produced["bought"].rows)
-    assert queried(analyst, "bought") == wanted
+    expected = sorted(world.produced["bought"].rows)
+    assert queried(analyst, "bought") == expected
 
     compacted = command(world, "compact", "bought", "--format", "json")
     assert compacted.returncode == 0, compacted.stderr
@@ -48,14 +48,14 @@ def test_compaction_keeps_rows_and_retention_removes_them(world: LoadWorld, anal
     assert {row["time_partition"] for row in report["time_partitions"] if row["kind"] == "data"} == {
         f"dt=2026-01-01/hr=0{hour}" for hour in range(3)
     }
-    assert queried(analyst, "bought") == wanted
+    assert queried(analyst, "bought") == expected
     merged = list((world.warehouse / "bought" / "_g1").rglob("*.avro"))
     assert len(merged) == 6, "one file for each of the two schemas in each of the three hours"
 
     world.produce("bought", 30, fields=[*FIELDS, NOTE])
     assert world.load().returncode == 0
-    wanted = sorted(world.produced["bought"].rows)
-    assert queried(analyst, "bought") == wanted, "late messages are in the partition's current location"
+    expected = sorted(world.produced["bought"].rows)
+    assert queried(analyst, "bought") == expected, "late messages are in the partition's current location"
     verified = command_without(world, "verify", "bought", "--checksums")
     assert verified.returncode == 0, verified.stdout
 
@@ -64,14 +64,14 @@ def test_compaction_keeps_rows_and_retention_removes_them(world: LoadWorld, anal
     assert queried(analyst, "bought") == []
     world.produce("bought", 30, fields=[*FIELDS, NOTE])
     assert world.load().returncode == 0
-    assert queried(analyst, "bought") == sorted(set(world.produced["bought"].rows) - set(wanted))
+    assert queried(analyst, "bought") == sorted(set(world.produced["bought"].rows) - set(expected))
 
 
 def test_backfill_replaces_damaged_and_deleted_files(world: LoadWorld, analyst: Any) -> None:
     for fields in (FIELDS, [*FIELDS, NOTE]):
         world.produce("payments", 30, fields=fields)
         assert world.load().returncode == 0
-    wanted = sorted(world.produced["payments"].rows)
+    expected = sorted(world.produced["payments"].rows)
     hours = [f"dt=2026-01-01/hr=0{hour}" for hour in range(3)]
     removed, cut = (sorted((world.warehouse / "payments" / hour).glob("*.avro"))[0] for hour in hours[:2])
     removed.unlink()
@@ -85,8 +85,8 @@ def test_backfill_replaces_damaged_and_deleted_files(world: LoadWorld, analyst: 
     assert printed.returncode == 0, printed.stderr
     report = json.loads(printed.stdout)
     assert {row["time_partition"] for row in report["time_partitions"] if row["kind"] == "data"} == set(hours)
-    assert report["rows"] == len(wanted)
-    assert queried(analyst, "payments") == wanted, "every offset exists once"
+    assert report["rows"] == len(expected)
+    assert queried(analyst, "payments") == expected, "every offset exists once"
     verified = command_without(world, "verify", "payments", "--checksums")
     assert verified.returncode == 0, verified.stdout
 

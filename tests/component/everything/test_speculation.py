@@ -54,7 +54,7 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             )
 
     with ExitStack() as stack:
-        begun = [
+        commands = [
             ("org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"),
             *(
                 (
@@ -64,7 +64,7 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
                 for host in WORKERS
             ),
         ]
-        for arguments in begun:
+        for arguments in commands:
             process = start(*arguments)
             stack.callback(process.wait, 30)
             stack.callback(process.terminate)

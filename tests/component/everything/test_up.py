@@ -104,7 +104,7 @@ def test_up_serves_documented_clients_and_has_all_data_after_restart(
     arguments += ["--interval", "7d"]  # no scheduled load runs between those of the test
     up = start_service(*arguments)
     registry, broker = up.addresses["registry"], up.addresses["broker"]
-    where = ["--data-dir", str(data_dir)]
+    flags = ["--data-dir", str(data_dir)]
     ready_parts = [line.split("part=")[1].strip() for line in up.errors if "part_ready" in line]
     assert ready_parts[:3] == ["registry", "broker", "metastore"]
 
@@ -113,7 +113,7 @@ def test_up_serves_documented_clients_and_has_all_data_after_restart(
     produce_with_confluent(registry, broker, MESSAGES)
     run_readme_commands(registry, memory_path)
 
-    counted = json.loads(headrace("sql", *where, "--format", "json", "SELECT count(*) AS n FROM sales"))
+    counted = json.loads(headrace("sql", *flags, "--format", "json", "SELECT count(*) AS n FROM sales"))
     assert counted == [{"n": MESSAGES}]
     pyhive, spark = blocks(page("docs/tables.md"), "python")
     assert count_with(with_address(pyhive, up.addresses["sql"]), memory_path) == MESSAGES
@@ -130,15 +130,15 @@ def test_up_serves_documented_clients_and_has_all_data_after_restart(
     assert up.stop() == 0
     assert (data_dir / "up.json").read_text() == ""
 
-    again = start_service(*arguments)
-    assert http("GET", again.addresses["registry"] + "/subjects") == [
+    restarted = start_service(*arguments)
+    assert http("GET", restarted.addresses["registry"] + "/subjects") == [
         "headrace.audit-value",
         "orders-value",
         "sales-value",
     ]
-    assert count_messages(again.addresses["broker"]) == MESSAGES
-    headrace("load", *where)
-    assert count_with(with_address(pyhive, again.addresses["sql"]), memory_path) == MESSAGES
+    assert count_messages(restarted.addresses["broker"]) == MESSAGES
+    headrace("load", *flags)
+    assert count_with(with_address(pyhive, restarted.addresses["sql"]), memory_path) == MESSAGES
 
 
 TRAP = "raise SystemExit(f'{__name__} was imported from the working directory')\n"

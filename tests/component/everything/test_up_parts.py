@@ -78,8 +78,8 @@ class Up:
     def rows(self, query: str) -> list[dict[str, Any]]:
         """Returns the rows of `headrace sql`, from an SQL server that may be restarting."""
         request = SqlRequest(query, "headrace", with_values=True)
-        answer = send_query(self.data_dir / "sql.sock", request, self.is_running)
-        return [dict(zip(answer.columns, values, strict=True)) for values in answer.values]
+        response = send_query(self.data_dir / "sql.sock", request, self.is_running)
+        return [dict(zip(response.columns, values, strict=True)) for values in response.values]
 
     def part(self, name: str) -> int:
         """Returns the process id of a part, or 0 if it does not run."""
@@ -275,8 +275,8 @@ def test_only_starts_just_the_named_parts(hold: Up, tmp_path: Path, start_servic
     flags = {"data_dir": str(tmp_path), "registry.url": hold.service.addresses["registry"]}
     with Producer(app="shop", settings=load_settings(flags=flags)) as producer:
         producer.send("elsewhere", {"id": 1}, schema=SALE).result(timeout_s=60)
-    with urllib.request.urlopen(hold.service.addresses["registry"] + "/subjects", timeout=30) as answer:
-        assert "elsewhere-value" in json.load(answer)
+    with urllib.request.urlopen(hold.service.addresses["registry"] + "/subjects", timeout=30) as response:
+        assert "elsewhere-value" in json.load(response)
     assert one.stop() == 0
 
 
@@ -358,8 +358,8 @@ class Traffic:
         consumer = KafkaConsumer("sales", bootstrap_servers=addresses["broker"], auto_offset_reset="earliest")
         while not self._over.is_set():
             try:
-                with urllib.request.urlopen(addresses["registry"] + "/subjects", timeout=30) as answer:
-                    assert "sales-value" in json.load(answer)
+                with urllib.request.urlopen(addresses["registry"] + "/subjects", timeout=30) as response:
+                    assert "sales-value" in json.load(response)
                 self.read += sum(map(len, consumer.poll(timeout_ms=50).values()))
             except Exception as error:
                 self.failures.append(f"read: {error!r}")
@@ -408,9 +408,9 @@ def test_kills_of_sql_metastore_and_load_disturb_no_other_part(
     check_parts()
     assert up.service.stop() == 0
     wait_for(lambda: not any(is_running(pid) and start_ticks(pid) == since for pid, since in ever))
-    again = Up(start_service(*arguments), tmp_path)
-    assert again.run("load")[0] == 0
-    assert again.rows("SELECT count(DISTINCT id) AS n, count(*) AS m FROM sales") == [
+    restarted = Up(start_service(*arguments), tmp_path)
+    assert restarted.run("load")[0] == 0
+    assert restarted.rows("SELECT count(DISTINCT id) AS n, count(*) AS m FROM sales") == [
         {"n": traffic.sent + 1, "m": traffic.sent + 1}
     ]
 

@@ -159,5 +159,5 @@ def test_hiveserver2_reads_every_history(
     assert done.returncode == 0, done.stdout + done.stderr
     assert set(json.loads(done.stdout)["topics"]) == {topic.name for topic in topics}
     assert find_mismatches(hive_server, world, topics) == []
-    again = world.command("hive", "plan", *flags)
-    assert (again.returncode, again.stdout) == (0, ""), again.stdout + again.stderr
+    second_plan = world.command("hive", "plan", *flags)
+    assert (second_plan.returncode, second_plan.stdout) == (0, ""), second_plan.stdout + second_plan.stderr

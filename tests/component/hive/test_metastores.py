@@ -35,8 +35,8 @@ def test_hive_4_metastore_error_names_setting_and_loses_no_data(hive_4_metastore
         assert IS_HIVE_4 in done.stdout
         assert "Traceback" not in done.stderr
         # No data is lost: the next load, on its own metastore, loads the rows.
-        again = world.load()
-        assert again.returncode == 0, again.stdout + again.stderr
+        second = world.load()
+        assert second.returncode == 0, second.stdout + second.stderr
         world.check(whole=True)
     finally:
         world.close()
@@ -67,10 +67,10 @@ def test_tables_in_postgresql_metastore_change_and_are_readable(
         assert second.returncode == 0, second.stdout + second.stderr
         assert "compare_and_set_unavailable" not in first.stderr + second.stderr
         world.check(whole=True)
-        where = ["--data-dir", str(world.data_dir), "--metastore", postgres_metastore.uri]
+        flags = ["--data-dir", str(world.data_dir), "--metastore", postgres_metastore.uri]
         query = "SELECT count(*) AS n, count(note) AS notes FROM headrace.orders"
-        asked = world.command("sql", query, *where, "--format", "json")
-        assert asked.returncode == 0, asked.stderr
-        assert json.loads(asked.stdout) == [{"n": 40, "notes": 40}]
+        queried = world.command("sql", query, *flags, "--format", "json")
+        assert queried.returncode == 0, queried.stderr
+        assert json.loads(queried.stdout) == [{"n": 40, "notes": 40}]
     finally:
         world.close()

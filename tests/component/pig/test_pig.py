@@ -110,20 +110,20 @@ def paths(world: LoadWorld, topic: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("topic", "columns", "noted"),
+    ("topic", "columns", "has_note"),
     [
         pytest.param(TOPIC, "id, note, hr", True, id="evolved"),
         pytest.param(PLAIN, "id, who, hr", False, id="plain"),
         pytest.param(COMPACTED, "id, note, hr", True, id="compacted"),
     ],
 )
-def test_tables_are_read_by_hcatalog(world: LoadWorld, hcatalog: Pig, topic: str, columns: str, noted: bool) -> None:
+def test_tables_are_read_by_hcatalog(world: LoadWorld, hcatalog: Pig, topic: str, columns: str, has_note: bool) -> None:
     # Partitions of a compacted table point to rewritten generations.
     assert any("/_g" in path for path in paths(world, topic)) == (topic == COMPACTED)
     lines = by_hcatalog(world, hcatalog, topic, f"kafka.$0, kafka.$1, {columns}")
     rows = world.produced[topic].rows.items()
     assert lines == sorted(
-        as_line(*at, row["id"], row.get("note", "none") if noted else row["who"], hour(row)) for at, row in rows
+        as_line(*at, row["id"], row.get("note", "none") if has_note else row["who"], hour(row)) for at, row in rows
     )
 
 

@@ -97,13 +97,13 @@ class Reader:
     def has_logical_types(self) -> bool:
         return self.name == HCATALOG
 
-    def answers(
+    def read_columns(
         self, topic: FoldedTopic, fields: Sequence[Field], places: Sequence[str] = (), before: str = ""
     ) -> tuple[dict[str, str], list[list[Any]]]:
         """Returns the types of columns by lower-case name, and rows of `places` and some columns, in order."""
         load = by_table(f"{DATABASE}.{topic.table}") if self.name == HCATALOG else by_schema(topic.directory)
         names = [field.name.lower() if self.name == HCATALOG else field.name for field in fields]
-        kinds, rows = self.pig.answers(load, [*places, *names], before, **self.properties)
+        kinds, rows = self.pig.read_columns(load, [*places, *names], before, **self.properties)
         return {name.lower(): kind for name, kind in kinds.items()}, sorted(rows, key=lambda row: row[:1])
 
     def schema(self, topic: FoldedTopic) -> Schema:
@@ -113,7 +113,7 @@ class Reader:
 
     def mismatches(self, topic: FoldedTopic) -> list[str]:
         schema = self.schema(topic)
-        _, rows = self.answers(topic, topic.fields, ("kafka.$0", "kafka.$1"), WITHOUT_PRUNING)
+        _, rows = self.read_columns(topic, topic.fields, ("kafka.$0", "kafka.$1"), WITHOUT_PRUNING)
 
         def normalize(kind: Type, value: Any, should: Any) -> Any:
             return normalize_pig_value(schema, kind, value)
@@ -138,13 +138,13 @@ def reader(request: pytest.FixtureRequest, metastore: str) -> Reader:
 def test_every_type_plain_and_nested(folded: Folded, reader: Reader) -> None:
     topic, schema = folded.types, reader.schema(folded.types)
     assert reader.mismatches(topic) == []
-    kinds, (row,) = reader.answers(topic, topic.fields)
+    kinds, (row,) = reader.read_columns(topic, topic.fields)
     values = [normalize_pig_value(schema, field.type, value) for field, value in zip(topic.fields, row, strict=True)]
     results = {}
     for number, case in enumerate(TYPES):
-        alone, in_array, in_map, in_record = values[4 * number : 4 * number + 4]
-        is_same = [alone, alone, alone] == [*in_array, *in_map.values(), *in_record.values()]
-        results[case.name] = {"type": kinds[f"c{number}"], "value": alone, "nested": is_same}
+        at_top, in_array, in_map, in_record = values[4 * number : 4 * number + 4]
+        is_same = [at_top, at_top, at_top] == [*in_array, *in_map.values(), *in_record.values()]
+        results[case.name] = {"type": kinds[f"c{number}"], "value": at_top, "nested": is_same}
     check_golden_results(reader.name, "types", results)
 
 
@@ -159,13 +159,13 @@ def test_old_and_new_partitions_are_readable_after_every_change(folded: Folded, 
     for number, history in enumerate(HISTORIES):
         fields = folded.histories.fields
         own = {fields[at].name: name for at, name in columns_of(fields, number).items()}
-        answer: dict[str, Any] = {"columns": {own[name]: kinds[name.lower()] for name in own}}
+        result: dict[str, Any] = {"columns": {own[name]: kinds[name.lower()] for name in own}}
         missing = [own[name] for name in own if name in refused]
         if missing:
-            answer["refused"] = f"missing required field {missing[0]}"
+            result["refused"] = f"missing required field {missing[0]}"
         else:
-            answer["rows"] = [[row[name] for name in own] for row in rows[: len(history.versions)]]
-        results[history.name] = answer
+            result["rows"] = [[row[name] for name in own] for row in rows[: len(history.versions)]]
+        results[history.name] = result
     for topic, record in zip(folded.records, RECORDS, strict=True):
         kinds, rows, refused = with_refusals(reader, topic)
         assert not refused
@@ -180,7 +180,7 @@ def with_refusals(reader: Reader, topic: FoldedTopic) -> tuple[dict[str, str], l
     while True:
         fields_read = [field for field in topic.fields if field.name not in refused]
         try:
-            kinds, rows = reader.answers(topic, fields_read)
+            kinds, rows = reader.read_columns(topic, fields_read)
         except PigRefused as error:
             reason = re.search(r"^AvroTypeException: .*missing required field (\w+)$", str(error))
             assert reason is not None, error

@@ -120,6 +120,6 @@ def test_set_up_without_working_compiler_builds_core(
     packages = {**environment, "PYTHONPATH": str(checkout / ".make" / "packages")}
     used = subprocess.run([str(python), "-P", "-c", USE], env=packages, capture_output=True, text=True, check=False)
     assert (used.returncode, used.stdout) == (0, USED), used.stderr
-    again = subprocess.run([sys.executable, "-c", set_up], env=tools, capture_output=True, text=True, check=False)
-    assert (again.returncode, again.stdout) == (0, "")
+    second = subprocess.run([sys.executable, "-c", set_up], env=tools, capture_output=True, text=True, check=False)
+    assert (second.returncode, second.stdout) == (0, "")
     assert (core / LIBRARY).stat().st_mtime_ns == built_at

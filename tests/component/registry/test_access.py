@@ -144,10 +144,10 @@ def test_every_route_has_a_required_permission(tmp_path: Path) -> None:
 
 
 def test_denials_have_the_api_s_error_format(registry: Registry) -> None:
-    nobody = UserClient(registry, "")("GET", "/subjects/secret/versions")
-    assert nobody.error[:2] == (401, 40101)
-    assert nobody.headers["WWW-Authenticate"] == 'Basic realm="schema registry", charset="UTF-8"'
-    assert nobody.headers["Content-Type"] == "application/vnd.schemaregistry.v1+json"
+    anonymous = UserClient(registry, "")("GET", "/subjects/secret/versions")
+    assert anonymous.error[:2] == (401, 40101)
+    assert anonymous.headers["WWW-Authenticate"] == 'Basic realm="schema registry", charset="UTF-8"'
+    assert anonymous.headers["Content-Type"] == "application/vnd.schemaregistry.v1+json"
     team = UserClient(registry, "team")("DELETE", "/subjects/secret")
     assert team.error == (403, 40301, "User:team is denied operation Write on subject secret")
     assert "WWW-Authenticate" not in team.headers

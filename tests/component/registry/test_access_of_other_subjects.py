@@ -74,11 +74,11 @@ def test_subject_parameter_is_returned_to_its_readers_only(call: UserClients) ->
 def test_subject_parameter_does_not_reveal_whether_it_uses_an_id(call: UserClients) -> None:
     schema_id = call.register(":.eu:hidden", SECRET)
     for path in ("", "/schema", "/subjects", "/versions"):
-        there, nowhere = (
+        existing, missing = (
             call("team", "GET", f"/schemas/ids/{schema_id}{path}?subject=:.eu:{name}").error
             for name in ("hidden", "nowhere")
         )
-        assert there == nowhere
+        assert existing == missing
 
 
 def test_referenced_by_lists_readable_schemas_only(call: UserClients) -> None:

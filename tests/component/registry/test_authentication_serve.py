@@ -199,8 +199,8 @@ def test_audit_log_has_changes_and_users(secured: Secured) -> None:
 @pytest.mark.servers
 def test_compatibility_checks_by_processes_require_permissions(secured: Secured) -> None:
     path, checked = "/compatibility/subjects/a/versions?verbose=true", {"schema": '"string"'}
-    answer = secured.call("POST", path, checked, token())
-    assert answer.json["is_compatible"] is False
+    response = secured.call("POST", path, checked, token())
+    assert response.json["is_compatible"] is False
     assert secured.call("POST", path, checked, token(realm={"roles": []})).status == 403
     assert secured.call("POST", path, checked).status == 401
     assert secured.call("POST", path, {"schema": "{"}, token()).json["is_compatible"] is False
@@ -209,8 +209,8 @@ def test_compatibility_checks_by_processes_require_permissions(secured: Secured)
 @pytest.mark.servers
 def test_client_over_its_rate_gets_retry_after(secured: Secured) -> None:
     headers = token(sub="fast")
-    answers = [secured.call("GET", "/subjects", headers=headers) for _ in range(3)]
-    assert {answer.status for answer in answers} == {200}
+    responses = [secured.call("GET", "/subjects", headers=headers) for _ in range(3)]
+    assert {response.status for response in responses} == {200}
     with closing(secured.connection(None)) as connection:
         for _ in range(100 * REQUESTS_PER_SECOND):
             connection.request("GET", "/subjects", headers=headers)

@@ -163,14 +163,17 @@ def test_incompatible_schema_is_rejected_with_reasons(registry: Registry, subjec
 
 def test_compatibility_check_reports_incompatibilities(registry: Registry, subject: str) -> None:
     path = f"/compatibility/subjects/{subject}/versions"
-    wanted, wrong = {"schema": USER_2}, {"schema": USER_INCOMPATIBLE}
+    compatible, wrong = {"schema": USER_2}, {"schema": USER_INCOMPATIBLE}
     for target in (path, f"{path}/", f"{path}/latest"):
-        assert registry.call("POST", target, wanted).json == {"is_compatible": True}
-    assert registry.call("POST", f"{path}/1", wanted).error[:2] == (404, 40402)
+        assert registry.call("POST", target, compatible).json == {"is_compatible": True}
+    assert registry.call("POST", f"{path}/1", compatible).error[:2] == (404, 40402)
     registry.registered(subject, USER_1)
     for target in (path, f"{path}/latest", f"{path}/-1", f"{path}/1"):
-        assert registry.call("POST", target, wanted).json == {"is_compatible": True}
-        assert registry.call("POST", f"{target}?verbose=True", wanted).json == {"is_compatible": True, "messages": []}
+        assert registry.call("POST", target, compatible).json == {"is_compatible": True}
+        assert registry.call("POST", f"{target}?verbose=True", compatible).json == {
+            "is_compatible": True,
+            "messages": [],
+        }
         assert registry.call("POST", target, wrong).json == {"is_compatible": False}
         messages = registry.call("POST", f"{target}?verbose=true", wrong).json["messages"]
         assert messages[0].startswith("{errorType:'READER_FIELD_MISSING_DEFAULT_VALUE'")
@@ -323,8 +326,8 @@ def test_soft_deleted_schema_is_registered_as_a_new_version(registry: Registry, 
     schema_id = registry.registered(subject, USER_1)
     registry.registered(subject, USER_2)
     registry.delete(f"/subjects/{subject}/versions/1")
-    again = registry.register(subject, USER_1).json
-    assert (again["version"], again["id"]) == (3, schema_id)
+    repeated = registry.register(subject, USER_1).json
+    assert (repeated["version"], repeated["id"]) == (3, schema_id)
     assert registry.get(f"/subjects/{subject}/versions?deleted=true").json == [2, 3]
     assert registry.get(f"/schemas/ids/{schema_id}?subject={subject}").json["version"] == 3
 

@@ -45,12 +45,12 @@ def filled(registry_database_url: str) -> Iterator[RegistryBehindFront]:
 def is_cached(front: RegistryBehindFront, method: str, path: str, body: Any = None, **headers: str) -> bool:
     """Whether the second of two equal requests is served from the cache, with an equal response."""
     first = front.call(method, path, body, headers)
-    again = front.call(method, path, body, headers)
-    assert (again.status, again.text, again.headers) == (first.status, first.text, first.headers)
+    second = front.call(method, path, body, headers)
+    assert (second.status, second.text, second.headers) == (first.status, first.text, first.headers)
     return front.observer.cached[-1]
 
 
-KEPT = [
+CACHED = [
     ("GET", "/schemas/ids/1", None),
     ("GET", "/schemas/ids/1?fetchMaxId=false&subject=a", None),
     ("GET", "/schemas/ids/1/schema", None),
@@ -67,7 +67,7 @@ KEPT = [
     ("GET", "/config", None),
     ("GET", "/mode", None),
 ]
-NOT_KEPT = [
+NOT_CACHED = [
     # These lists change with every registration.
     ("GET", "/contexts", None),
     ("GET", "/schemas", None),
@@ -90,14 +90,14 @@ NOT_KEPT = [
 
 def test_reads_and_repeated_registrations_are_cached(filled: RegistryBehindFront) -> None:
     with all_cases() as case:
-        for method, path, body in KEPT:
+        for method, path, body in CACHED:
             with case((method, path, body)):
                 assert is_cached(filled, method, path, body)
 
 
 def test_changes_errors_and_process_state_are_not_cached(filled: RegistryBehindFront) -> None:
     with all_cases() as case:
-        for method, path, body in NOT_KEPT:
+        for method, path, body in NOT_CACHED:
             with case((method, path, body)):
                 assert not is_cached(filled, method, path, body)
 
@@ -239,15 +239,15 @@ def test_responses_depend_on_the_key_headers_only(front: RegistryBehindFront, mo
     seen: set[str] = set()
 
     def call_and_note(application: Any, environ: dict[str, Any]) -> Any:
-        noted = ReadEnviron(environ)
-        response = wsgi_call.call(application, noted)
-        seen.update(key for key in noted.read if key.startswith("HTTP_") or key == "CONTENT_TYPE")
+        recorded = ReadEnviron(environ)
+        response = wsgi_call.call(application, recorded)
+        seen.update(key for key in recorded.read if key.startswith("HTTP_") or key == "CONTENT_TYPE")
         return response
 
     monkeypatch.setattr("headrace.registry.api.asgi_front.call", call_and_note)
     front.registered("a", USER_1)
     front.registered(":.c:a", USER_1)
-    for method, path, body in KEPT:
+    for method, path, body in CACHED:
         front.call(method, path, body)
     known = {"HTTP_" + name.decode().upper().replace("-", "_") for name in KEY_HEADERS} | {"CONTENT_TYPE"}
     # No response contains the host, because there are no redirects and links. The server itself uses the last two.
@@ -278,7 +278,7 @@ def test_observer_receives_the_route_of_cached_responses(front: RegistryBehindFr
 def test_deleted_version_is_never_served_after_the_deletion(fronts: tuple[RegistryBehindFront, ...]) -> None:
     """Requests that start after the response to a deletion never see the deleted version, under concurrent load."""
     stop = threading.Event()
-    gone: dict[int, float] = {}
+    deleted: dict[int, float] = {}
     wrong: list[int] = []
     record = [0]
     ids = list(range(1, 13))
@@ -288,10 +288,10 @@ def test_deleted_version_is_never_served_after_the_deletion(fronts: tuple[Regist
     def read(front: RegistryBehindFront) -> None:
         while not stop.is_set():
             for schema_id in ids:
-                gone_at, began = gone.get(schema_id), time.monotonic()
+                deleted_at, began = deleted.get(schema_id), time.monotonic()
                 status = front.get(f"/schemas/ids/{schema_id}").status
                 record[0] += 1
-                if gone_at is not None and gone_at < began and status != 404:
+                if deleted_at is not None and deleted_at < began and status != 404:
                     wrong.append(schema_id)
 
     with ThreadPoolExecutor(4) as pool:
@@ -300,7 +300,7 @@ def test_deleted_version_is_never_served_after_the_deletion(fronts: tuple[Regist
             front = fronts[schema_id % FRONTS]
             for query in ("", HARD):
                 assert front.delete(f"/subjects/s{schema_id}{query}").status == 200
-            gone[schema_id] = time.monotonic()
+            deleted[schema_id] = time.monotonic()
         stop.set()
         for reader in readers:
             reader.result(60)

@@ -29,7 +29,7 @@ from support.registry.registry_calls import STRING
 from support.registry.scripted_http import BREAK_OFF, ReceivedRequest, ScriptedServer, scripted_server
 
 PASSWORD = "open ,@: sesame"
-ANSWER = {"id": 3, "version": 1, "schema": STRING, "subject": "s"}
+RESPONSE = {"id": 3, "version": 1, "schema": STRING, "subject": "s"}
 STORE_FAILED = (500, {"error_code": 50001, "message": "Error while listing"})
 
 
@@ -65,9 +65,9 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def closed_url() -> Iterator[str]:
     """The URL of a closed port."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield f"http://127.0.0.1:{taken.getsockname()[1]}"
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_identity_raises_on_server_errors(serve: Any) -> None:
 
 
 def test_immutable_results_are_requested_once(serve: Any) -> None:
-    server = serve([(200, ANSWER)])
+    server = serve([(200, RESPONSE)])
     client = RegistryClient(server.url)
     for _ in range(3):
         client.register("s", STRING)
@@ -147,7 +147,7 @@ def test_persistent_failure_is_reported(serve: Any, closed_url: str) -> None:
 
 
 def test_register_is_retried_after_a_lost_response(serve: Any) -> None:
-    server = serve([BREAK_OFF, (200, ANSWER)])
+    server = serve([BREAK_OFF, (200, RESPONSE)])
     assert RegistryClient(server.url).register("s", STRING).schema_id == 3
     assert server.lines == ["POST /subjects/s/versions"] * 2
 
@@ -189,15 +189,15 @@ def test_truncated_response_is_a_failure(serve: Any) -> None:
 
 
 def test_redirect_raises_an_error_with_its_target(serve: Any) -> None:
-    elsewhere = serve([(200, [])])
-    target = elsewhere.url.replace("//", "//user:secret@") + "/subjects"
+    other = serve([(200, [])])
+    target = other.url.replace("//", "//user:secret@") + "/subjects"
     for status in (301, 302, 307, 308):
         server = serve([(status, "", {"Location": target})])
-        with pytest.raises(errors.ServiceError, match=elsewhere.url) as refused:
+        with pytest.raises(errors.ServiceError, match=other.url) as refused:
             RegistryClient(server.url, auth=BasicAuth("shop", PASSWORD)).subjects()
         assert refused.value.status == status
         assert "secret" not in str(refused.value)
-    assert elsewhere.requests == []
+    assert other.requests == []
 
 
 def test_idle_connection_closed_by_the_server_is_replaced(serve: Any) -> None:
@@ -210,12 +210,12 @@ def test_idle_connection_closed_by_the_server_is_replaced(serve: Any) -> None:
 
 def test_failover_is_immediate_and_sticky(serve: Any, closed_url: str, caplog: Any) -> None:
     waits: list[float] = []
-    busy, well = serve([(503, "busy")]), serve([(200, [])])
-    asking = Transport(parse_servers([closed_url, busy.url, well.url]), sleep=waits.append)
+    busy, healthy = serve([(503, "busy")]), serve([(200, [])])
+    asking = Transport(parse_servers([closed_url, busy.url, healthy.url]), sleep=waits.append)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             assert asking.send(ApiCall.of("GET", "/subjects")).status == 200
-    assert (waits, len(busy.requests), len(well.requests)) == ([], 1, 3)
+    assert (waits, len(busy.requests), len(healthy.requests)) == ([], 1, 3)
     failed = [logged(caplog, "registry.client.transport", url) for url in (closed_url, busy.url)]
     assert [record for records in failed for record in records] == caplog.records and len(caplog.records) == 2
 
@@ -334,10 +334,12 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("authority"))
 
 
-def server_tls(authority: Authority, *, hosts: tuple[str, ...] = ("127.0.0.1",), asks: bool = False) -> ssl.SSLContext:
+def server_tls(
+    authority: Authority, *, hosts: tuple[str, ...] = ("127.0.0.1",), requests_certificate: bool = False
+) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*authority.certificate("server", hosts=hosts))
-    if asks:
+    if requests_certificate:
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(authority.ca_file)
     return context
@@ -347,11 +349,11 @@ def test_ca_file_replaces_the_system_s_authorities(serve: Any, authority: Author
     server = serve([(200, [])], tls=server_tls(authority))
     client = RegistryClient(server.url, tls=Tls(str(authority.ca_file)))
     connections = client._transport._connections[client._transport.servers[0]]
-    kept = []
+    connections_used = []
     for _ in range(3):
         assert client.subjects() == []
-        kept += connections._idle
-    assert len(set(kept)) == 1
+        connections_used += connections._idle
+    assert len(set(connections_used)) == 1
     for tls in (None, Tls(str(Authority(tmp_path, "somebody else").ca_file))):
         with pytest.raises(errors.RegistryUnavailable) as unavailable:
             RegistryClient(server.url, tls=tls).subjects()
@@ -371,7 +373,7 @@ def test_host_names_are_verified(serve: Any, authority: Authority) -> None:
 
 
 def test_client_certificate_is_sent(serve: Any, authority: Authority) -> None:
-    server = serve([(200, [])], tls=server_tls(authority, asks=True))
+    server = serve([(200, [])], tls=server_tls(authority, requests_certificate=True))
     certificate, key = map(str, authority.certificate("shop", key_password="sesame"))
     tls = Tls(str(authority.ca_file), certificate, key, "sesame")
     assert "sesame" not in repr(tls)
@@ -441,7 +443,7 @@ def test_slow_response_times_out(serve: Any) -> None:
 
 
 def test_deletion_clears_the_cache_of_context_clients(serve: Any) -> None:
-    server = serve(lambda requests: (200, [1]) if requests.line.startswith("DELETE") else (200, ANSWER))
+    server = serve(lambda requests: (200, [1]) if requests.line.startswith("DELETE") else (200, RESPONSE))
     client = RegistryClient(server.url)
     context = client.in_context("eu")
     context.schema_by_id(3)
@@ -472,13 +474,13 @@ def test_connections_are_reused_but_not_after_a_fork(serve: Any) -> None:
     client = RegistryClient(server.url)
     connections = client._transport._connections[client._transport.servers[0]]
     client.subjects()
-    (kept,) = connections._idle
+    (connection,) = connections._idle
     client.subjects()
-    assert connections._idle == [kept]
+    assert connections._idle == [connection]
     connections._process_id -= 1  # as after a fork
     client.subjects()
-    assert connections._idle != [kept]
-    kept.close()
+    assert connections._idle != [connection]
+    connection.close()
 
 
 HEADS = st.sampled_from(
@@ -495,12 +497,12 @@ HEADS = st.sampled_from(
         b"",
     ]
 )
-JSON_PIECES = st.sampled_from(
+JSON_FRAGMENTS = st.sampled_from(
     [b"[]", b"{}", b"2\r\n[]\r\n0\r\n\r\n", b'{"error_code":40401}', b'{"error_code":1e999,"message":{}}', b'"\xff"']
 )
 
 
-@given(HEADS, JSON_PIECES | st.binary(max_size=40))
+@given(HEADS, JSON_FRAGMENTS | st.binary(max_size=40))
 def test_any_bytes_give_a_result_or_a_registry_error(head: bytes, rest: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as pool:
 

@@ -171,11 +171,11 @@ INT, LONG, STRING, DATE = of(TYPES[0]), of(TYPES[1]), of(TYPES[2]), of(TYPES[4])
 TWO_GROUPS = [Version(STRING, {"group": "1"}, False), Version(INT, {"group": "2"}, False)]
 
 
-def world_with(**what: Any) -> World:
+def world_with(**changes: Any) -> World:
     """A world with one version, an incompatible candidate, and the given settings."""
     histories = {"a": [Version(LONG, None, False)]}
     world: dict[str, Any] = {"histories": histories, "configs": {}, "subject": "a", "candidate": STRING}
-    return World(**{**world, **what})
+    return World(**{**world, **changes})
 
 
 TRANSITIVE = {"a": {"compatibility": "BACKWARD_TRANSITIVE", "compatibilityGroup": "group"}}
@@ -216,9 +216,9 @@ TRANSITIVE = {"a": {"compatibility": "BACKWARD_TRANSITIVE", "compatibilityGroup"
 )
 def test_check_agrees_with_registration(registry: ServedRegistry, tmp_path: Path, world: World) -> None:
     registered = RegisteredWorld(world, RegistryClient(registry.url))
-    code, said = registered.check(tmp_path)
+    code, output = registered.check(tmp_path)
     refused = registered.register()
-    assert code == (1 if refused else 0), f"check: {said}\nregistration: {refused}\n{json.dumps(world.configs)}"
+    assert code == (1 if refused else 0), f"check: {output}\nregistration: {refused}\n{json.dumps(world.configs)}"
 
 
 DIRECTORIES = {"d": 16, "c": 14}
@@ -340,7 +340,7 @@ class GeneratedFiles:
         assert code in (0, 1), out.getvalue()
         return {report["subject"]: report["compatible"] for report in json.loads(out.getvalue())["reports"]}
 
-    def ask(self) -> dict[str, bool]:
+    def check_by_request(self) -> dict[str, bool]:
         """The same by `/compatibility`, with the metadata that a registration would add."""
         responses: dict[str, bool] = {}
         for subject, (text, references) in self.candidates.items():
@@ -374,8 +374,8 @@ def test_one_run_over_many_files_agrees_with_the_registry(
     registry.calls.clear()
     checked = registered.check()
     assert registry.calls["GET /schemas"], "they are listed"
-    asked = registered.ask()
-    assert checked.keys() == asked.keys()
+    by_request = registered.check_by_request()
+    assert checked.keys() == by_request.keys()
     # An existing version may always be registered again.
     kinds = {registered.subject(directory, "kind") for directory in DIRECTORIES}
-    assert {subject for subject in checked if checked[subject] != asked[subject]} - kinds == set()
+    assert {subject for subject in checked if checked[subject] != by_request[subject]} - kinds == set()

@@ -142,8 +142,8 @@ def test_deleted_file_of_a_registered_subject_is_reported_with_a_git_revision(
 def test_unregistered_names_do_not_pass(
     registry: ServedRegistry, run: Run, tmp_path: Path, is_of_database: bool
 ) -> None:
-    where = ("--against-db", f"sqlite:///{tmp_path}/registry.db")
-    check = ("compat", "check", "schemas", *(where if is_of_database else ("--against-registry", registry.url)))
+    flags = ("--against-db", f"sqlite:///{tmp_path}/registry.db")
+    check = ("compat", "check", "schemas", *(flags if is_of_database else ("--against-registry", registry.url)))
     write(orders=ORDER % ("long", NOTE))
     assert run(*check)[0] == 0, "a registry without subjects"
     registry.client.register("shop.Order", ORDER % ("long", ""))
@@ -225,7 +225,7 @@ def test_check_with_contexts_and_references(registry: ServedRegistry, run: Run) 
 
 
 @pytest.mark.parametrize(
-    ("answer", "named"),
+    ("response", "named"),
     [
         (Response('{"error_code":401,"message":"Unauthorized"}', 401), "Unauthorized"),
         (Response('{"error_code":40301,"message":"may not read"}', 403), "may not read"),
@@ -245,17 +245,17 @@ def test_failed_requests_never_pass_the_check(
     run: Run,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    answer: Response,
+    response: Response,
     named: str,
     at: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("schemas").mkdir()
     registry = one_subject
-    if at != "/config" and "SIDEWAYS" in answer.get_data(as_text=True):
+    if at != "/config" and "SIDEWAYS" in response.get_data(as_text=True):
         named = ""
     monkeypatch.setattr("headrace.registry.client.transport.PAUSE_FIRST_S", 0.001)
-    registry.respond = lambda request: answer if request.path == at else None
+    registry.respond = lambda request: response if request.path == at else None
     write(orders=ORDER % ("long", ""))
     code, out, err = run("compat", "check", "schemas", "--against-registry", registry.url, "--exit-zero")
     assert code == 4

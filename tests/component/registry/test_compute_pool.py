@@ -103,7 +103,7 @@ def test_first_check_starts_the_processes_without_waiting(sqlite_database_url: s
 
 @pytest.mark.servers
 def test_large_check_waits_for_the_processes_and_small_one_does_not() -> None:
-    async def answered(front: AsgiFront, size: int) -> bytes:
+    async def respond(front: AsgiFront, size: int) -> bytes:
         scope = SCOPE | {"type": "http", "method": "POST", "raw_path": b"/compatibility/subjects/s/versions"}
         sent: list[Any] = []
 
@@ -125,8 +125,8 @@ def test_large_check_waits_for_the_processes_and_small_one_does_not() -> None:
             compute_pool=compute_pool,
         )
         try:
-            small = await answered(front, SMALL_BYTES_MAX)
-            large = await answered(front, SMALL_BYTES_MAX + 1)
+            small = await respond(front, SMALL_BYTES_MAX)
+            large = await respond(front, SMALL_BYTES_MAX + 1)
             assert (small, large) == (b"in the worker", b"make_pool_application")
         finally:
             compute_pool.close()
@@ -141,7 +141,7 @@ UNION_A, UNION_B = (
 
 
 def test_long_comparison_of_a_registration_runs_in_the_processes(sqlite_database_url: str) -> None:
-    async def answered(front: AsgiFront, schema: str) -> Any:
+    async def respond(front: AsgiFront, schema: str) -> Any:
         path = "/subjects/s/versions"
         scope = SCOPE | {"type": "http", "method": "POST", "raw_path": path.encode(), "path": path}
         body = json.dumps({"schema": schema}).encode()
@@ -162,7 +162,7 @@ def test_long_comparison_of_a_registration_runs_in_the_processes(sqlite_database
         front = AsgiFront(
             application, UnusedRevisionReader(), request_bytes_max=1 << 20, compute_pool=compute_pool, cache_bytes_max=0
         )
-        assert (await answered(front, UNION_A))[0] == 200
+        assert (await respond(front, UNION_A))[0] == 200
         compatibility = services_of(application).compatibility
         compared: list[ComparisonBudget] = []
         compare = compatibility._compare
@@ -172,7 +172,7 @@ def test_long_comparison_of_a_registration_runs_in_the_processes(sqlite_database
             return compare(repository, settings, candidate, history, budget)
 
         compatibility._compare = begin  # type: ignore[method-assign]
-        status, refused = await answered(front, UNION_B)
+        status, refused = await respond(front, UNION_B)
         # The worker starts the comparison and a process completes it.
         assert [PAIRS_MAX - budget.pairs_left for budget in compared] == [PAIRS_BETWEEN_TIME_CHECKS]
         expected = application.test_client().post("/subjects/s/versions", json={"schema": UNION_B})

@@ -95,8 +95,8 @@ def test_normalize_registers_the_normalized_text(registry: RegistryInProcess, su
     assert registry.register(subject, written, "?normalize=True").json["schema"] == stored
     registry.registered("sub", SUB)
     reference = {"name": "otherns.Sub", "subject": "sub", "version": 1}
-    again = registry.register(f"{subject}-r", MY, "?normalize=true", references=[reference, reference]).json
-    assert again["references"] == [reference]
+    repeated = registry.register(f"{subject}-r", MY, "?normalize=true", references=[reference, reference]).json
+    assert repeated["references"] == [reference]
 
 
 def test_normalize_by_configuration(registry: RegistryInProcess, subject: str) -> None:
@@ -241,13 +241,13 @@ def test_empty_values_in_a_rule_do_not_make_a_new_version(registry: RegistryInPr
 
 
 def test_rule_defaults_and_alternative_spellings(registry: RegistryInProcess, subject: str) -> None:
-    nothing = dict.fromkeys(["doc", "kind", "mode", "tags", "params", "expr", "onSuccess", "onFailure", "disabled"])
-    said = {"name": "a", "type": "T"}
+    nulls = dict.fromkeys(["doc", "kind", "mode", "tags", "params", "expr", "onSuccess", "onFailure", "disabled"])
+    rule = {"name": "a", "type": "T"}
     found = registry.register(
         subject,
         STRING,
         metadata={"properties": {"number": 1, "flag": True, "share": 0.5}, "tags": None, "unknown": 1},
-        ruleSet={"domainRules": [{**nothing, **said, "unknown": 1}], "migrationRules": None, "enableAt": "now"},
+        ruleSet={"domainRules": [{**nulls, **rule, "unknown": 1}], "migrationRules": None, "enableAt": "now"},
     ).json
     assert found["metadata"] == {"properties": {"flag": "true", "number": "1", "share": "0.5"}}
     assert found["ruleSet"] == {
@@ -256,16 +256,16 @@ def test_rule_defaults_and_alternative_spellings(registry: RegistryInProcess, su
     }
 
 
-@pytest.mark.parametrize("where", ["version", "tags", "defaultRuleSet", "overrideRuleSet"])
-def test_invalid_rules_are_rejected(registry: RegistryInProcess, subject: str, where: str) -> None:
+@pytest.mark.parametrize("place", ["version", "tags", "defaultRuleSet", "overrideRuleSet"])
+def test_invalid_rules_are_rejected(registry: RegistryInProcess, subject: str, place: str) -> None:
     rules = {"domainRules": [RULE, RULE]}
     registry.registered(subject, STRING)
-    if where == "version":
+    if place == "version":
         response = registry.register(subject, '"int"', ruleSet=rules)
-    elif where == "tags":
+    elif place == "tags":
         response = registry.post(f"/subjects/{subject}/versions/1/tags", {"ruleSet": rules})
     else:
-        response = registry.put(f"/config/{subject}", {where: rules})
+        response = registry.put(f"/config/{subject}", {place: rules})
     assert response.error[:2] == (422, 42210)
 
 
@@ -381,8 +381,8 @@ def test_find_tags_returns_tagged_entities(registry: RegistryInProcess, subject:
         assert registry.get(f"{path}?findTags=*").json["schemaTags"] == every
         assert registry.get(f"{path}?findTags=PII&findTags=x").json["schemaTags"] == every[1:]
         assert "schemaTags" not in registry.get(f"{path}?findTags=x").json
-    kept = registry.register(subject, USER_1, propagateSchemaTags=True).json
-    assert json.loads(kept["schema"])["fields"] == [{"name": "id", "type": "long", "confluent:tags": ["ID"]}]
+    propagated = registry.register(subject, USER_1, propagateSchemaTags=True).json
+    assert json.loads(propagated["schema"])["fields"] == [{"name": "id", "type": "long", "confluent:tags": ["ID"]}]
     untagged = registry.register(subject, USER_1, schemaTagsToRemove=[tags("shop.User.id", "ID")]).json
     assert untagged["schema"] == USER_1
 
@@ -494,7 +494,7 @@ def test_valid_schemas_are_accepted(registry: RegistryInProcess, subject: str) -
 
 def test_invalid_schemas_are_rejected(registry: RegistryInProcess, subject: str) -> None:
     with all_cases() as case:
-        for row, (text, said) in enumerate(
+        for row, (text, expected) in enumerate(
             [
                 ('{"type":"record","name":"R","fields":[{"name":"bad-field","type":"int"}]}', "bad-field"),
                 ('{"type":"record","name":"é","fields":[]}', "é"),
@@ -509,7 +509,7 @@ def test_invalid_schemas_are_rejected(registry: RegistryInProcess, subject: str)
                 ('"no.such.Type"', "no.such.Type"),
             ]
         ):
-            with case((text, said)):
+            with case((text, expected)):
                 own = f"{subject}-{row}"
                 status, code, message = registry.register(own, text).error
                 assert (status, code) == (422, 42201)
@@ -517,7 +517,7 @@ def test_invalid_schemas_are_rejected(registry: RegistryInProcess, subject: str)
                     f"Invalid schema of type AVRO, details: Invalid schema {{subject={own},version=0,schemaType=AVRO,"
                 )
                 assert message.startswith(start)
-                assert said in message.rpartition("details: ")[2]
+                assert expected in message.rpartition("details: ")[2]
                 assert registry.get(f"/subjects/{own}/versions").error[1] == 40401
 
 
@@ -606,8 +606,8 @@ def test_release_7_returns_the_configuration_request(lean_registry: RegistryInPr
     path = "/config/repeated"
     assert lean_registry.put(path, {"validateFields": True}).json == {"validateFields": True}
     assert lean_registry.put(path, {"compatibility": "full"}).json == {"compatibility": "FULL"}
-    again = lean_registry.call("PUT", path, {"normalize": True}, {"Confluent-Accept-Unknown-Properties": "true"})
-    assert again.json == {"normalize": True, "validateFields": True, "compatibility": "FULL"}
+    repeated = lean_registry.call("PUT", path, {"normalize": True}, {"Confluent-Accept-Unknown-Properties": "true"})
+    assert repeated.json == {"normalize": True, "validateFields": True, "compatibility": "FULL"}
 
 
 def test_client_that_accepts_unknown_keys_gets_all_keys(lean_registry: RegistryInProcess) -> None:

@@ -93,92 +93,92 @@ def test_offloaded_verdict_equals_the_local_one(
     processes: tuple[Services, Services], monkeypatch: pytest.MonkeyPatch, case: str, level: str
 ) -> None:
     request, more = REQUESTS[case]
-    here, there = processes
-    here.registration.register("named", SchemaRequest('{"type":"fixed","name":"N","size":4}'), normalize=False)
-    configure(here, compatibility=level)
+    first_process, second_process = processes
+    first_process.registration.register("named", SchemaRequest('{"type":"fixed","name":"N","size":4}'), normalize=False)
+    configure(first_process, compatibility=level)
     for fields in ("a", "ab"):
-        register(here, SchemaRequest(record("first", *fields), metadata=Metadata.of({"group": "1"})))
-    offload = comparison_result(there, deferred_comparison(here, request, **more))
+        register(first_process, SchemaRequest(record("first", *fields), metadata=Metadata.of({"group": "1"})))
+    offload = comparison_result(second_process, deferred_comparison(first_process, request, **more))
     with monkeypatch.context() as patch:
         patch.setattr(Compatibility, "_compare", None)
-        answered = register_or_error(here, request, offload, **more)
-    assert answered == register_or_error(there, request, None, **more)
+        registered = register_or_error(first_process, request, offload, **more)
+    assert registered == register_or_error(second_process, request, None, **more)
     is_compatible = offload.comparison_result is not None and offload.comparison_result.verdict.is_compatible
-    assert is_compatible is not isinstance(answered, tuple)
+    assert is_compatible is not isinstance(registered, tuple)
 
 
 @pytest.mark.usefixtures("every_comparison_is_long")
 def test_result_is_ignored_for_a_different_comparison(processes: tuple[Services, Services]) -> None:
-    here, there = processes
+    first_process, second_process = processes
     request = SchemaRequest(A_NUMBER)
-    register(here, SchemaRequest(record("a")))
-    first = comparison_result(there, deferred_comparison(here, request))
-    assert deferred_comparison(here, SchemaRequest(record("other")), first).text != request.text
+    register(first_process, SchemaRequest(record("a")))
+    first = comparison_result(second_process, deferred_comparison(first_process, request))
+    assert deferred_comparison(first_process, SchemaRequest(record("other")), first).text != request.text
     assert (
-        deferred_comparison(here, replace(request, metadata=Metadata.of({"x": "y"})), first).content.metadata
+        deferred_comparison(first_process, replace(request, metadata=Metadata.of({"x": "y"})), first).content.metadata
         is not None
     )
     # Another process has registered a newer version.
-    register(there, SchemaRequest(record("a", "b")))
-    again = deferred_comparison(here, request, first)
-    assert [number for number, _ in again.versions] == [2]
+    register(second_process, SchemaRequest(record("a", "b")))
+    repeated = deferred_comparison(first_process, request, first)
+    assert [number for number, _ in repeated.versions] == [2]
     # The configuration of the subject has changed.
-    second = comparison_result(there, again)
-    configure(there, compatibility="FORWARD")
-    assert deferred_comparison(here, request, second).config.compatibility == "FORWARD"
-    configure(there, compatibility="NONE")
-    assert register(here, request, second).is_new
+    second = comparison_result(second_process, repeated)
+    configure(second_process, compatibility="FORWARD")
+    assert deferred_comparison(first_process, request, second).config.compatibility == "FORWARD"
+    configure(second_process, compatibility="NONE")
+    assert register(first_process, request, second).is_new
 
 
 @pytest.mark.usefixtures("every_comparison_is_long")
 def test_comparison_with_a_deleted_version_has_no_result(processes: tuple[Services, Services]) -> None:
-    here, there = processes
-    register(here, SchemaRequest(record("a")))
-    comparison = deferred_comparison(here, SchemaRequest(A_NUMBER))
-    here.deletion.delete_subject("s", permanent=False)
+    first_process, second_process = processes
+    register(first_process, SchemaRequest(record("a")))
+    comparison = deferred_comparison(first_process, SchemaRequest(A_NUMBER))
+    first_process.deletion.delete_subject("s", permanent=False)
     # The soft-deleted version still exists, but the registration no longer compares with it.
-    offload = comparison_result(there, comparison)
-    here.deletion.delete_subject("s", permanent=True)
-    assert there.compatibility.run_comparison(comparison) is None
-    assert register(here, SchemaRequest(A_NUMBER), offload).is_new
-    assert there.compatibility.run_comparison(comparison) is None
+    offload = comparison_result(second_process, comparison)
+    first_process.deletion.delete_subject("s", permanent=True)
+    assert second_process.compatibility.run_comparison(comparison) is None
+    assert register(first_process, SchemaRequest(A_NUMBER), offload).is_new
+    assert second_process.compatibility.run_comparison(comparison) is None
 
 
 def test_short_comparison_is_not_deferred(processes: tuple[Services, Services]) -> None:
-    here, _ = processes
-    register(here, SchemaRequest(record("a")), ComparisonOffload())
-    assert register(here, SchemaRequest(record("a", "b")), ComparisonOffload()).is_new
+    first_process, _ = processes
+    register(first_process, SchemaRequest(record("a")), ComparisonOffload())
+    assert register(first_process, SchemaRequest(record("a", "b")), ComparisonOffload()).is_new
     with pytest.raises(IncompatibleSchema):
-        register(here, SchemaRequest(A_NUMBER), ComparisonOffload())
+        register(first_process, SchemaRequest(A_NUMBER), ComparisonOffload())
 
 
 def test_comparison_with_uncacheable_history_is_deferred_without_reading_it(
     processes: tuple[Services, Services], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here, there = processes
-    configure(here, compatibility="BACKWARD_TRANSITIVE")
+    first_process, second_process = processes
+    configure(first_process, compatibility="BACKWARD_TRANSITIVE")
     for fields in ("a", "ab", "abc"):
-        register(here, SchemaRequest(record(*fields)))
-    versions = here.database.read(lambda repository: repository.versions(subject="s"))
+        register(first_process, SchemaRequest(record(*fields)))
+    versions = first_process.database.read(lambda repository: repository.versions(subject="s"))
     stored = sum(len(item.schema.content.text) for item in versions)
     request = SchemaRequest(A_NUMBER)
     monkeypatch.setattr(compatibility, "CACHED_CHARS_MAX", stored)
     with pytest.raises(IncompatibleSchema):
-        register(here, request, ComparisonOffload())
+        register(first_process, request, ComparisonOffload())
     monkeypatch.setattr(compatibility, "CACHED_CHARS_MAX", stored - 1)
     with monkeypatch.context() as patch:
         patch.setattr(SchemaParser, "parse_stored", None)
-        comparison = deferred_comparison(here, request)
-    offload = comparison_result(there, comparison)
+        comparison = deferred_comparison(first_process, request)
+    offload = comparison_result(second_process, comparison)
     monkeypatch.setattr(SchemaParser, "parse_stored", None)
-    assert register_or_error(here, request, offload)[0] is IncompatibleSchema
+    assert register_or_error(first_process, request, offload)[0] is IncompatibleSchema
 
 
 @pytest.mark.usefixtures("every_comparison_is_long")
 def test_registration_without_comparison_is_not_deferred(processes: tuple[Services, Services]) -> None:
-    here, _ = processes
-    assert register(here, SchemaRequest(record("a")), ComparisonOffload()).is_new
-    assert not register(here, SchemaRequest(record("a")), ComparisonOffload()).is_new
-    assert register(here, SchemaRequest(A_NUMBER), ComparisonOffload(), force=True).is_new
+    first_process, _ = processes
+    assert register(first_process, SchemaRequest(record("a")), ComparisonOffload()).is_new
+    assert not register(first_process, SchemaRequest(record("a")), ComparisonOffload()).is_new
+    assert register(first_process, SchemaRequest(A_NUMBER), ComparisonOffload(), force=True).is_new
     with pytest.raises(InvalidSchema):
-        register(here, SchemaRequest("{"), ComparisonOffload())
+        register(first_process, SchemaRequest("{"), ComparisonOffload())

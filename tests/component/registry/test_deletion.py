@@ -17,7 +17,7 @@ def fixed(label: object, name: str = "F") -> str:
 
 
 VERSION_1, SUBJECT = "/subjects/{s}/versions/1", "/subjects/{s}"
-GOOD = "?permanent=true"
+PERMANENT = "?permanent=true"
 
 
 def test_responses_to_soft_and_permanent_deletion(registry: Registry, subject: str) -> None:
@@ -26,29 +26,29 @@ def test_responses_to_soft_and_permanent_deletion(registry: Registry, subject: s
             [
                 ([], VERSION_1, (404, 40401)),
                 ([], SUBJECT, (404, 40401)),
-                ([], SUBJECT + GOOD, (404, 40401)),
+                ([], SUBJECT + PERMANENT, (404, 40401)),
                 (["register"], "/subjects/{s}/versions/2", (404, 40402)),
-                (["register"], "/subjects/{s}/versions/2" + GOOD, (404, 40402)),
+                (["register"], "/subjects/{s}/versions/2" + PERMANENT, (404, 40402)),
                 (["register"], "/subjects/{s}/versions/0", (422, 42202)),
                 (["register"], VERSION_1, 1),
                 (["register"], "/subjects/{s}/versions/latest", 1),
                 (["register"], "/subjects/{s}/versions/-1", 1),
                 (["register"], SUBJECT, [1]),
-                (["register"], VERSION_1 + GOOD, (404, 40407)),
-                (["register"], SUBJECT + GOOD, (404, 40405)),
+                (["register"], VERSION_1 + PERMANENT, (404, 40407)),
+                (["register"], SUBJECT + PERMANENT, (404, 40405)),
                 (["register", VERSION_1], VERSION_1, (404, 40406)),
                 (["register", VERSION_1], SUBJECT, (404, 40404)),
                 (["register", VERSION_1], "/subjects/{s}/versions/latest", (404, 40402)),
-                (["register", VERSION_1], VERSION_1 + GOOD, 1),
-                (["register", VERSION_1], SUBJECT + GOOD, [1]),
-                (["register", SUBJECT], VERSION_1 + GOOD, 1),
-                (["register", VERSION_1, VERSION_1 + GOOD], VERSION_1 + GOOD, (404, 40401)),
-                (["register", SUBJECT, SUBJECT + GOOD], SUBJECT + GOOD, (404, 40401)),
+                (["register", VERSION_1], VERSION_1 + PERMANENT, 1),
+                (["register", VERSION_1], SUBJECT + PERMANENT, [1]),
+                (["register", SUBJECT], VERSION_1 + PERMANENT, 1),
+                (["register", VERSION_1, VERSION_1 + PERMANENT], VERSION_1 + PERMANENT, (404, 40401)),
+                (["register", SUBJECT, SUBJECT + PERMANENT], SUBJECT + PERMANENT, (404, 40401)),
                 (["register", "register"], SUBJECT, [1, 2]),
                 (["register", "register", VERSION_1], SUBJECT, [2]),
-                (["register", "register", VERSION_1], SUBJECT + GOOD, (404, 40405)),
-                (["register", "register", VERSION_1, SUBJECT], SUBJECT + GOOD, [1, 2]),
-                (["register", "register", VERSION_1, VERSION_1 + GOOD], SUBJECT, [2]),
+                (["register", "register", VERSION_1], SUBJECT + PERMANENT, (404, 40405)),
+                (["register", "register", VERSION_1, SUBJECT], SUBJECT + PERMANENT, [1, 2]),
+                (["register", "register", VERSION_1, VERSION_1 + PERMANENT], SUBJECT, [2]),
                 (["register", "register"], "/subjects/{s}/versions/latest", 2),
             ]
         ):
@@ -69,7 +69,7 @@ def test_responses_to_soft_and_permanent_deletion(registry: Registry, subject: s
 
 def test_visibility_of_a_soft_deleted_version(registry: Registry, subject: str) -> None:
     with all_cases() as case:
-        for row, (path, live, soft, gone) in enumerate(
+        for row, (path, live, soft, permanent) in enumerate(
             [
                 ("/subjects/{s}/versions", [1, 2], [1], [1]),
                 ("/subjects/{s}/versions?deleted=true", [1, 2], [1, 2], [1]),
@@ -103,27 +103,27 @@ def test_visibility_of_a_soft_deleted_version(registry: Registry, subject: str) 
                 registry.registered(name, fixed("one"))
                 registry.put(f"/config/{name}", {"compatibility": "NONE"})
                 second = registry.register(name, fixed(own)).json
-                asked = path.replace("{s}.", name).format(s=name, id=second["id"], guid=second["guid"])
+                path_of_case = path.replace("{s}.", name).format(s=name, id=second["id"], guid=second["guid"])
 
-                def outcome(asked: str = asked) -> Any:
-                    response = registry.get(asked)
+                def outcome(path_of_case: str = path_of_case) -> Any:
+                    response = registry.get(path_of_case)
                     if response.status != 200:
                         return response.error[1]
                     if isinstance(response.json, dict):
-                        return response.json.get("version", 200) if "versions" in asked else 200
-                    counted = asked.startswith("/schemas") and "guids" not in asked
-                    return len(response.json) if counted else 200 if "guids" in asked else response.json
+                        return response.json.get("version", 200) if "versions" in path_of_case else 200
+                    counted = path_of_case.startswith("/schemas") and "guids" not in path_of_case
+                    return len(response.json) if counted else 200 if "guids" in path_of_case else response.json
 
                 assert outcome() == live
                 registry.delete(f"/subjects/{name}/versions/2")
                 assert outcome() == soft
                 registry.delete(f"/subjects/{name}/versions/2?permanent=true")
-                assert outcome() == gone
+                assert outcome() == permanent
 
 
 def test_visibility_of_a_subject_in_lists(registry: Registry, subject: str) -> None:
     with all_cases() as case:
-        for row, (query, live, soft, gone) in enumerate(
+        for row, (query, live, soft, permanent) in enumerate(
             [
                 ("", True, False, False),
                 ("?deleted=true", True, True, False),
@@ -137,7 +137,7 @@ def test_visibility_of_a_subject_in_lists(registry: Registry, subject: str) -> N
             with case(query):
                 own = f"{subject}-{row}"
                 registry.registered(own, STRING)
-                for expected, deleting in ((live, ""), (soft, GOOD), (gone, "")):
+                for expected, deleting in ((live, ""), (soft, PERMANENT), (permanent, "")):
                     assert (own in registry.get(f"/subjects{query}").json) is expected
                     registry.delete(f"/subjects/{own}{deleting}")
 
@@ -159,20 +159,20 @@ def test_referenced_version_cannot_be_deleted(registry: Registry, subject: str) 
     registry.registered(user, '{"type":"array","items":"F"}', references=[reference])
     key = f"{{magic=1,keytype=SCHEMA,subject={target},version=1}}"
     refused = (422, 42206, f"One or more references exist to the schema {key}.")
-    for path in (f"/subjects/{target}", f"/subjects/{target}/versions/1", f"/subjects/{target}/versions/1{GOOD}"):
+    for path in (f"/subjects/{target}", f"/subjects/{target}/versions/1", f"/subjects/{target}/versions/1{PERMANENT}"):
         assert registry.delete(path).error == refused
     # If the referring schema is soft-deleted, only permanent deletion of the target is rejected.
     registry.delete(f"/subjects/{user}")
     assert registry.delete(f"/subjects/{target}/versions/1").json == 1
-    for path in (f"/subjects/{target}{GOOD}", f"/subjects/{target}/versions/1{GOOD}"):
+    for path in (f"/subjects/{target}{PERMANENT}", f"/subjects/{target}/versions/1{PERMANENT}"):
         assert registry.delete(path).error == refused
     assert registry.get(f"/subjects/{target}/versions/1/referencedby").json == []
     assert len(registry.get(f"/subjects/{target}/versions/1/referencedby?deleted=true").json) == 1
     # A deleted version cannot be referenced again.
-    again = registry.register(f"{subject}-late", '{"type":"map","values":"F"}', references=[reference])
-    assert again.error[:2] == (422, 42201)
-    registry.delete(f"/subjects/{user}{GOOD}")
-    assert registry.delete(f"/subjects/{target}{GOOD}").json == [1]
+    repeated = registry.register(f"{subject}-late", '{"type":"map","values":"F"}', references=[reference])
+    assert repeated.error[:2] == (422, 42201)
+    registry.delete(f"/subjects/{user}{PERMANENT}")
+    assert registry.delete(f"/subjects/{target}{PERMANENT}").json == [1]
 
 
 def test_references_within_a_subject_do_not_prevent_its_deletion(registry: Registry, subject: str) -> None:
@@ -182,8 +182,8 @@ def test_references_within_a_subject_do_not_prevent_its_deletion(registry: Regis
     registry.registered(subject, '{"type":"array","items":"F"}', references=[reference])
     assert registry.delete(f"/subjects/{subject}/versions/1").error[1] == 42206
     assert registry.delete(f"/subjects/{subject}").json == [1, 2]
-    assert registry.delete(f"/subjects/{subject}/versions/1{GOOD}").error[1] == 42206
-    assert registry.delete(f"/subjects/{subject}{GOOD}").json == [1, 2]
+    assert registry.delete(f"/subjects/{subject}/versions/1{PERMANENT}").error[1] == 42206
+    assert registry.delete(f"/subjects/{subject}{PERMANENT}").json == [1, 2]
 
 
 def test_referenced_deleted_version_is_not_replaced(registry: Registry, subject: str) -> None:
@@ -204,8 +204,8 @@ def test_referenced_deleted_version_is_not_replaced(registry: Registry, subject:
     [
         (SUBJECT, True, True),
         (VERSION_1, True, True),
-        (SUBJECT + GOOD, False, False),
-        (VERSION_1 + GOOD, False, False),
+        (SUBJECT + PERMANENT, False, False),
+        (VERSION_1 + PERMANENT, False, False),
     ],
 )
 def test_permanent_deletion_removes_configuration_and_mode(
@@ -214,7 +214,7 @@ def test_permanent_deletion_removes_configuration_and_mode(
     registry.registered(subject, STRING)
     registry.put(f"/config/{subject}", {"compatibility": "FULL"})
     registry.put(f"/mode/{subject}", {"mode": "READWRITE"})
-    if GOOD in path:
+    if PERMANENT in path:
         registry.delete(f"/subjects/{subject}")
     assert registry.delete(path.format(s=subject)).status == 200
     assert (registry.get(f"/config/{subject}").status == 200) is config
@@ -230,12 +230,12 @@ def test_reuse_of_version_numbers_and_ids(registry: Registry, subject: str) -> N
     assert registry.register(subject, STRING).json["version"] == 3
     for version in (2, 3):
         registry.delete(f"/subjects/{subject}/versions/{version}")
-        registry.delete(f"/subjects/{subject}/versions/{version}{GOOD}")
+        registry.delete(f"/subjects/{subject}/versions/{version}{PERMANENT}")
     # … until it is permanently deleted and no higher version exists.
     assert registry.register(subject, BYTES).json["version"] == 2
     registry.delete(f"/subjects/{subject}")
-    registry.delete(f"/subjects/{subject}{GOOD}")
-    again = registry.register(subject, fixed("a" + subject)).json
-    assert again["version"] == 1
+    registry.delete(f"/subjects/{subject}{PERMANENT}")
+    repeated = registry.register(subject, fixed("a" + subject)).json
+    assert repeated["version"] == 1
     # Ids are never reused.
-    assert again["id"] > first
+    assert repeated["id"] > first

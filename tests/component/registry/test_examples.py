@@ -61,10 +61,10 @@ def test_ports_users_and_paths_of_the_files_match() -> None:
 
 @pytest.mark.parametrize("probe", ["startupProbe", "readinessProbe", "livenessProbe"])
 def test_probes_use_public_routes(probe: str) -> None:
-    asked = CONTAINER[probe]["httpGet"]
-    assert REQUIRED_PERMISSIONS["GET", asked["path"]] is PUBLIC
-    assert asked["port"] == CONTAINER["ports"][0]["name"]
-    assert (asked["path"] == "/healthz") == (probe == "livenessProbe")
+    request = CONTAINER[probe]["httpGet"]
+    assert REQUIRED_PERMISSIONS["GET", request["path"]] is PUBLIC
+    assert request["port"] == CONTAINER["ports"][0]["name"]
+    assert (request["path"] == "/healthz") == (probe == "livenessProbe")
 
 
 @pytest.mark.servers

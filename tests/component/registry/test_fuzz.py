@@ -107,7 +107,7 @@ VALUES = st.recursive(
 ERROR_STATUSES = {400, 404, 405, 406, 409, 413, 414, 415, 422}
 
 
-def require_answer(response: RestResponse) -> RestResponse:
+def require_api_response(response: RestResponse) -> RestResponse:
     """Checks for a response of the API: JSON, and for errors a known status and the two keys."""
     if response.status != 200:
         assert response.status in ERROR_STATUSES, response
@@ -127,7 +127,7 @@ def post_to_all_routes(registry: RegistryInProcess, body: bytes, headers: dict[s
         "/compatibility/subjects/fuzz/versions?verbose=true",
         "/compatibility/subjects/a/versions/1",
     ):
-        require_answer(registry.call("POST", path, body, headers))
+        require_api_response(registry.call("POST", path, body, headers))
 
 
 def as_body(value: Any) -> bytes:
@@ -193,7 +193,7 @@ def test_values_of_wrong_types_get_a_response(registry: RegistryInProcess, more:
         "tagsToAdd": more.get("schemaTagsToAdd"),
         "ruleSet": more.get("ruleSet"),
     }
-    require_answer(registry.call("POST", "/subjects/a/versions/1/tags", as_body({**more, **change})))
+    require_api_response(registry.call("POST", "/subjects/a/versions/1/tags", as_body({**more, **change})))
 
 
 CONFIG_KEYS = (
@@ -205,7 +205,7 @@ CONFIG_KEYS = (
 @MORE
 @given(st.dictionaries(st.sampled_from(CONFIG_KEYS), VALUES, max_size=3), VALUES)
 def test_random_configurations_get_a_response(registry: RegistryInProcess, change: dict[str, Any], mode: Any) -> None:
-    require_answer(registry.call("PUT", "/config/fuzz", as_body(change)))
+    require_api_response(registry.call("PUT", "/config/fuzz", as_body(change)))
     # An accepted value must not break later requests.
     for path in (
         "/config/fuzz",
@@ -213,10 +213,10 @@ def test_random_configurations_get_a_response(registry: RegistryInProcess, chang
         "/subjects/fuzz/versions",
         "/schemas?aliases=true",
     ):
-        require_answer(registry.get(path))
+        require_api_response(registry.get(path))
     post_to_all_routes(registry, as_body({"schema": STRING}))
-    require_answer(registry.delete("/config/fuzz"))
-    require_answer(registry.call("PUT", "/mode/fuzz2", as_body({"mode": mode})))
+    require_api_response(registry.delete("/config/fuzz"))
+    require_api_response(registry.call("PUT", "/mode/fuzz2", as_body({"mode": mode})))
 
 
 CONTENT_TYPES = st.sampled_from(
@@ -309,16 +309,16 @@ def test_random_subjects_are_stored_unchanged_or_rejected(registry: RegistryInPr
     assume(
         registry.get(f"{path}/versions?deleted=true").status != 200
     )  # excludes another spelling of an existing subject
-    response = require_answer(registry.post(f"{path}/versions", {"schema": STRING}))
+    response = require_api_response(registry.post(f"{path}/versions", {"schema": STRING}))
     if response.status == 200:
         (name,) = set(registry.get("/subjects?deleted=true").json) - before
         assert registry.get(f"{path}/versions/latest").json.get("subject", "") == name
         for query in ("", "?permanent=true"):
-            assert require_answer(registry.delete(path + query)).json == [1]
+            assert require_api_response(registry.delete(path + query)).json == [1]
     for method in ("GET", "DELETE"):
         for rest in ("", "/versions/1", "/versions/latest/schema", "/metadata"):
-            require_answer(registry.call(method, path + rest))
-        require_answer(registry.call(method, "/config/" + path.removeprefix("/subjects/")))
+            require_api_response(registry.call(method, path + rest))
+        require_api_response(registry.call(method, "/config/" + path.removeprefix("/subjects/")))
     assert set(registry.get("/subjects?deleted=true").json) == before
 
 
@@ -336,5 +336,5 @@ def test_random_queries_get_a_response(registry: RegistryInProcess, pairs: list[
         "/schemas/ids/1/versions",
         "/subjects/a/metadata",
     ):
-        require_answer(registry.get(f"{path}?{query}"))
-    require_answer(registry.get(f"/subjects/a/versions/1?{query}"))
+        require_api_response(registry.get(f"{path}?{query}"))
+    require_api_response(registry.get(f"/subjects/a/versions/1?{query}"))

@@ -52,8 +52,8 @@ def test_java_client_on_an_older_java(classpath: str, start_service: Any, tmp_pa
     service = start_service("headrace", *serve)
     classes = compile_program("RegistryRound", classpath, tmp_path / "classes")
     java = str(install_older_java(tmp_path / "older"))
-    told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=RUN_TIMEOUT_S)
-    assert 'version "17.0.2"' in told.stderr
+    version_output = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=RUN_TIMEOUT_S)
+    assert 'version "17.0.2"' in version_output.stderr
     arguments = ["RegistryRound", service.addresses["registry"], "40901"]
     lines = printed([java, "-Xmx256m", "-cp", f"{classes}:{classpath}", *arguments])
     assert lines == [f"done: {name}" for name in ROUNDS]
@@ -65,9 +65,9 @@ def test_java_client_with_credentials_and_tls(classpath: str, start_service: Any
     keytool = ["keytool", "-importcert", "-noprompt", "-alias", "ca", "-storetype", "PKCS12", "-storepass", "changeit"]
     subprocess.run([*keytool, "-file", authority.ca_file, "-keystore", store], check=True, capture_output=True)
     url = secured_registry(start_service, tmp_path, authority)
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        dead_url = f"https://127.0.0.1:{taken.getsockname()[1]}"
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        dead_url = f"https://127.0.0.1:{listener.getsockname()[1]}"
         trust = [f"-Djavax.net.ssl.trustStore={store}", "-Djavax.net.ssl.trustStorePassword=changeit"]
         lines = run_java(classpath, "SecuredRound", url, dead_url, PASSWORD, options=trust)
     assert lines == ["403 40301", "401 40101"]

@@ -43,8 +43,8 @@ def context() -> str:
 
 
 def set_mode(registry: Registry, scope: str, mode: str | None, query: str = "") -> None:
-    answer = registry.put(f"/mode/{scope}{query}" if scope else f"/mode{query}", {"mode": mode})
-    assert answer.status == 200, answer.text
+    response = registry.put(f"/mode/{scope}{query}" if scope else f"/mode{query}", {"mode": mode})
+    assert response.status == 200, response.text
 
 
 def import_schema(registry: Registry, subject: str, text: str, schema_id: int, version: int, **more: Any) -> Any:
@@ -212,8 +212,8 @@ def test_ids_are_accepted_in_import_mode_only(
     registry: Registry, context: str, mode: str, body: dict[str, Any], message: str
 ) -> None:
     set_mode(registry, context, mode)
-    answer = registry.post(f"/subjects/{context}s/versions", body)
-    assert answer.error == (422, 42205, f"Subject {context}s in context {context[1:-1]} {message}")
+    response = registry.post(f"/subjects/{context}s/versions", body)
+    assert response.error == (422, 42205, f"Subject {context}s in context {context[1:-1]} {message}")
 
 
 def test_import_keeps_ids_versions_and_contents(registry: Registry, context: str) -> None:

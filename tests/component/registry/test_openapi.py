@@ -66,10 +66,10 @@ def registry(app: Flask) -> RegistryInProcess:
 
 
 def test_document_is_served_and_valid(registry: RegistryInProcess) -> None:
-    answer = registry.get("/openapi.json")
-    assert answer.headers["Content-Type"] == "application/json"
-    assert answer.json == document(VERSION)
-    OpenAPIV31SpecValidator(answer.json).validate()
+    response = registry.get("/openapi.json")
+    assert response.headers["Content-Type"] == "application/json"
+    assert response.json == document(VERSION)
+    OpenAPIV31SpecValidator(response.json).validate()
 
 
 def test_document_has_exactly_the_routes_and_methods(app: Flask) -> None:
@@ -94,8 +94,8 @@ def test_names_are_unique_and_used() -> None:
 
 
 def test_every_error_code_has_a_description() -> None:
-    answered = {code for status, code in ERROR_CODES.values() if status != 403}
-    assert {code for code in ERROR_TEXTS if code > 1000} == answered
+    codes = {code for status, code in ERROR_CODES.values() if status != 403}
+    assert {code for code in ERROR_TEXTS if code > 1000} == codes
     assert {code for operation in OPERATIONS for code in operation.errors} == set(ERROR_TEXTS)
 
 
@@ -128,7 +128,7 @@ def test_document_has_exactly_the_query_parameters(registry: RegistryInProcess) 
                 path = operation.path.format(**values)
                 query = "?key=k&value=v" if operation.path.endswith("/metadata") else ""
                 read_parameters.clear()
-                answer = registry.call(operation.method, path + query, BODIES.get(operation.body))
-                assert answer.status in (200, 204), answer.text
+                response = registry.call(operation.method, path + query, BODIES.get(operation.body))
+                assert response.status in (200, 204), response.text
                 # Permissions are required by `registry.api.access`, which is not installed here.
                 assert read_parameters == set(operation.query)

@@ -247,10 +247,10 @@ def test_registry_without_users_does_not_listen_on_the_network(
     ],
 )
 def test_invalid_settings_prevent_the_start(settings: dict[str, Any], named: str) -> None:
-    wanted = RegistrySettings(**settings)
+    invalid = RegistrySettings(**settings)
     with pytest.raises(CommandError, match=named):
-        check_access(wanted)
-        tls_of(wanted)
+        check_access(invalid)
+        tls_of(invalid)
 
 
 @pytest.mark.parametrize(
@@ -285,8 +285,8 @@ def test_registry_serves_tls(tmp_path: Path, start_service: Any) -> None:
     url = service.addresses["registry"]
     assert url.startswith("https://127.0.0.1:")
     trusting = ssl.create_default_context(cafile=str(authority.ca_file))
-    with urllib.request.urlopen(f"{url}/subjects", context=trusting, timeout=60) as answer:
-        assert json.load(answer) == []
+    with urllib.request.urlopen(f"{url}/subjects", context=trusting, timeout=60) as response:
+        assert json.load(response) == []
     with pytest.raises(urllib.error.URLError, match="CERTIFICATE_VERIFY_FAILED"):
         urllib.request.urlopen(f"{url}/subjects", context=ssl.create_default_context(), timeout=60)
 
@@ -296,7 +296,10 @@ def served_certificate(port: int) -> bytes:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=60) as plain, context.wrap_socket(plain) as secured:
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout=60) as plain_socket,
+            context.wrap_socket(plain_socket) as secured,
+        ):
             return secured.getpeercert(binary_form=True) or b""
     except OSError:
         return b""

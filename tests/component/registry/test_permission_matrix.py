@@ -70,9 +70,9 @@ def every_call() -> Iterator[Call]:
 
 def required_permission(call: Call) -> Permission:
     """The permission that a call requires: READ to read, WRITE to add or hide versions, ADMIN for everything else."""
-    asks = call.method in ("GET", "HEAD")
-    only_asks = ("/replication", "/subjects/{subject}")
-    if asks or call.route.startswith("/compatibility") or (call.method == "POST" and call.route in only_asks):
+    is_read = call.method in ("GET", "HEAD")
+    read_routes = ("/replication", "/subjects/{subject}")
+    if is_read or call.route.startswith("/compatibility") or (call.method == "POST" and call.route in read_routes):
         return Permission.READ
     if call.route.endswith("{_rest}"):
         return Permission.READ  # the route does not exist
@@ -116,10 +116,10 @@ class Users:
         elif name:
             headers["Authorization"] = "Basic " + base64.b64encode(f"{name}:{name}".encode()).decode()
         data = None if body is None else json.dumps(body)
-        answer = self._client.open(path, method=method, data=data, headers=headers, environ_overrides=environ)
-        if method not in ("GET", "HEAD") and answer.status_code < 400:
+        response = self._client.open(path, method=method, data=data, headers=headers, environ_overrides=environ)
+        if method not in ("GET", "HEAD") and response.status_code < 400:
             self._stored = None
-        return RestResponse(answer.status_code, dict(answer.headers), answer.get_data(as_text=True))
+        return RestResponse(response.status_code, dict(response.headers), response.get_data(as_text=True))
 
     def make(self, name: str, call: Call, credential: str = "password") -> RestResponse:
         """Makes a call about the existing subject `s` as a user."""
@@ -146,7 +146,7 @@ def registry_with(directory: Path, *more: str) -> Iterator[Users]:
     lines = [user_line(name, PasswordHash.of(name, b"salt", cost)) for name in (*USERS, UNGRANTED)]
     lines += [f"certificate {name} CN={name}" for name in (*USERS, UNGRANTED)]
     for name, (permission, scope) in USERS.items():
-        lines += [f"grant {who} {permission} {SCOPE_PATTERNS[scope]}" for who in (name, f"@{name}")]
+        lines += [f"grant {grantee} {permission} {SCOPE_PATTERNS[scope]}" for grantee in (name, f"@{name}")]
     (directory / "users").write_text("\n".join([*lines, *more]) + "\n")
     public = {**jwt.get_algorithm_by_name("ES256").to_jwk(KEY.public_key(), as_dict=True), "kid": "k"}
     (directory / "keys").write_text(json.dumps({"keys": [public]}))

@@ -118,55 +118,57 @@ def cluster(
         assert [line for line in service.errors if " ERROR " in line] == []
 
 
-def errors_of(answers: list[RestResponse]) -> list[str]:
-    return [answer.text for answer in answers if answer.status != 200]
+def errors_of(responses: list[RestResponse]) -> list[str]:
+    return [response.text for response in responses if response.status != 200]
 
 
 def test_same_schema_under_one_subject_gets_one_id_and_version(cluster: Cluster) -> None:
-    answers = cluster.run_concurrently(lambda registry, _: registry.register("same", fixed("same")))
-    assert errors_of(answers) == []
-    assert len({(answer.json["id"], answer.json["version"]) for answer in answers}) == 1
+    responses = cluster.run_concurrently(lambda registry, _: registry.register("same", fixed("same")))
+    assert errors_of(responses) == []
+    assert len({(response.json["id"], response.json["version"]) for response in responses}) == 1
     assert cluster.registries[0].get("/subjects/same/versions").json == [1]
     cluster.require_consistent()
 
 
 def test_same_schema_gets_one_id_per_context(cluster: Cluster) -> None:
     contexts = ("", ":.a:", ":.b:")
-    answers = cluster.run_concurrently(
+    responses = cluster.run_concurrently(
         lambda r, number: r.register(f"{contexts[number % 3]}spread-{number}", fixed("spread"))
     )
-    assert errors_of(answers) == []
-    assert {answer.json["version"] for answer in answers} == {1}
+    assert errors_of(responses) == []
+    assert {response.json["version"] for response in responses} == {1}
     for context in range(3):
-        assert len({answer.json["id"] for number, answer in enumerate(answers) if number % 3 == context}) == 1
+        assert len({response.json["id"] for number, response in enumerate(responses) if number % 3 == context}) == 1
     assert set(cluster.registries[1].get("/contexts").json) >= {".", ".a", ".b"}
     cluster.require_consistent()
 
 
 def test_different_schemas_under_one_subject_get_consecutive_versions(cluster: Cluster) -> None:
-    answers = cluster.run_concurrently(lambda registry, number: registry.register("different", fixed(number)))
-    assert errors_of(answers) == []
-    total = len(answers)
-    assert len({answer.json["id"] for answer in answers}) == total
-    assert sorted(answer.json["version"] for answer in answers) == list(range(1, total + 1))
+    responses = cluster.run_concurrently(lambda registry, number: registry.register("different", fixed(number)))
+    assert errors_of(responses) == []
+    total = len(responses)
+    assert len({response.json["id"] for response in responses}) == total
+    assert sorted(response.json["version"] for response in responses) == list(range(1, total + 1))
     assert cluster.registries[2].get("/subjects/different/versions").json == list(range(1, total + 1))
     cluster.require_consistent()
 
 
 def test_new_schemas_under_new_subjects_get_different_ids(cluster: Cluster) -> None:
-    answers = cluster.run_concurrently(
+    responses = cluster.run_concurrently(
         lambda registry, number: registry.register(f"own-{number}", fixed(f"own-{number}"))
     )
-    assert errors_of(answers) == []
-    assert len({answer.json["id"] for answer in answers}) == len(answers)
+    assert errors_of(responses) == []
+    assert len({response.json["id"] for response in responses}) == len(responses)
     cluster.require_consistent()
 
 
 def test_one_of_many_incompatible_schemas_is_registered(cluster: Cluster) -> None:
     texts = [STRING, '"int"', '"boolean"', '{"type":"fixed","name":"F","size":1}', '{"type":"array","items":"int"}']
-    answers = cluster.run_concurrently(lambda registry, number: registry.register("first", texts[number % len(texts)]))
-    assert {answer.status for answer in answers} == {200, 409}
-    assert len({answer.json["id"] for answer in answers if answer.status == 200}) == 1
+    responses = cluster.run_concurrently(
+        lambda registry, number: registry.register("first", texts[number % len(texts)])
+    )
+    assert {response.status for response in responses} == {200, 409}
+    assert len({response.json["id"] for response in responses if response.status == 200}) == 1
     assert cluster.registries[3].get("/subjects/first/versions").json == [1]
 
 
@@ -204,10 +206,10 @@ def test_random_concurrent_operations_keep_database_consistent(cluster: Cluster)
         for _ in range(8):
             subject = chance.choice(subjects)
             kind = chance.choice(["register"] * 6 + ["refer", "delete", "delete version", "configure", "look", "list"])
-            answer = act(registry, chance, subject, kind)
-            statuses[answer.status] += 1
-            if answer.status >= 500:
-                raise AssertionError(f"{kind} {subject}: {answer.text}")
+            response = act(registry, chance, subject, kind)
+            statuses[response.status] += 1
+            if response.status >= 500:
+                raise AssertionError(f"{kind} {subject}: {response.text}")
         return statuses
 
     def act(registry: Registry, chance: random.Random, subject: str, kind: str) -> RestResponse:
@@ -258,19 +260,19 @@ def test_requests_succeed_after_a_restart_of_postgres(
     assert registry.get("/readyz").status == 200
     # Several connections, all of which will break.
     with ThreadPoolExecutor(8) as pool:
-        assert {answer.status for answer in pool.map(lambda n: registry.register(f"s-{n}", fixed(n)), range(16))} == {
-            200
-        }
+        assert {
+            response.status for response in pool.map(lambda n: registry.register(f"s-{n}", fixed(n)), range(16))
+        } == {200}
     own_server.kill()
     assert registry.get("/readyz").status in (500, 503)
     assert registry.get("/healthz").status == 200
-    away = registry.register("s", fixed("away"))
-    assert (away.status, away.json["error_code"]) == (500, 50001)
-    assert "127.0.0.1" not in away.text
+    during_outage = registry.register("s", fixed("away"))
+    assert (during_outage.status, during_outage.json["error_code"]) == (500, 50001)
+    assert "127.0.0.1" not in during_outage.text
     own_server.start()
     with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda n: registry.register(f"t-{n}", fixed(n)), range(16)))
-    assert errors_of(answers) == []
+        responses = list(pool.map(lambda n: registry.register(f"t-{n}", fixed(n)), range(16)))
+    assert errors_of(responses) == []
     assert registry.get("/readyz").status == 200
     assert registry.registered("s", STRING) == schema_id
     assert registry.get(f"/schemas/ids/{schema_id}").json["schema"] == STRING
@@ -295,7 +297,7 @@ class Writers:
             number += 1
             name = f"{client % 4}.{client}.{number}"
             try:
-                answer = registry.register(f"w-{client % 4}", fixed(name))
+                response = registry.register(f"w-{client % 4}", fixed(name))
                 # A subject that is created and deleted, so that deletions are in progress too.
                 registry.register(f"gone-{client % 2}", fixed(client))
                 registry.delete(f"/subjects/gone-{client % 2}")
@@ -303,16 +305,16 @@ class Writers:
             except (OSError, ValueError, json.JSONDecodeError):
                 time.sleep(0.02)
                 continue
-            self.statuses[answer.status] += 1
-            if answer.status == 200:
-                self.acknowledged[name] = answer.json["id"]
+            self.statuses[response.status] += 1
+            if response.status == 200:
+                self.acknowledged[name] = response.json["id"]
             else:
                 time.sleep(0.02)
 
     def wait_for(self, more: int) -> None:
         """Waits until this number of further registrations was acknowledged."""
-        wanted, deadline = len(self.acknowledged) + more, time.monotonic() + 60
-        while len(self.acknowledged) < wanted:
+        count_min, deadline = len(self.acknowledged) + more, time.monotonic() + 60
+        while len(self.acknowledged) < count_min:
             assert time.monotonic() < deadline, dict(self.statuses)
             time.sleep(0.01)
 

@@ -138,10 +138,10 @@ def test_registration_succeeds_after_a_broken_commit(
         break_at_commit(opened[0], break_connections)
         assert registry.registered("s", target) == registry.registered("s", target)
         break_at_commit(opened[0], break_connections)
-        answer = registry.register("u", user, references=references)
-        assert (answer.status, answer.json["version"]) == (200, 1)
+        response = registry.register("u", user, references=references)
+        assert (response.status, response.json["version"]) == (200, 1)
         assert registry.get("/subjects/u/versions").json == [1]
-        assert registry.get("/subjects/s/versions/1/referencedby").json == [answer.json["id"]]
+        assert registry.get("/subjects/s/versions/1/referencedby").json == [response.json["id"]]
 
 
 def test_wait_for_a_row_lock_is_limited(url: str, database: Database) -> None:

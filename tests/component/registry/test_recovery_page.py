@@ -154,8 +154,8 @@ def test_promotion_of_a_standby(
     hosts = "&".join(f"host=127.0.0.1:{server.port}" for server in (primary, standby))
     registry = serve(f"{account}@/{database}?{hosts}&target_session_attrs=read-write")
     assert registry.registered("a", fixed(1)) == 1
-    where = primary.execute("SELECT pg_current_wal_lsn()::text")[0][0]
-    while not standby.execute(f"SELECT pg_last_wal_replay_lsn() >= '{where}'")[0][0]:
+    wal_position = primary.execute("SELECT pg_current_wal_lsn()::text")[0][0]
+    while not standby.execute(f"SELECT pg_last_wal_replay_lsn() >= '{wal_position}'")[0][0]:
         time.sleep(0.02)
     primary.kill()
     steps.environment["STANDBY_URL"] = standby.url(database)

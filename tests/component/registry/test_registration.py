@@ -57,12 +57,12 @@ def test_order_of_checks(registry: Registry, subject: str) -> None:
                 own = f"{subject}-{row}"
                 registry.registered(own, USER_1)
                 registry.registered(own, USER_2)
-                answer = registry.post(f"/subjects/{own}/versions", body)
-                if answer.status == 200:
-                    assert answer.json["version"] == expected
+                response = registry.post(f"/subjects/{own}/versions", body)
+                if response.status == 200:
+                    assert response.json["version"] == expected
                     assert registry.get(f"/subjects/{own}/versions").json == list(range(1, max(expected, 2) + 1))
                 else:
-                    assert answer.error[1] == expected
+                    assert response.error[1] == expected
                     assert registry.get(f"/subjects/{own}/versions").json == [1, 2]
 
 
@@ -132,17 +132,17 @@ def test_version_number_in_metadata(registry: Registry, subject: str) -> None:
         if properties == {}:
             body["metadata"] = {"properties": {}}
         if step == "delete":
-            answer = registry.delete(f"/subjects/{subject}/versions/{version}")
-            assert answer.json == expected
+            response = registry.delete(f"/subjects/{subject}/versions/{version}")
+            assert response.json == expected
             continue
         path = f"/subjects/{subject}" + ("/versions" if step == "register" else "")
-        answer = registry.post(path, body)
-        if answer.status != 200:
-            assert answer.error[1] == expected, number
+        response = registry.post(path, body)
+        if response.status != 200:
+            assert response.error[1] == expected, number
             continue
-        found = registry.get(f"/subjects/{subject}/versions/{answer.json['version']}").json
+        found = registry.get(f"/subjects/{subject}/versions/{response.json['version']}").json
         numbers = found.get("metadata", {}).get("properties", {}).get(VERSION)
-        assert (answer.json["version"], numbers) == (expected, number_in_metadata), number
+        assert (response.json["version"], numbers) == (expected, number_in_metadata), number
 
 
 def test_schemas_with_other_metadata_are_different(registry: Registry, subject: str) -> None:
@@ -337,7 +337,7 @@ def test_schemas_with_the_same_lookup_key_are_compared(
     found = {
         text: registry.post(f"/subjects/{subject}", {"schema": text}) for text in (colliding[0], colliding[2], whole)
     }
-    assert [answer.json.get("version") for answer in found.values()] == [1, None, 4]
+    assert [response.json.get("version") for response in found.values()] == [1, None, 4]
     written = '{"of":"colliding 2","size":4,"type":"fixed","name":"F"}'
     assert registry.post(f"/subjects/{subject}", {"schema": written}).json["version"] == 2
     assert registry.register(subject, colliding[2]).json["version"] == 5
@@ -351,7 +351,7 @@ def test_compatibility_check_has_a_time_limit(
     monkeypatch.setattr("headrace.registry.service.compatibility.CHECK_S", -1)
     registry.registered(subject, USER_1)
     for path in ("", "/latest", "/1"):
-        answer = registry.post(f"/compatibility/subjects/{subject}/versions{path}?verbose=true", {"schema": USER_2})
-        assert answer.json["is_compatible"] is False
-        assert re.search(r"\b1 pairs?\b", answer.json["messages"][0])
+        response = registry.post(f"/compatibility/subjects/{subject}/versions{path}?verbose=true", {"schema": USER_2})
+        assert response.json["is_compatible"] is False
+        assert re.search(r"\b1 pairs?\b", response.json["messages"][0])
     registry.registered(subject, USER_2)

@@ -69,12 +69,12 @@ class RegistrySource:
     def fetch(self, replication_request: ReplicationRequest) -> ReplicationResponse:
         self.before(replication_request)
         self.requests.append(replication_request)
-        answer = self.registry.post("/replication", request_json(replication_request))
-        assert answer.status == 200, answer.text
-        return parse_response(answer.json, self.url)
+        response = self.registry.post("/replication", request_json(replication_request))
+        assert response.status == 200, response.text
+        return parse_response(response.json, self.url)
 
 
-def answers(registry: Registry) -> dict[str, tuple[int, str]]:
+def responses_of(registry: Registry) -> dict[str, tuple[int, str]]:
     """Responses to all requests except those for modes, which differ in a replica."""
     requests = [registry.get(path) for path in QUESTIONS]
     requests += [registry.post("/subjects/a?deleted=true", request(item)) for item in LOOKED_UP]
@@ -91,24 +91,24 @@ class Replicated(Interleavings):
         self.database = upgraded(url)
         self.replica_front = RegistryBehindFront(url)
         self.clock = itertools.count(1_000_000)
-        self.went_back = False
+        self.is_restored = False
         self.replica = Replica(RegistrySource(self.fronts[0]), self.database, lambda: next(self.clock), "me")
 
     @rule()
     def replicate(self) -> None:
         rounds = [self.replica.run_round() for _ in range(3)]
         assert rounds[-1] is RoundResult.UNCHANGED
-        assert answers(self.replica_front) == answers(self.fronts[0])
+        assert responses_of(self.replica_front) == responses_of(self.fronts[0])
 
     @rule()
-    def begin_again(self) -> None:
+    def restart(self) -> None:
         self.replica = Replica(RegistrySource(self.fronts[0]), self.database, lambda: next(self.clock), "me")
 
     @precondition(lambda self: self.copied is not None)
     @rule()
     def put_copy_back(self) -> None:
         super().put_copy_back()
-        self.went_back = True
+        self.is_restored = True
 
     def _contexts(self) -> Iterator[list[ContextState]]:
         """The contexts of the source and of the replica."""
@@ -120,22 +120,22 @@ class Replicated(Interleavings):
         """Registers a new schema, whatever the settings were; returns status, id and version."""
         assert registry.put("/mode/a", {"mode": "READWRITE"}).status == 200
         assert registry.put("/config/a", {"compatibility": "NONE", "alias": None}).status == 200
-        answer = registry.register("a", '{"type":"enum","name":"E","symbols":["A"]}')
-        return [answer.status, answer.json["id"], answer.json["version"]]
+        response = registry.register("a", '{"type":"enum","name":"E","symbols":["A"]}')
+        return [response.status, response.json["id"], response.json["version"]]
 
     def teardown(self) -> None:
         self.replicate()
         # Ids of a history that the source has lost are not reused by the replica, because clients may have cached them.
         source, replica_ids = ({one.name: one.next_id for one in states} for states in self._contexts())
         assert all(
-            source[name] == replica_ids[name] or (self.went_back and source[name] < replica_ids[name])
+            source[name] == replica_ids[name] or (self.is_restored and source[name] < replica_ids[name])
             for name in source
         )
         promote(self.database, next(self.clock))
         # From replica_ids on both registries behave the same, including ids and versions.
-        taken = [self._written_by(registry) for registry in (self.fronts[0], self.replica_front)]
-        assert taken[0] == [200, source["."], taken[1][2]]
-        assert taken[1][:2] == [200, replica_ids["."]]
+        ids = [self._written_by(registry) for registry in (self.fronts[0], self.replica_front)]
+        assert ids[0] == [200, source["."], ids[1][2]]
+        assert ids[1][:2] == [200, replica_ids["."]]
         self.replica_front.close()
         self.database.close()
         super().teardown()
@@ -190,14 +190,14 @@ def test_replica_rejects_changes_until_promotion(source: RegistrySource, site: S
         (method, route) for (method, route), need in REQUIRED_PERMISSIONS.items() if need.permission > Permission.READ
     ]
     assert len(changes) >= 12
-    before = answers(site.registry)
+    before = responses_of(site.registry)
     for subject, query in itertools.product(("s", "gone"), ("?force=true&permanent=true", "")):
         for method, route in changes:
             path = route.format(subject=subject, version=1, context=".new")
             body = bodies.get(path.split("/")[1], {"schema": fixed(1), "id": 9})
-            answer = site.registry.call(method, path + query, body)
-            assert answer.status in (404, 422), (method, path, answer.text)
-    assert answers(site.registry) == before
+            response = site.registry.call(method, path + query, body)
+            assert response.status in (404, 422), (method, path, response.text)
+    assert responses_of(site.registry) == before
     status, code, message = site.registry.put("/mode", {"mode": "READWRITE"}).error
     assert (status, code, "http://source" in message) == (422, 42205, True)
     # Registering an existing schema finds it, as in any read-only registry.
@@ -245,7 +245,7 @@ def test_added_versions_do_not_increase_registry_revision(source: RegistrySource
         source.registry.registered("s", fixed(number))
     source.registry.registered("t", fixed(4))
     assert revision() == before
-    assert answers(site.registry) == answers(source.registry)
+    assert responses_of(site.registry) == responses_of(source.registry)
     changes: list[Callable[[], Any]] = [
         lambda: source.registry.put("/config/s", {"compatibility": "BACKWARD"}),
         lambda: source.registry.delete("/mode/s"),
@@ -264,7 +264,7 @@ def test_added_versions_do_not_increase_registry_revision(source: RegistrySource
         after = revision()
         assert after > before, number
         before = after
-    assert answers(site.registry) == answers(source.registry)
+    assert responses_of(site.registry) == responses_of(source.registry)
 
 
 def test_late_references_are_replicated_with_their_schemas(source: RegistrySource, site: Site) -> None:
@@ -286,7 +286,7 @@ def test_late_references_are_replicated_with_their_schemas(source: RegistrySourc
     path = "/subjects/s/versions/2?format=resolved"
     assert "fixed" in site.registry.get(path).text
     replication.run_round()
-    assert answers(site.registry) == answers(source.registry)
+    assert responses_of(site.registry) == responses_of(source.registry)
 
 
 @pytest.mark.parametrize(("name", "value"), [("SUBJECTS_MAX", 2), ("SCHEMAS_MAX", 2), ("RESPONSE_CHARS_MAX", 90)])
@@ -397,7 +397,7 @@ def test_content_with_two_ids_is_replicated(source: RegistrySource, site: Site) 
     for name, number in (("a", 8), ("b", 5)):
         assert source.registry.register(name, fixed(1), id=number, version=2).status == 200
     replication.run_round()
-    assert answers(site.registry) == answers(source.registry)
+    assert responses_of(site.registry) == responses_of(source.registry)
 
 
 def test_reassigned_id_causes_full_replication(source: RegistrySource, site: Site) -> None:
@@ -412,7 +412,7 @@ def test_reassigned_id_causes_full_replication(source: RegistrySource, site: Sit
     assert source.registry.register("t", fixed(9), id=1, version=1).status == 200
     rounds = [replication.run_round() for _ in range(3)]
     assert rounds == [RoundResult.CHANGED, RoundResult.CHANGED, RoundResult.UNCHANGED]
-    assert answers(site.registry) == answers(source.registry)
+    assert responses_of(site.registry) == responses_of(source.registry)
     assert site.registry.get("/schemas/ids/1").json["schema"] == fixed(9)
     assert site.registry.get("/subjects").json == ["t", "u"]
 
@@ -483,7 +483,7 @@ def test_response_from_before_a_takeover_is_not_applied(source: RegistrySource, 
     assert site.registry.get("/subjects").json == ["s"]
     site.now_ms += HOLDER_TIMEOUT_MS
     assert first.run_round() is RoundResult.CHANGED
-    assert answers(site.registry) == answers(source.registry)
+    assert responses_of(site.registry) == responses_of(source.registry)
 
 
 def test_concurrent_update_sees_update_of_first_process(
@@ -510,14 +510,14 @@ def test_concurrent_update_sees_update_of_first_process(
     monkeypatch.setattr(replica, "apply_update", slow_for_the_first)
     source.before = notice_request
     with ThreadPoolExecutor(2) as threads:
-        taking_over = threads.submit(second.run_round)
+        second_round = threads.submit(second.run_round)
         assert is_writing.wait(60)
         late = threads.submit(first.run_round)
         assert has_requested.wait(60)
         time.sleep(0.2)  # until the second process waits for the transaction of the first
         may_end.set()
-        assert (taking_over.result(60), late.result(60)) == (RoundResult.CHANGED, RoundResult.WAITING)
-    assert answers(site.registry) == answers(source.registry)
+        assert (second_round.result(60), late.result(60)) == (RoundResult.CHANGED, RoundResult.WAITING)
+    assert responses_of(site.registry) == responses_of(source.registry)
 
 
 def test_promotion_during_a_round_wins(source: RegistrySource, site: Site) -> None:
@@ -585,10 +585,10 @@ def test_replica_requires_empty_database_and_the_same_source(
 
 
 def test_source_of_another_release_is_rejected(source: RegistrySource) -> None:
-    answer = source.registry.post("/replication", {}).json
+    valid = source.registry.post("/replication", {}).json
     for response, named in (
-        ({**answer, "format": 2}, r"http://source.*\bformat 2\b"),
-        ({**answer, "position": "1.2"}, "http://source"),
+        ({**valid, "format": 2}, r"http://source.*\bformat 2\b"),
+        ({**valid, "position": "1.2"}, "http://source"),
         ([], "http://source"),
     ):
         with pytest.raises(InvalidResponse, match=named):

@@ -55,13 +55,13 @@ def test_slow_passwords_do_not_delay_known_users(front: RegistryBehindFront, mon
     monkeypatch.setattr(PasswordHash, "matches", lambda *_: may_continue.wait(60) and False)
     wrong = {"Authorization": basic("root", "wrong")}
     with ThreadPoolExecutor(2 * THREADS) as clients:
-        answers = [clients.submit(front.call, "GET", "/subjects", None, wrong) for _ in range(2 * THREADS)]
+        responses = [clients.submit(front.call, "GET", "/subjects", None, wrong) for _ in range(2 * THREADS)]
         try:
             assert front.call("GET", "/subjects", headers=ROOT).status == 200
-            assert not any(answer.done() for answer in answers)
+            assert not any(response.done() for response in responses)
         finally:
             may_continue.set()
-        assert {answer.result().status for answer in answers} == {401}
+        assert {response.result().status for response in responses} == {401}
 
 
 @pytest.fixture
@@ -84,13 +84,13 @@ class SlowPool:
 
     def __init__(self, front: RegistryBehindFront, may_continue: threading.Event) -> None:
         self._compatibility = services_of(front._front._application).compatibility
-        self._goes_on = may_continue
+        self._may_continue = may_continue
 
     def is_ready(self) -> bool:
         return False
 
     async def run_comparison(self, comparison: Comparison) -> ComparisonResult | None:
-        assert await asyncio.to_thread(self._goes_on.wait, 60)
+        assert await asyncio.to_thread(self._may_continue.wait, 60)
         return await asyncio.to_thread(self._compatibility.run_comparison, comparison)
 
     def close(self) -> None:
@@ -113,7 +113,7 @@ def test_slow_checks_and_registrations_do_not_delay_others(
     count = THREADS + RUNNING_MAX
     with ThreadPoolExecutor(count) as clients:
         bodies = [{"schema": f'{{"type":"string","n":{number}}}'} for number in range(count)]
-        answers = [clients.submit(front.call, "POST", check, body, ROOT) for body in bodies]
+        responses = [clients.submit(front.call, "POST", check, body, ROOT) for body in bodies]
         try:
             assert [front.call("GET", path, headers=ROOT).status for path in (path, f"{path}/schema")] == [200, 200]
             assert [front.call("GET", path).json["status"] for path in ("/readyz", "/healthz")] == ["ready", "ok"]
@@ -123,10 +123,10 @@ def test_slow_checks_and_registrations_do_not_delay_others(
             assert front.call("POST", "/subjects/a/versions", {"schema": STRING}, ROOT).status == 200
             # The check of another client has its own slot; anonymous clients may read `public-*`.
             other = clients.submit(front.call, "POST", "/compatibility/subjects/public-a/versions", bodies[0])
-            assert not any(answer.done() for answer in (*answers, other))
+            assert not any(response.done() for response in (*responses, other))
         finally:
             may_continue.set()
-        assert {answer.result().status for answer in (*answers, other)} == {200}
+        assert {response.result().status for response in (*responses, other)} == {200}
 
 
 def test_slow_registration_has_the_usual_result(front: RegistryBehindFront, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,8 +203,8 @@ def test_liveness_bypasses_all_queues(front: RegistryBehindFront, monkeypatch: p
     expected = front.call("GET", "/healthz", headers=ROOT)
     monkeypatch.setattr(front._front, "_application", None)
     for accept in ("*/*", "application/json", "text/html"):
-        alive = front.call("GET", "/healthz", headers={"accept": accept})
-        assert (alive.status, alive.text) == (200, expected.text)
+        health = front.call("GET", "/healthz", headers={"accept": accept})
+        assert (health.status, health.text) == (200, expected.text)
     assert front.call("GET", "/healthz").headers == expected.headers
     assert front.observer.routes[-1] == "/healthz"
 
@@ -248,8 +248,8 @@ def test_body_without_permission_is_not_received(
     status: int,
     is_received: bool,
 ) -> None:
-    answer = front.call_with(method, path, headers, b'{"schema":"1"}')
-    assert (answer.status, set(answer.json)) == (status, set() if status == 200 else {"error_code", "message"})
+    response = front.call_with(method, path, headers, b'{"schema":"1"}')
+    assert (response.status, set(response.json)) == (status, set() if status == 200 else {"error_code", "message"})
     assert front.received_body_first is is_received
 
 
@@ -309,5 +309,5 @@ def test_request_target_may_be_a_url(front: RegistryBehindFront) -> None:
 
 def test_request_target_without_a_path_is_the_root(front: RegistryBehindFront) -> None:
     # As servers parse `GET host HTTP/1.1`.
-    answer = front.call("GET", "")
-    assert (answer.status, answer.json) == (200, {})
+    response = front.call("GET", "")
+    assert (response.status, response.json) == (200, {})

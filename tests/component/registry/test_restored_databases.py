@@ -80,7 +80,7 @@ def fronts(url: str) -> Iterator[tuple[RegistryBehindFront, RegistryBehindFront]
         yield tuple(stack.enter_context(closing(RegistryBehindFront(url))) for _ in range(2))  # type: ignore[misc]
 
 
-def require_fresh_responses(url: str, asked: tuple[RegistryBehindFront, ...]) -> None:
+def require_fresh_responses(url: str, caching: tuple[RegistryBehindFront, ...]) -> None:
     """Continues on the restored database with a new process, and compares the responses of all processes."""
     with fronts(url) as (writer, reader):
         register_lost_content(writer, 3)
@@ -88,21 +88,21 @@ def require_fresh_responses(url: str, asked: tuple[RegistryBehindFront, ...]) ->
         writer.registered("a", fixed(2))
         expected = responses(reader)
     time.sleep(LEASE_S)
-    for front in asked:
+    for front in caching:
         assert responses(front) == expected
         assert responses(front) == expected
 
 
-def lose_changes(url: str, take_copy: Callable[[], None], go_back: Callable[[], None]) -> None:
-    with fronts(url) as asked:
-        register_permanent_content(asked[0])
+def lose_changes(url: str, take_copy: Callable[[], None], restore: Callable[[], None]) -> None:
+    with fronts(url) as caching:
+        register_permanent_content(caching[0])
         take_copy()
-        register_lost_content(asked[0], 2)
-        for front in asked:
+        register_lost_content(caching[0], 2)
+        for front in caching:
             # Twice, to fill the caches.
             assert responses(front) == responses(front)
-        go_back()
-        require_fresh_responses(url, asked)
+        restore()
+        require_fresh_responses(url, caching)
 
 
 def upgraded(url: str) -> str:
@@ -177,14 +177,14 @@ def test_failover_to_a_lagging_standby_invalidates_caches(servers: Callable[...,
     database = upgraded(primary.new_database()).rpartition("/")[2]
     standby = servers(base=primary)
     standby.start_recovery("standby", copied_from(primary))
-    begun = primary.url(database).partition("@")[0]
+    url_prefix = primary.url(database).partition("@")[0]
     hosts = "&".join(f"host=127.0.0.1:{server.port}" for server in (primary, standby))
-    url = f"{begun}@/{database}?{hosts}&target_session_attrs=read-write"
+    url = f"{url_prefix}@/{database}?{hosts}&target_session_attrs=read-write"
 
     def cut_off() -> None:
         """Stops the replication once the standby has the permanent content."""
-        where = primary.execute("SELECT pg_current_wal_lsn()::text")[0][0]
-        while not standby.execute(f"SELECT pg_last_wal_replay_lsn() >= '{where}'")[0][0]:
+        wal_position = primary.execute("SELECT pg_current_wal_lsn()::text")[0][0]
+        while not standby.execute(f"SELECT pg_last_wal_replay_lsn() >= '{wal_position}'")[0][0]:
             time.sleep(0.02)
         assert standby.execute("SELECT count(*) FROM pg_stat_wal_receiver") == [(1,)]
         # A command-line setting overrides the file.

@@ -57,7 +57,7 @@ def next_release(
     directory = tmp_path / "alembic"
     shutil.copytree(ROOT / "alembic", directory, ignore=shutil.ignore_patterns("__pycache__"))
     before = ScriptDirectory(str(directory)).get_current_head()
-    ours = storage._migrations
+    real_migrations = storage._migrations
 
     def make(statements: str, only_adds: bool) -> Callable[[str], None]:
         nonlocal before
@@ -74,7 +74,7 @@ def next_release(
                 database.check()
             finally:
                 database.close()
-                monkeypatch.setattr(storage, "_migrations", ours)
+                monkeypatch.setattr(storage, "_migrations", real_migrations)
 
         return upgrade
 
@@ -107,32 +107,32 @@ def test_release_serves_during_and_after_an_adding_migration(
     upgrade = next_release(ADDED, True)
     registry = RegistryBehindFront(database_url)
     stop = threading.Event()
-    begun = threading.Semaphore(0)
+    rounds_done = threading.Semaphore(0)
 
     def work(first: int) -> list[RestResponse]:
-        answers = []
+        responses = []
         for number in range(first, first + 10_000, 2):
-            answers += every_call(registry, number)
-            begun.release()
+            responses += every_call(registry, number)
+            rounds_done.release()
             if stop.is_set():
                 break
-        return answers
+        return responses
 
     try:
         with ThreadPoolExecutor(2) as pool:
             serving = [pool.submit(work, first) for first in (0, 1)]
             for _ in range(4):
-                assert begun.acquire(timeout=60)
+                assert rounds_done.acquire(timeout=60)
             try:
                 upgrade(database_url)
                 for _ in range(4):
-                    assert begun.acquire(timeout=60)
+                    assert rounds_done.acquire(timeout=60)
             finally:
                 stop.set()
-            answers = [answer for served in serving for answer in served.result(60)]
+            responses = [response for served in serving for response in served.result(60)]
     finally:
         registry.close()
-    assert {answer.text for answer in answers if answer.status != 200} == set()
+    assert {response.text for response in responses if response.status != 200} == set()
     engine = sa.create_engine(DatabaseAddress.of(database_url).url)
     assert sa.inspect(engine).has_table("later")
     engine.dispose()
@@ -142,7 +142,7 @@ def test_release_serves_during_and_after_an_adding_migration(
         start(database)
         database.close()
     restarted = RegistryBehindFront(database_url)
-    assert {answer.status for answer in every_call(restarted, 20_000)} == {200}
+    assert {response.status for response in every_call(restarted, 20_000)} == {200}
     restarted.close()
 
 

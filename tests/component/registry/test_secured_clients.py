@@ -38,9 +38,9 @@ def url(authority: Authority, start_module_service: Any, tmp_path_factory: pytes
 
 @pytest.fixture(scope="module")
 def dead_url() -> Iterator[str]:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield f"https://127.0.0.1:{taken.getsockname()[1]}"
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        yield f"https://127.0.0.1:{listener.getsockname()[1]}"
 
 
 @pytest.fixture
@@ -75,8 +75,10 @@ def test_registry_client_authenticates_over_tls(
         client.subjects()
     assert PASSWORD not in str(refused.value)
     assert "guess" not in str(refused.value)
-    nobody = load_settings(flags={"registry.url": settings.registry.url, "registry.client_ca": str(authority.ca_file)})
-    with registry_client(nobody) as client, pytest.raises(errors.CredentialsRefused):
+    anonymous = load_settings(
+        flags={"registry.url": settings.registry.url, "registry.client_ca": str(authority.ca_file)}
+    )
+    with registry_client(anonymous) as client, pytest.raises(errors.CredentialsRefused):
         client.subjects()
 
 
@@ -97,8 +99,12 @@ def test_confluent_client_authenticates_over_tls(url: str, authority: Authority,
     message = AvroSerializer(client, USER_1)({"id": 1}, context)
     assert AvroDeserializer(client)(message, context) == {"id": 1}
     for user, call, expected in (
-        (f"shop:{PASSWORD}", lambda it: it.register_schema("other", confluent.Schema(STRING, "AVRO")), (403, 40301)),
-        ("shop:guess", lambda it: it.get_subjects(), (401, 40101)),
+        (
+            f"shop:{PASSWORD}",
+            lambda client: client.register_schema("other", confluent.Schema(STRING, "AVRO")),
+            (403, 40301),
+        ),
+        ("shop:guess", lambda client: client.get_subjects(), (401, 40101)),
     ):
         with pytest.raises(SchemaRegistryError) as refused:
             call(confluent.SchemaRegistryClient({**conf, "url": url, "basic.auth.user.info": user}))
@@ -117,8 +123,8 @@ def test_python_schema_registry_client_authenticates_over_tls(
     assert open_as(PASSWORD).register("shop-python", USER_1)
     assert "shop-python" in open_as(PASSWORD).get_subjects()
     for password, call, expected in (
-        (PASSWORD, lambda it: it.register("other", USER_1), 403),
-        ("guess", lambda it: it.get_subjects(), 401),
+        (PASSWORD, lambda client: client.register("other", USER_1), 403),
+        ("guess", lambda client: client.get_subjects(), 401),
     ):
         with pytest.raises(ClientError) as refused:
             call(open_as(password))

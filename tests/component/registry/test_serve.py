@@ -54,8 +54,8 @@ def test_stop_is_clean_and_loses_nothing(start_service: StartService, tmp_path: 
     service.process.send_signal(stop)
     assert service.process.wait(60) == 0
     assert [line for line in service.errors if " INFO " not in line] == []
-    again = Registry(start_service(*SERVE, str(tmp_path)).addresses["registry"])
-    assert again.get(f"/schemas/ids/{schema_id}").json["schema"] == STRING
+    restarted = Registry(start_service(*SERVE, str(tmp_path)).addresses["registry"])
+    assert restarted.get(f"/schemas/ids/{schema_id}").json["schema"] == STRING
 
 
 @pytest.mark.servers
@@ -79,21 +79,21 @@ def test_ctrl_c_for_all_processes_ends_cleanly(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(60)
 def test_port_in_use_is_reported(failing_command: FailingCommand, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         line = failing_command("serve", "--data-dir", str(tmp_path), "--registry-listen", f"127.0.0.1:{port}")
     assert f"127.0.0.1:{port}: Address already in use" in line
 
 
 def test_address_is_reserved_for_one_registry() -> None:
     """As soon as the port is reserved, also before it is listened on and for processes that would share it."""
-    taken = ReservedPort("127.0.0.1", 0)
-    assert taken.url() == f"http://127.0.0.1:{taken.port}"
+    reserved = ReservedPort("127.0.0.1", 0)
+    assert reserved.url() == f"http://127.0.0.1:{reserved.port}"
     with pytest.raises(OSError) as failing_command:
-        ReservedPort("127.0.0.1", taken.port)
+        ReservedPort("127.0.0.1", reserved.port)
     assert failing_command.value.errno == errno.EADDRINUSE
-    taken.close()
-    ReservedPort("127.0.0.1", taken.port).close()
+    reserved.close()
+    ReservedPort("127.0.0.1", reserved.port).close()
 
 
 @pytest.mark.timeout(60)
@@ -164,7 +164,7 @@ def _fixed(name: str) -> str:
 
 
 def _register_until_killed(service: Any, subject: str, acknowledged: dict[str, int], after: int) -> None:
-    enough = threading.Event()
+    has_enough = threading.Event()
     own: dict[str, int] = {}
 
     def register(thread: int) -> None:
@@ -176,12 +176,12 @@ def _register_until_killed(service: Any, subject: str, acknowledged: dict[str, i
             except RegistryUnavailable:
                 return
             if len(own) >= after:
-                enough.set()
+                has_enough.set()
 
     threads = [threading.Thread(target=register, args=(i,)) for i in range(4)]
     for thread in threads:
         thread.start()
-    assert enough.wait(60)
+    assert has_enough.wait(60)
     kill_with_children(service.process.pid)
     service.process.wait(60)
     for thread in threads:
@@ -228,8 +228,8 @@ def test_stop_completes_requests_in_progress(start_service: StartService, tmp_pa
         connection.sendall(body[5:])
         assert connection.recv(65536).startswith(b"HTTP/1.1 200 OK")
     assert service.process.wait(60) == 0
-    again = Registry(start_service(*SERVE, str(tmp_path)).addresses["registry"])
-    assert again.get("/subjects/late/versions").json == [1]
+    restarted = Registry(start_service(*SERVE, str(tmp_path)).addresses["registry"])
+    assert restarted.get("/subjects/late/versions").json == [1]
 
 
 @pytest.mark.servers

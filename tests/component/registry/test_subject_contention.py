@@ -101,17 +101,17 @@ def test_import_between_versions_updates_the_cached_view(processes: list[Service
 
 def test_known_subject_reads_only_new_versions(processes: list[Services]) -> None:
     writer, reader = processes[:2]
-    asked: list[int] = []
+    known_versions: list[int] = []
 
     def note(_: Any, __: Any, statement: str, ___: Any, context: Any, ____: bool) -> None:
         if "registry_revision" in statement:
-            asked.append(context.compiled_parameters[0]["known_version"])
+            known_versions.append(context.compiled_parameters[0]["known_version"])
 
     sa.event.listen(reader.database._engine, "before_cursor_execute", note)
     for number in range(3):
         writer.registration.register("s", request(number), normalize=False)
         reader.lookup.find_version("s", request(number), normalize=False, deleted=False)
-    assert asked == [0, 1, 2]
+    assert known_versions == [0, 1, 2]
 
 
 @pytest.mark.postgres
@@ -120,12 +120,12 @@ def test_registration_on_postgres_takes_three_statements(postgres_template: Post
     database = Database(postgres_template.copy(), lease_s=0)
     services = Services.of(database, CompatibilityLevel.BACKWARD, lambda: 1, "")
     services.registration.register("s", request("first"), normalize=False)
-    asked: list[str] = []
-    sa.event.listen(database._engine, "before_cursor_execute", lambda *given: asked.append(given[2]))
+    statements: list[str] = []
+    sa.event.listen(database._engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
     for subject in ("s", "another"):
         services.registration.register(subject, request(f"new of {subject}"), normalize=False)
-        assert len(asked) == 3, asked
-        asked.clear()
+        assert len(statements) == 3, statements
+        statements.clear()
     database.close()
 
 
@@ -153,8 +153,8 @@ def test_overtaken_registration_locks_the_subject(processes: list[Services], mon
         assert found.stored.version == 4 + number
     assert len(rivals) == 2
     # Also if nothing has to be written.
-    again = services.registration.register("s", request(2), normalize=False)
-    assert (again.is_new, again.stored.version) == (False, 6)
+    repeated = services.registration.register("s", request(2), normalize=False)
+    assert (repeated.is_new, repeated.stored.version) == (False, 6)
     assert versions(services) == list(range(1, 8))
 
 

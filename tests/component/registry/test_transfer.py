@@ -105,8 +105,8 @@ def source(registry_url: str) -> Iterator[Registry]:
 
 
 def put(registry: Registry, path: str, body: dict[str, Any]) -> None:
-    answer = registry.call("PUT", path, body)
-    assert answer.status == 200, answer.text
+    response = registry.call("PUT", path, body)
+    assert response.status == 200, response.text
 
 
 def test_copy_exports_the_same_file(
@@ -123,15 +123,15 @@ def test_copy_exports_the_same_file(
     assert imported.exit_code == 0, imported.err
     assert run("export", second, target).exit_code == 0
     assert second.read_bytes() == first.read_bytes()
-    again = run("import", first, target)
-    assert again.exit_code == 0, again.err
-    outputs = {"export": exported.out, "dry run": shown.out, "import": imported.out, "again": again.out}
+    repeated = run("import", first, target)
+    assert repeated.exit_code == 0, repeated.err
+    outputs = {"export": exported.out, "dry run": shown.out, "import": imported.out, "again": repeated.out}
     found = case_lines(outputs.items()).replace(str(first), "FILE")
     assert found == golden("registry_transfer/commands.txt", found)
     # The copy has the same responses as the source and continues its ids.
     for path in ("/schemas/ids/2", "/subjects/a%2Fb/versions/1", "/contexts/.eu/schemas/ids/2", "/mode/a%2Fb"):
-        ours, theirs = target.get(path).json, source.get(path).json
-        assert {**ours, "ts": 0} == {**theirs, "ts": 0}
+        copied, original = target.get(path).json, source.get(path).json
+        assert {**copied, "ts": 0} == {**original, "ts": 0}
     assert target.registered("new", FIXED.format(9)) == 7
 
 

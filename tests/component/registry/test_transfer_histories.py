@@ -40,8 +40,8 @@ class InProcessClient:
     def call(
         self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Mapping[str, Any] | None = None
     ) -> Any:
-        answer = self._registry.call(method, path + (f"?{urlencode(query)}" if query else ""), body)
-        return response_value(HttpResponse(answer.status, answer.text.encode(), None))
+        response = self._registry.call(method, path + (f"?{urlencode(query)}" if query else ""), body)
+        return response_value(HttpResponse(response.status, response.text.encode(), None))
 
 
 @pytest.fixture(scope="module")

@@ -48,11 +48,11 @@ def test_async_clients_send_and_read_events(settings: Settings) -> None:
 
 @pytest.mark.parametrize(("name", "client"), [("Consumer", AsyncConsumer), ("Producer", AsyncProducer)])
 def test_cancelled_open_closes_everything(name: str, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, may_open, closed = threading.Event(), threading.Event(), threading.Event()
+    is_opening, may_open, closed = threading.Event(), threading.Event(), threading.Event()
 
     class Slow:
         def __init__(self, *_: object, **__: object) -> None:
-            begun.set()
+            is_opening.set()
             assert may_open.wait(TIMEOUT_S)
 
         def close(self) -> None:
@@ -60,7 +60,7 @@ def test_cancelled_open_closes_everything(name: str, client: Any, monkeypatch: p
 
     async def run() -> None:
         opening = asyncio.ensure_future(client(app="clock").__aenter__())
-        await asyncio.to_thread(begun.wait, TIMEOUT_S)
+        await asyncio.to_thread(is_opening.wait, TIMEOUT_S)
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
             await opening
@@ -182,8 +182,8 @@ def test_pending_read_does_not_block_other_calls(settings: Settings) -> None:
             assert not waiting.done()
             await produce(settings, topic, 1)
             assert (await waiting).offset == 3
-        with Consumer(settings, topics=[topic], group=topic) as again:
-            assert next(again).offset == 3
+        with Consumer(settings, topics=[topic], group=topic) as second:
+            assert next(second).offset == 3
 
     run_with_topic(settings, use)
 
@@ -199,8 +199,8 @@ def test_undelivered_message_is_not_committed(settings: Settings) -> None:
             await cancelled_read(consumer)
             assert (await anext(consumer)).offset == 2
             await consumer.commit()
-        with Consumer(settings, topics=[topic], group=topic, idle_timeout_s=3) as again:
-            assert next(again, None) is None
+        with Consumer(settings, topics=[topic], group=topic, idle_timeout_s=3) as second:
+            assert next(second, None) is None
 
     run_with_topic(settings, use)
 
@@ -227,8 +227,8 @@ def test_async_pause_and_seek(settings: Settings) -> None:
             await consumer.commit()
             await consumer.seek(topic, 0, 0)
             assert [message.offset async for message in consumer] == [0, 1, 2]
-        with Consumer(settings, topics=[topic], group=topic) as again:
-            assert next(again).offset == 1
+        with Consumer(settings, topics=[topic], group=topic) as second:
+            assert next(second).offset == 1
 
     run_with_topic(settings, use)
 

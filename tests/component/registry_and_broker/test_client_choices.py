@@ -89,17 +89,17 @@ def test_on_delivery_receives_every_result(settings: Settings, topic: str) -> No
 
 
 def test_flush_waits_for_on_delivery_in_any_thread(settings: Settings, topic: str) -> None:
-    begun, release = threading.Event(), threading.Event()
+    is_called, release = threading.Event(), threading.Event()
     deliveries: list[Delivery] = []
 
     def slow(delivery: Delivery) -> None:
-        begun.set()
+        is_called.set()
         release.wait(30)
         deliveries.append(delivery)
 
     with Producer(settings, app="clock", on_delivery=slow) as producer:
         sent = producer.send(topic, {"n": 0}, schema=SCHEMA)
-        assert begun.wait(30)  # in the polling thread
+        assert is_called.wait(30)  # in the polling thread
         threading.Timer(0.3, release.set).start()
         producer.flush(30)
         assert deliveries == [sent]
@@ -109,13 +109,13 @@ def test_on_delivery_may_send_and_flush(settings: Settings, topic: str) -> None:
     deliveries: list[Delivery] = []
     with Producer(settings, app="clock") as producer:
 
-        def go_on(delivery: Delivery) -> None:
+        def send_next(delivery: Delivery) -> None:
             deliveries.append(delivery)
             if len(deliveries) < 5:
-                producer.send(topic, {"n": len(deliveries)}, schema=SCHEMA, on_delivery=go_on)
+                producer.send(topic, {"n": len(deliveries)}, schema=SCHEMA, on_delivery=send_next)
                 producer.flush(30)
 
-        producer.send(topic, {"n": 0}, schema=SCHEMA, on_delivery=go_on)
+        producer.send(topic, {"n": 0}, schema=SCHEMA, on_delivery=send_next)
         producer.flush(30)
     assert len(deliveries) == 5
     with Consumer(settings, topics=[topic], until_end=True) as consumer:

@@ -362,9 +362,9 @@ print(sent, told)
 """
 
 
-@pytest.mark.parametrize("how", ["raise", "close"])
-def test_signal_handler_ending_producer_loses_no_message_or_count(settings: Settings, topic: str, how: str) -> None:
-    arguments = [how, str(settings.data_dir), settings.registry.url, settings.kafka.bootstrap_servers, topic, SCHEMA]
+@pytest.mark.parametrize("action", ["raise", "close"])
+def test_signal_handler_ending_producer_loses_no_message_or_count(settings: Settings, topic: str, action: str) -> None:
+    arguments = [action, str(settings.data_dir), settings.registry.url, settings.kafka.bootstrap_servers, topic, SCHEMA]
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED, *arguments],
         cwd=ROOT,
@@ -380,7 +380,7 @@ def test_signal_handler_ending_producer_loses_no_message_or_count(settings: Sett
     rows = audit_rows(settings, topic)
     assert sent <= arrived <= sent + 25  # a handler that raises may do so before or after the last message was sent
     # the signal may interrupt a callback
-    assert delivered == arrived if how == "close" else arrived - 25 <= delivered <= arrived
+    assert delivered == arrived if action == "close" else arrived - 25 <= delivered <= arrived
     assert sum(row.count for row in rows) == arrived
     assert arrived <= sum(row.sent for row in rows) <= sent + 25
 

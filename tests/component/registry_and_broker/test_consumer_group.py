@@ -48,10 +48,10 @@ class Member(threading.Thread):
         assert not self.is_alive()
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
+def wait_until(condition: Callable[[], bool], description: str) -> None:
     deadline = time.monotonic() + TIMEOUT_S
     while not condition():
-        assert time.monotonic() < deadline, what
+        assert time.monotonic() < deadline, description
         time.sleep(0.05)
 
 

@@ -97,14 +97,14 @@ def test_returned_partition_is_not_paused(settings: Settings, topic: str, strate
         first.pause()
         with member(settings, topic, strategy) as second:
             read_until(lambda messages: len(first.assignment()) == len(second.assignment()) == 1, first, second)
-            kept = first.assignment()
+            remaining = first.assignment()
         read_until(lambda messages: len(first.assignment()) == 2, first)
         produce(settings, topic, range(10))
-        messages = read_until(lambda messages: len(messages) == 10 - 5 * len(kept), first)
+        messages = read_until(lambda messages: len(messages) == 10 - 5 * len(remaining), first)
         messages += first
-        assert {(topic, message.partition) for message in messages} == first.assignment() - kept
+        assert {(topic, message.partition) for message in messages} == first.assignment() - remaining
         first.resume()
-        messages += read_until(lambda messages: len(messages) == 5 * len(kept), first)
+        messages += read_until(lambda messages: len(messages) == 5 * len(remaining), first)
         assert numbers(messages) == list(range(10))
 
 
@@ -181,25 +181,25 @@ def test_failing_assignment_hook_loses_no_messages(settings: Settings, topic: st
 
 
 def test_restarted_static_member_keeps_its_partitions_without_rebalance(settings: Settings, topic: str) -> None:
-    told: list[str] = []
+    calls: list[str] = []
     second = member(
         settings,
         topic,
         member="second",
-        on_assign=lambda partitions: told.append("got"),
-        on_revoke=lambda partitions: told.append("gave"),
+        on_assign=lambda partitions: calls.append("got"),
+        on_revoke=lambda partitions: calls.append("gave"),
     )
     with second:
         with member(settings, topic, member="first") as first:
             read_until(lambda messages: len(first.assignment()) == len(second.assignment()) == 1, first, second)
             own = first.assignment()
-        told.clear()
+        calls.clear()
         produce(settings, topic, range(10))
-        with member(settings, topic, member="first", auto_commit=True) as again:
-            messages = read_until(lambda messages: len(messages) == 10, again, second)
-            assert again.assignment() == own
+        with member(settings, topic, member="first", auto_commit=True) as restarted:
+            messages = read_until(lambda messages: len(messages) == 10, restarted, second)
+            assert restarted.assignment() == own
         assert numbers(messages) == list(range(10))
-        assert told == []
+        assert calls == []
 
 
 def test_missing_committed_offset_may_be_an_error(settings: Settings, topic: str) -> None:

@@ -72,9 +72,11 @@ def probe(name: str, address: str) -> list[str]:
     """Returns the command of a service's health check, with the local address."""
     _, _, *arguments = SERVICES[name]["healthcheck"]["test"]
     host, _, port = address.rpartition(":")
-    wanted = SERVICES[name]["ports"][0].split(":")[-1]
+    port_of_service = SERVICES[name]["ports"][0].split(":")[-1]
     return [
-        one.replace(f"127.0.0.1:{wanted}", address).replace(f'"127.0.0.1", {wanted}', f'"{host}", {port}')
+        one.replace(f"127.0.0.1:{port_of_service}", address).replace(
+            f'"127.0.0.1", {port_of_service}', f'"{host}", {port}'
+        )
         for one in arguments
     ]
 
@@ -100,12 +102,15 @@ def test_compose_services_connect_and_load_reads_sent_events(
         assert failed.returncode != 0, "a probe that cannot fail says nothing"
     load = SERVICES["load"]["environment"]
     assert load["HEADRACE__REGISTRY__URL"] == f"http://registry:{SERVICES['registry']['ports'][0].split(':')[-1]}"
-    told = SERVICES["broker"]["environment"]["HEADRACE__BROKER__ADVERTISED_HOST"]
-    assert load["HEADRACE__KAFKA__BOOTSTRAP_SERVERS"] == f"{told}:{SERVICES['broker']['ports'][0].split(':')[-1]}"
-    here = {**data, **load, "HEADRACE__REGISTRY__URL": registry, "HEADRACE__KAFKA__BOOTSTRAP_SERVERS": broker}
-    for variable, value in here.items():
+    advertised_host = SERVICES["broker"]["environment"]["HEADRACE__BROKER__ADVERTISED_HOST"]
+    assert (
+        load["HEADRACE__KAFKA__BOOTSTRAP_SERVERS"]
+        == f"{advertised_host}:{SERVICES['broker']['ports'][0].split(':')[-1]}"
+    )
+    environment = {**data, **load, "HEADRACE__REGISTRY__URL": registry, "HEADRACE__KAFKA__BOOTSTRAP_SERVERS": broker}
+    for variable, value in environment.items():
         monkeypatch.setenv(variable, value)
-    with Producer(load_settings(environment=here, working_dir=tmp_path), app="shop") as producer:
+    with Producer(load_settings(environment=environment, working_dir=tmp_path), app="shop") as producer:
         producer.send("orders", {"id": 1}, schema=SCHEMA)
         producer.send("clicks", {"id": 2}, schema=SCHEMA)
     assert main(["load", "plan", "--topic", "orders", "--format", "json"]) == 0

@@ -142,11 +142,11 @@ def test_missing_broker_and_registry_are_reported(settings: Settings, monkeypatc
     monkeypatch.setattr("headrace.clients.producer.BOOTSTRAP_TIMEOUT_S", 0.5)
     monkeypatch.setattr("headrace.clients.consumer.BOOTSTRAP_TIMEOUT_S", 0.5)
     monkeypatch.setattr("headrace.registry.client.transport.PAUSE_FIRST_S", 0.001)
-    nowhere = dataclasses.replace(settings, kafka=KafkaSettings(bootstrap_servers="127.0.0.1:1"))
+    unreachable = dataclasses.replace(settings, kafka=KafkaSettings(bootstrap_servers="127.0.0.1:1"))
     with pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1:1"):
-        Producer(nowhere, app="shop")
+        Producer(unreachable, app="shop")
     with pytest.raises(SourceUnavailable, match=r"127\.0\.0\.1:1"):
-        Consumer(nowhere, topics=["t"])
+        Consumer(unreachable, topics=["t"])
     lost = dataclasses.replace(settings, registry=RegistrySettings(url="http://127.0.0.1:1"))
     with Producer(lost, app="shop") as producer, pytest.raises(SchemaUnavailable, match="unreachable-value"):
         producer.send("unreachable", {"id": 1, "timestamp": T0}, schema=ORDER)

@@ -295,16 +295,16 @@ def test_hostile_values_leave_the_table_readable(
         assert length == len(sent[number][2]) + 5
 
 
-REFUSED_ALONE = {
+REFUSED_AT_TOP = {
     "a decimal of no bytes": (decimal(9, 2), encode_bytes(b""), "Zero length BigInteger"),
     "a timestamp after the last": (MILLIS, BEYOND_MS[0], "long overflow"),
     "a timestamp before the first": (MILLIS, BEYOND_MS[1], "long overflow"),
 }
 
 
-@pytest.mark.parametrize("name", REFUSED_ALONE)
+@pytest.mark.parametrize("name", REFUSED_AT_TOP)
 def test_rejected_values_would_fail_queries(tables: Tables, name: str) -> None:
-    kind, value, failure = REFUSED_ALONE[name]
+    kind, value, failure = REFUSED_AT_TOP[name]
     fields = [{"name": "c", "type": kind}]
     text = fold(EMPTY, 1, parse_schema(json.dumps({"type": "record", "name": "R", "fields": fields}))).text
     container = ContainerFormat(text, "null", SYNC)

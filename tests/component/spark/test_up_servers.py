@@ -102,8 +102,8 @@ def metastore_server(data_dir: Path, *arguments: str) -> Server:
 
 
 def sql_server(metastore: Server, data_dir: Path, warehouse: Path) -> Server:
-    where = ["--metastore", metastore.addresses["metastore"], "--socket", str(data_dir / "sql.sock")]
-    return Server(SQL, data_dir, *where, "--listen", "127.0.0.1:0", "--warehouse", str(warehouse))
+    flags = ["--metastore", metastore.addresses["metastore"], "--socket", str(data_dir / "sql.sock")]
+    return Server(SQL, data_dir, *flags, "--listen", "127.0.0.1:0", "--warehouse", str(warehouse))
 
 
 def command(module: str, data_dir: Path, *arguments: str) -> list[str]:
@@ -225,9 +225,9 @@ def test_session_pyhive_and_sql_socket_read_the_same_table(
 
 
 def test_cold_sql_command_starts_its_own_spark(clicks: object, metastore: Server, tmp_path: Path) -> None:
-    where = ["--metastore", metastore.addresses["metastore"], "--data-dir", str(tmp_path)]
+    flags = ["--metastore", metastore.addresses["metastore"], "--data-dir", str(tmp_path)]
     run = subprocess.run(
-        [sys.executable, "-m", "headrace", "sql", STATEMENT, "--format", "json", *where],
+        [sys.executable, "-m", "headrace", "sql", STATEMENT, "--format", "json", *flags],
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -307,11 +307,11 @@ def test_tables_survive_kill_of_metastore(
     port = str(metastore.port)
     metastore.kill()
     # At once, while the JVM of the killed one may still run, and on the address that SQL uses.
-    again = Server(METASTORE, data_dir, "--listen", f"127.0.0.1:{port}", "--warehouse", str(warehouse))
+    restarted = Server(METASTORE, data_dir, "--listen", f"127.0.0.1:{port}", "--warehouse", str(warehouse))
     try:
         assert rows_by_pyhive(sql.port) == ROWS
     finally:
-        code, errors = again.stop()
+        code, errors = restarted.stop()
     assert code == 0
     assert "Traceback" not in errors
     assert find_derby_owner(data_dir / "metastore") is None

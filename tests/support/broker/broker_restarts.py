@@ -44,6 +44,6 @@ def start_again(service: Any, end: str, start_service: Any, data_dir: Path, port
         assert service.stop() == 0
     else:
         service.kill()
-    again = serve(start_service, data_dir, port, **settings)
-    assert not any("log damaged" in line or "Traceback" in line for line in [*service.errors, *again.errors])
-    return again
+    restarted = serve(start_service, data_dir, port, **settings)
+    assert not any("log damaged" in line or "Traceback" in line for line in [*service.errors, *restarted.errors])
+    return restarted

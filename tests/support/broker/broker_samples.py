@@ -129,11 +129,11 @@ def committed(log: PartitionLog) -> list[bytes]:
     found = []
     for located, raw in log.batches(log.log_start_offset):
         header = located.header
-        is_gone = any(
+        is_aborted = any(
             one.producer_id == header.producer_id and one.first_offset <= header.base_offset <= one.last_offset
             for one in deleted
         )
-        if not header.attributes & CONTROL and not is_gone and header.last_offset < log.last_stable_offset:
+        if not header.attributes & CONTROL and not is_aborted and header.last_offset < log.last_stable_offset:
             found += [value or b"" for _, _, _, value, _ in decode_records(raw)]
     return found
 

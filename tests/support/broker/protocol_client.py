@@ -69,13 +69,13 @@ def code_of(number: int) -> ErrorCode | int:
     return ErrorCode(number) if number in ErrorCode._value2member_map_ else number
 
 
-def until(fetch: Callable[[], Any], is_enough: Callable[[Any], bool]) -> Any:
-    """Repeats the call of `fetch` until `is_enough` accepts its result, and returns the result. Fails after
+def until(fetch: Callable[[], Any], is_accepted: Callable[[Any], bool]) -> Any:
+    """Repeats the call of `fetch` until `is_accepted` accepts its result, and returns the result. Fails after
     `TIMEOUT_S`."""
     deadline = time.monotonic() + TIMEOUT_S
     while True:
         response = fetch()
-        if is_enough(response):
+        if is_accepted(response):
             return response
         assert time.monotonic() < deadline, response
         time.sleep(0.02)
@@ -391,13 +391,15 @@ class ProtocolClient:
         response = self.join_consumer_group(group, member_id, topic, **fields)
         complete = {"rebalance_timeout_ms": 10_000, "subscribed_topic_names": [topic], "topic_partitions": [], **fields}
 
-        def again() -> Any:
+        def heartbeat_if_unassigned() -> Any:
             nonlocal response
             if not response.assignment.topic_partitions:
                 response = self.heartbeat(group, member_id, response.member_epoch, **complete)
             return response
 
-        return member_id, until(again, lambda response: response.assignment.topic_partitions).member_epoch
+        return member_id, until(
+            heartbeat_if_unassigned, lambda response: response.assignment.topic_partitions
+        ).member_epoch
 
     def sync(self, group: str, member_id: str, generation: int, *, leads: bool = False) -> ErrorCode | int:
         response = self.request_once(

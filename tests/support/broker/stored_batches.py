@@ -30,8 +30,8 @@ def stored_batches(address: str, topic: str, partition: int = 0) -> list[Batch]:
     with KafkaCluster(address) as cluster:
         end = cluster.offsets([topic_partition], "latest")[topic_partition]
         while offset < end:
-            piece = cluster.fetch(topic_partition, offset, FETCH_BYTES)
-            for frame in split_batches(piece.records, topic):
+            fetched = cluster.fetch(topic_partition, offset, FETCH_BYTES)
+            for frame in split_batches(fetched.records, topic):
                 batch = read_batch(frame, topic, BATCH_BYTES_MAX)
                 assert batch.base_offset >= offset, f"{topic}-{partition}: {batch.base_offset} comes after {offset}"
                 batches.append(batch)

@@ -276,12 +276,12 @@ def types_schema(cases: Sequence[TypeCase]) -> Schema:
     fields: list[dict[str, Any]] = []
     for number, case in enumerate(cases):
         kind = numbered(case.type, number)
-        again = kind["name"] if isinstance(kind, dict) and "name" in kind else kind  # named types are defined once
-        inner = {"type": "record", "name": f"Inner{number}", "fields": [{"name": "C", "type": again}]}
+        reference = kind["name"] if isinstance(kind, dict) and "name" in kind else kind  # named types are defined once
+        inner = {"type": "record", "name": f"Inner{number}", "fields": [{"name": "C", "type": reference}]}
         fields += (
             {"name": f"c{number}", "type": kind},
-            {"name": f"in_array{number}", "type": {"type": "array", "items": again}},
-            {"name": f"in_map{number}", "type": {"type": "map", "values": again}},
+            {"name": f"in_array{number}", "type": {"type": "array", "items": reference}},
+            {"name": f"in_map{number}", "type": {"type": "map", "values": reference}},
             {"name": f"in_record{number}", "type": inner},
         )
     return parse_schema(json.dumps({"type": "record", "name": "Event", "fields": fields}))

@@ -90,7 +90,7 @@ class Pig:
             *("-4", "log4j.properties"),
         ]
 
-    def answers(
+    def read_columns(
         self, load: str, columns: Sequence[str], before: str = "", **properties: str
     ) -> tuple[dict[str, str], list[list[Any]]]:
         """Loads data with Pig. Returns the types of all columns by name, and the values of some columns of every row,
@@ -177,9 +177,9 @@ def _normalize_object(node: Primitive, kind: str, text: str) -> str:
         value = Decimal(text)
         return format(value.normalize(), "f") if value else "0"
     assert kind == "DateTime"
-    when = datetime.datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ")
-    is_date = node.type is PrimitiveType.INT and when.time() == datetime.time()
-    return when.date().isoformat() if is_date else when.strftime(TIMESTAMP)
+    instant = datetime.datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ")
+    is_date = node.type is PrimitiveType.INT and instant.time() == datetime.time()
+    return instant.date().isoformat() if is_date else instant.strftime(TIMESTAMP)
 
 
 def _is_record(schema: Schema, node: Type) -> bool:

@@ -23,7 +23,7 @@ class ReferenceRegistry:
         release: 8 marks deleted versions in lists of schemas, 7 does not.
         page_max: maximum length of a list of schemas.
         pages: whether requests for a page of a list are obeyed. Some implementations return the whole list instead.
-        tells_contexts: whether a requested prefix of contexts is obeyed. Some implementations ignore it.
+        lists_contexts: whether a requested prefix of contexts is obeyed. Some implementations ignore it.
         stores_rules: whether rule sets are stored; the community edition drops them.
     """
 
@@ -33,14 +33,14 @@ class ReferenceRegistry:
         release: int = 8,
         page_max: int = 1000,
         pages: bool = True,
-        tells_contexts: bool = True,
+        lists_contexts: bool = True,
         stores_rules: bool = True,
     ) -> None:
         self.url = "http://reference"
         self.release = release
         self.page_max = page_max
         self.pages = pages
-        self.tells_contexts = tells_contexts
+        self.lists_contexts = lists_contexts
         self.stores_rules = stores_rules
         self.stored: dict[tuple[str, int], JsonObject] = {}
         self.configs: dict[str, JsonObject] = {}
@@ -72,7 +72,7 @@ class ReferenceRegistry:
         chosen = []
         for (subject, version), value in sorted(self.stored.items(), key=lambda item: item[0]):
             matches = subject.startswith(prefix) if prefix.startswith(":.") else _context(subject) == "."
-            matches = matches or not self.tells_contexts
+            matches = matches or not self.lists_contexts
             if matches and (query.get("deleted") == "true" or not value["deleted"]):
                 shown = {key: item for key, item in value.items() if item or key == "schema"}
                 if self.release < 8:
@@ -91,8 +91,8 @@ class ReferenceRegistry:
     def _post_subjects(self, rest: list[str], query: JsonObject, body: JsonObject) -> JsonObject:
         subject = rest[0]
         mode = self._mode_in_scope(subject)
-        wanted = body.get("id", -1)
-        if mode == "READONLY" or (wanted >= 0) != (mode == "IMPORT"):
+        wanted_id = body.get("id", -1)
+        if mode == "READONLY" or (wanted_id >= 0) != (mode == "IMPORT"):
             raise errors.OperationNotPermitted(message=f"Subject {subject} is in mode {mode}")
         content = {
             "schema": body["schema"],
@@ -104,13 +104,13 @@ class ReferenceRegistry:
             if (_referenced(subject, reference["subject"]), reference["version"]) not in self.stored:
                 raise errors.InvalidSchema(message="No schema reference found")
         same_context = {key: value for key, value in self.stored.items() if _context(key[0]) == _context(subject)}
-        if wanted >= 0:
-            owners = [value for value in same_context.values() if value["id"] == wanted]
+        if wanted_id >= 0:
+            owners = [value for value in same_context.values() if value["id"] == wanted_id]
             if any({key: owner[key] for key in content} != content for owner in owners):
                 raise errors.OperationNotPermitted(
-                    message=f"Overwrite new schema with id {wanted} in context {_context(subject)} is not permitted."
+                    message=f"Overwrite new schema with id {wanted_id} in context {_context(subject)} is not permitted."
                 )
-            schema_id = wanted
+            schema_id = wanted_id
         else:
             same = [v["id"] for v in same_context.values() if {key: v[key] for key in content} == content]
             schema_id = same[0] if same else max([v["id"] for v in same_context.values()], default=0) + 1

@@ -71,14 +71,16 @@ class RegistryModel:
 
     # Changes.
 
-    def register(self, asked: str, item: Content, schema_id: int | None = None, version: int | None = None) -> Outcome:
-        subject = self.target(asked)
+    def register(
+        self, requested: str, item: Content, schema_id: int | None = None, version: int | None = None
+    ) -> Outcome:
+        subject = self.target(requested)
         strict = self._meaning(item, deleted=schema_id is not None)
         meaning = strict or self._meaning(item, deleted=True)
         if meaning is not None and (version is None or schema_id is not None):
             found = self._matching(subject, item, meaning, version, deleted=False)
             if found is not None and schema_id in (None, self.subjects[subject][found].schema_id):
-                return self._told(subject, found)
+                return self._described(subject, found)
         mode = self.mode(subject)
         if mode == "READONLY" or (mode == "IMPORT") != (schema_id is not None):
             raise Refused(422, 42205)
@@ -94,7 +96,7 @@ class RegistryModel:
             self._require_importable(stored.get(number), item, schema_id)
             chosen = schema_id
         self._add(subject, number, item, chosen)
-        return self._told(subject, number)
+        return self._described(subject, number)
 
     def _require_compatible(self, subject: str, meaning: str) -> None:
         live = [
@@ -107,10 +109,10 @@ class RegistryModel:
             if (backward and not reads(meaning, before)) or (forward and not reads(before, meaning)):
                 raise Refused(409, 40901)
 
-    def _require_importable(self, there: Stored | None, item: Content, schema_id: int) -> None:
+    def _require_importable(self, existing: Stored | None, item: Content, schema_id: int) -> None:
         if self.schemas.get(schema_id, item) != item:
             raise Refused(422, 42205)
-        if there is not None and not there.deleted and there.schema_id != schema_id:
+        if existing is not None and not existing.deleted and existing.schema_id != schema_id:
             raise Refused(422, 42207)
 
     def _id_of(self, item: Content) -> int:
@@ -128,8 +130,8 @@ class RegistryModel:
                 del stored[other]
         self._drop_unused()
 
-    def delete_version(self, asked: str, version: int | None, permanent: bool) -> Outcome:
-        subject = self.target(asked)
+    def delete_version(self, requested: str, version: int | None, permanent: bool) -> Outcome:
+        subject = self.target(requested)
         stored = self.subjects.get(subject)
         if stored is None:
             raise Refused(404, 40401)
@@ -147,8 +149,8 @@ class RegistryModel:
         self._delete(subject, [number], permanent)
         return 200, number
 
-    def delete_subject(self, asked: str, permanent: bool) -> Outcome:
-        subject = self.target(asked)
+    def delete_subject(self, requested: str, permanent: bool) -> Outcome:
+        subject = self.target(requested)
         stored = self.subjects.get(subject)
         if stored is None:
             raise Refused(404, 40401)
@@ -199,14 +201,14 @@ class RegistryModel:
         return 200, mode
 
     def _delete_for_import(self, subjects: list[str]) -> None:
-        there = {subject: self.subjects[subject] for subject in subjects if subject in self.subjects}
-        if any(not stored.deleted for versions in there.values() for stored in versions.values()):
+        selected = {subject: self.subjects[subject] for subject in subjects if subject in self.subjects}
+        if any(not stored.deleted for versions in selected.values() for stored in versions.values()):
             raise Refused(422, 42205)
-        for subject, versions in there.items():
+        for subject, versions in selected.items():
             for number in versions:
-                if any(user not in there for user, _ in self._referring(subject, number, deleted=True)):
+                if any(user not in selected for user, _ in self._referring(subject, number, deleted=True)):
                     raise Refused(422, 42206)
-        for subject, versions in there.items():
+        for subject, versions in selected.items():
             self._delete(subject, list(versions), permanent=True)
 
     def delete_mode(self, subject: str) -> Outcome:
@@ -247,14 +249,14 @@ class RegistryModel:
             if deleted or any(not stored.deleted for stored in versions.values())
         )
 
-    def numbers(self, asked: str, *, deleted: bool) -> Outcome:
-        versions = self.subjects.get(self.target(asked), {})
+    def numbers(self, requested: str, *, deleted: bool) -> Outcome:
+        versions = self.subjects.get(self.target(requested), {})
         found = sorted(number for number, stored in versions.items() if deleted or not stored.deleted)
         if not found:
             raise Refused(404, 40401)
         return 200, found
 
-    def version(self, asked: str, version: int | None, *, deleted: bool, resolved: bool) -> Outcome:
+    def version(self, requested: str, version: int | None, *, deleted: bool, resolved: bool) -> Outcome:
         """Returns the response to a request for a version.
 
         Args:
@@ -262,14 +264,14 @@ class RegistryModel:
             deleted: whether to find soft-deleted versions too.
             resolved: whether the schema is returned with its references inlined.
         """
-        subject = self.target(asked)
+        subject = self.target(requested)
         versions = self.subjects.get(subject, {})
         seen = [n for n, stored in versions.items() if (deleted and version is not None) or not stored.deleted]
         number = max(seen, default=0) if version is None else version
         if number not in seen:
-            self.numbers(asked, deleted=deleted)
+            self.numbers(requested, deleted=deleted)
             raise Refused(404, 40402)
-        return self._told(subject, number, resolved=resolved)
+        return self._described(subject, number, resolved=resolved)
 
     def schema(self, schema_id: int, *, resolved: bool) -> Outcome:
         if schema_id not in self.schemas:
@@ -281,8 +283,8 @@ class RegistryModel:
             raise Refused(404, 40403)
         return 200, self._users(schema_id, deleted=deleted)
 
-    def look_up(self, asked: str, item: Content, *, deleted: bool) -> Outcome:
-        subject = self.target(asked)
+    def look_up(self, requested: str, item: Content, *, deleted: bool) -> Outcome:
+        subject = self.target(requested)
         versions = self.subjects.get(subject, {})
         if not any(deleted or not stored.deleted for stored in versions.values()):
             raise Refused(404, 40401)
@@ -292,10 +294,10 @@ class RegistryModel:
         found = self._matching(subject, item, meaning, None, deleted=deleted)
         if found is None:
             raise Refused(404, 40403)
-        return self._told(subject, found)
+        return self._described(subject, found)
 
-    def compatible(self, asked: str, item: Content) -> Outcome:
-        subject = self.target(asked)
+    def compatible(self, requested: str, item: Content) -> Outcome:
+        subject = self.target(requested)
         meaning = self._meaning(item, deleted=False)
         if meaning is None:
             raise Refused(422, 42201)
@@ -305,15 +307,15 @@ class RegistryModel:
             return 200, False
         return 200, True
 
-    def referring(self, asked: str, version: int, *, deleted: bool) -> Outcome:
-        subject = self.target(asked)
+    def referring(self, requested: str, version: int, *, deleted: bool) -> Outcome:
+        subject = self.target(requested)
         if version not in self.subjects.get(subject, {}):
-            self.numbers(asked, deleted=True)
+            self.numbers(requested, deleted=True)
             raise Refused(404, 40402)
         users = self._referring(subject, version, deleted=deleted)
         return 200, sorted({self.subjects[name][number].schema_id for name, number in users})
 
-    def _told(self, subject: str, number: int, *, resolved: bool = False) -> Outcome:
+    def _described(self, subject: str, number: int, *, resolved: bool = False) -> Outcome:
         schema_id = self.subjects[subject][number].schema_id
         return 200, (number, schema_id, self._text(schema_id, resolved))
 

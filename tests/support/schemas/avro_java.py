@@ -31,10 +31,10 @@ def java_verdicts(pairs: Iterable[tuple[str, str]], work_dir: Path) -> list[dict
     Raises:
         headrace.pipeline.java.JavaNotFoundError: Java is not installed.
     """
-    return java_answers("CompatOracle", ({"reader": reader, "writer": writer} for reader, writer in pairs), work_dir)
+    return java_results("CompatOracle", ({"reader": reader, "writer": writer} for reader, writer in pairs), work_dir)
 
 
-def java_answers(program: str, questions: Iterable[dict[str, Any]], work_dir: Path) -> list[dict[str, Any]]:
+def java_results(program: str, inputs: Iterable[dict[str, Any]], work_dir: Path) -> list[dict[str, Any]]:
     """Runs a program of `tests/support/java` with a list of inputs and returns one result per input.
 
     Raises:
@@ -44,10 +44,10 @@ def java_answers(program: str, questions: Iterable[dict[str, Any]], work_dir: Pa
     java = ensure_java(work_dir, environment) / "bin" / "java"
     requests = work_dir / "questions.jsonl"
     with requests.open("w", encoding="utf-8") as stream:
-        for question in questions:
+        for question in inputs:
             stream.write(json.dumps(question) + "\n")
     with requests.open("rb") as stream:
-        answer = subprocess.run(
+        completed = subprocess.run(
             [str(java), "-XX:+UseSerialGC", "-cp", _classpath(), str(SOURCES / f"{program}.java")],
             stdin=stream,
             capture_output=True,
@@ -55,8 +55,8 @@ def java_answers(program: str, questions: Iterable[dict[str, Any]], work_dir: Pa
             timeout=TIMEOUT_S,
             check=False,
         )
-    assert answer.returncode == 0, answer.stderr.decode()
-    return [json.loads(line) for line in answer.stdout.decode("utf-8").splitlines()]
+    assert completed.returncode == 0, completed.stderr.decode()
+    return [json.loads(line) for line in completed.stdout.decode("utf-8").splitlines()]
 
 
 def _classpath() -> str:

@@ -43,15 +43,19 @@ def checked(candidate: str = V3, earlier: str = V1, file: str = "schemas/order.a
 def everything() -> CompatCheckResult:
     """Returns a result with incompatible, suppressed, new and compatible schemas, with failures with and without a
     position, and with names that contain characters special to the formats."""
-    bad = checked()
-    first, *others = bad.problems
-    suppressed = replace(bad, file="b.avsc", problems=(replace(first, suppressed=SuppressedBy("we know", "settings")),))
+    incompatible = checked()
+    first, *others = incompatible.problems
+    suppressed = replace(
+        incompatible, file="b.avsc", problems=(replace(first, suppressed=SuppressedBy("we know", "settings")),)
+    )
     new = CheckedSchema(
         "new schema.avsc", "n", "git:main", CompatibilityLevel.BACKWARD, "the default", (), 0, is_new=True
     )
-    hostile = replace(bad, file=HOSTILE, problems=tuple(replace(item, sentence=HOSTILE, fix="") for item in others))
+    hostile = replace(
+        incompatible, file=HOSTILE, problems=tuple(replace(item, sentence=HOSTILE, fix="") for item in others)
+    )
     return CompatCheckResult(
-        (bad, suppressed, new, checked(V1, V1, "same.avsc"), hostile),
+        (incompatible, suppressed, new, checked(V1, V1, "same.avsc"), hostile),
         (
             Failure(FailureKind.INVALID, "x.avsc", "expected, a: value %", Position("/a", 3, 4)),
             Failure(FailureKind.REGISTRY, "registry http://127.0.0.1:1", "cannot be reached"),

@@ -140,8 +140,8 @@ def _new_name(draw: st.DrawFn, names: _Names, space: str) -> dict[str, Any]:
         head["namespace"] = draw(NAMESPACES)
     # An unqualified reference from another namespace may refer to a type without namespace. Short names are unique too,
     # so that the meaning of a reference never depends on its position.
-    taken = {full.rpartition(".")[2] for full in (*names.defined, *names.open)}
-    while head["name"] in taken:
+    used_names = {full.rpartition(".")[2] for full in (*names.defined, *names.open)}
+    while head["name"] in used_names:
         head["name"] += "x"
     return head
 
@@ -397,28 +397,28 @@ class _History:
         nested = [node["fields"] for node in _named_types(self.fields) if node.get("fields")]
         fields = self.draw(st.sampled_from([self.fields, *nested]))
         former = self._free_former_fields(fields)
-        what = self.draw(st.sampled_from(["take again"] * len(_CHANGES) * bool(former) + _CHANGES))
-        if what == "take again":
+        change = self.draw(st.sampled_from(["take again"] * len(_CHANGES) * bool(former) + _CHANGES))
+        if change == "take again":
             self._insert(fields, self._recreate_field(self.draw(st.sampled_from(former))))
-        elif what == "rename type":
+        elif change == "rename type":
             self._rename_type()
-        elif what == "add" or not fields:
+        elif change == "add" or not fields:
             self._insert(fields, self.new_field(self._new_name(fields)))
-        elif what == "exchange" and len(fields) > 1:
+        elif change == "exchange" and len(fields) > 1:
             self._swap_names(*self.draw(st.permutations(fields))[:2])
-        elif what == "reorder":
+        elif change == "reorder":
             fields.reverse()
         else:
-            self._change_field(fields, self.draw(st.integers(0, len(fields) - 1)), what)
+            self._change_field(fields, self.draw(st.integers(0, len(fields) - 1)), change)
 
-    def _change_field(self, fields: list[dict[str, Any]], i: int, what: str) -> None:
+    def _change_field(self, fields: list[dict[str, Any]], i: int, change: str) -> None:
         field = fields[i]
-        if what == "retype":
+        if change == "retype":
             del fields[i]
             fields.insert(i, self.new_field(field["name"]) | {"aliases": field.get("aliases", [])})
             return
         self._former_fields.append((fields, dict(field)))
-        if what == "remove":
+        if change == "remove":
             del fields[i]
             return
         former = self._free_former_fields(fields)
@@ -426,7 +426,7 @@ class _History:
         old = field["name"]
         field["name"] = self.draw(st.sampled_from(former))["name"] if back else self._new_name(fields)
         field["aliases"] = [old, *self.draw(st.sampled_from([[], field.get("aliases", [])]))]
-        if what == "reuse" and field["name"] != old:
+        if change == "reuse" and field["name"] != old:
             self._insert(fields, self._recreate_field(self._former_fields[-1][1]))
 
     def _free_former_fields(self, fields: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -466,8 +466,8 @@ class _History:
         return self.draw(NAMES.filter(lambda name: name not in names))
 
     def _free_type_name(self, preferred: str) -> str:
-        taken = {node["name"] for node in _named_types(self.fields)} | self._types
-        while preferred in taken:
+        used_names = {node["name"] for node in _named_types(self.fields)} | self._types
+        while preferred in used_names:
             preferred += "x"
         self._types.add(preferred)
         return preferred

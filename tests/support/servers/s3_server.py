@@ -37,7 +37,7 @@ Fault = Callable[[dict[str, Any]], str]
 carried out, but the response is not sent)."""
 
 
-class _Quiet(WSGIRequestHandler):
+class _SilentRequestHandler(WSGIRequestHandler):
     def log(self, *_: Any) -> None:
         pass
 
@@ -56,7 +56,7 @@ class S3Server:
         self.fault: Fault = lambda request: ""
         self.fault_count = 0
         self._store = DomainDispatcherApplication(create_backend_app)
-        self._server = make_server("127.0.0.1", 0, self._serve, threaded=True, request_handler=_Quiet)
+        self._server = make_server("127.0.0.1", 0, self._serve, threaded=True, request_handler=_SilentRequestHandler)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
         self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
