@@ -58,13 +58,13 @@ _SLOT: Final = struct.Struct("=QQqQQQQH254s")
 _STATE: Final = struct.Struct("=Q")
 _COUNTS: Final = struct.Struct("=QQQ")
 _WORD_BYTES: Final = 8
-_SENT_AT: Final = 24
-_COUNTS_AT: Final = 32
+_SENT_OFFSET: Final = 24
+_COUNTS_OFFSET: Final = 32
 
 
 def sent_word_index(slot: int) -> int:
     """Returns the index in `Spool.words` of the `sent` field of a slot."""
-    return (_HEADER_BYTES + slot * _SLOT_BYTES + _SENT_AT) // _WORD_BYTES
+    return (_HEADER_BYTES + slot * _SLOT_BYTES + _SENT_OFFSET) // _WORD_BYTES
 
 
 class SlotState(IntEnum):
@@ -137,13 +137,15 @@ class Spool:
             self._allocate_step()
         slot = self._free.pop()
         name = topic.encode("utf-8", "surrogatepass")[:254]
-        at = _HEADER_BYTES + slot * _SLOT_BYTES
-        _SLOT.pack_into(self._map, at, SlotState.FREE, sequence, window_start_ms, 0, 0, 0, 0, len(name), name)
-        _STATE.pack_into(self._map, at, SlotState.OPEN)
+        position = _HEADER_BYTES + slot * _SLOT_BYTES
+        _SLOT.pack_into(self._map, position, SlotState.FREE, sequence, window_start_ms, 0, 0, 0, 0, len(name), name)
+        _STATE.pack_into(self._map, position, SlotState.OPEN)
         return slot
 
     def set_counts(self, slot: int, count: int, size_bytes: int, fingerprint: int) -> None:
-        _COUNTS.pack_into(self._map, _HEADER_BYTES + _COUNTS_AT + slot * _SLOT_BYTES, count, size_bytes, fingerprint)
+        _COUNTS.pack_into(
+            self._map, _HEADER_BYTES + _COUNTS_OFFSET + slot * _SLOT_BYTES, count, size_bytes, fingerprint
+        )
 
     def set_final(self, slot: int) -> None:
         _STATE.pack_into(self._map, _HEADER_BYTES + slot * _SLOT_BYTES, SlotState.FINAL)
@@ -169,8 +171,8 @@ class Spool:
         self._write(bytes(STEP_SLOTS * _SLOT_BYTES), _HEADER_BYTES + self._allocated * _SLOT_BYTES)
         self._allocated += STEP_SLOTS
 
-    def _write(self, content: bytes, at: int) -> None:
-        if os.pwrite(self._descriptor, content, at) < len(content):
+    def _write(self, content: bytes, position: int) -> None:
+        if os.pwrite(self._descriptor, content, position) < len(content):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
 
@@ -284,9 +286,9 @@ def _read(descriptor: int) -> Iterator[AuditRow]:
         raise ValueError(f"the spool has format {header['format']}, but this release reads format {FORMAT}")
     ended_at_ms = os.fstat(descriptor).st_mtime_ns // 1_000_000
     content = os.pread(descriptor, SLOTS * _SLOT_BYTES, _HEADER_BYTES)
-    for at in range(0, len(content) - _SLOT_BYTES + 1, _SLOT_BYTES):
+    for position in range(0, len(content) - _SLOT_BYTES + 1, _SLOT_BYTES):
         state, sequence, window_start_ms, sent, count, size_bytes, fingerprint, length, name = _SLOT.unpack_from(
-            content, at
+            content, position
         )
         if state == SlotState.FREE or not (sent or count):
             continue

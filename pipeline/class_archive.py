@@ -55,7 +55,7 @@ def is_needed() -> bool:
     try:
         key = archive_key()
         directory = next(one for one in key.parents if one.exists())
-        is_new = find_archive(key) is None and not _failed(key).exists()
+        is_new = find_archive(key) is None and not _failure_marker(key).exists()
         return is_new and os.access(directory, os.W_OK) and shutil.disk_usage(directory).free >= DISK_BYTES_MIN
     except OSError:
         return False
@@ -83,8 +83,8 @@ def create_archive(scratch: Path) -> None:
         new_archive.unlink(missing_ok=True)
         _run_jvm(scratch, new_archive)
         if not new_archive.is_file():
-            _failed(key).touch()
-            raise OSError(f"Java wrote no class archive; to retry, delete {_failed(key)}")
+            _failure_marker(key).touch()
+            raise OSError(f"Java wrote no class archive; to retry, delete {_failure_marker(key)}")
         with new_archive.open("rb") as file:
             os.fsync(file.fileno())
         for other in key.parent.glob(f"{PREFIX}*"):
@@ -141,7 +141,7 @@ def _lock(path: Path) -> Iterator[bool]:
             yield True
 
 
-def _failed(key: Path) -> Path:
+def _failure_marker(key: Path) -> Path:
     return key.with_name(f"{key.name}.failed")
 
 

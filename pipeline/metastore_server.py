@@ -75,7 +75,7 @@ def serve(options: MetastoreOptions, stop: threading.Event) -> None:
     try:
         if stop.is_set():
             return
-        with _listening(gateway.jvm, hive_conf_of(gateway.jvm, properties), options.listen) as address:
+        with _serve_thrift(gateway.jvm, hive_conf_of(gateway.jvm, properties), options.listen) as address:
             print(f"ready metastore=thrift://{address}", flush=True)
             wait_for_end(gateway, stop, "hive.memory", options.memory)
     finally:
@@ -84,7 +84,7 @@ def serve(options: MetastoreOptions, stop: threading.Event) -> None:
 
 
 @contextlib.contextmanager
-def _listening(jvm: Any, conf: Any, listen: Address) -> Iterator[Address]:
+def _serve_thrift(jvm: Any, conf: Any, listen: Address) -> Iterator[Address]:
     """Serves the metastore's Thrift API on `listen` while the context is open. Yields the address with the actual port,
     which the operating system chooses for port 0.
 

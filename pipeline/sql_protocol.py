@@ -62,7 +62,7 @@ def send_query(path: Path, request: SqlRequest, is_up: Callable[[], bool]) -> Qu
     deadline = time.monotonic() + START_TIMEOUT_S
     while True:
         try:
-            with _connected(path) as connection:
+            with _connect(path) as connection:
                 return _send_request(connection, request)
         except SqlServerUnavailable:
             if not is_up() or time.monotonic() > deadline:
@@ -157,7 +157,7 @@ def listening(path: Path) -> Iterator[socket.socket]:
 
 
 @contextlib.contextmanager
-def _connected(path: Path) -> Iterator[socket.socket]:
+def _connect(path: Path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX) as connection:
         try:
             with _short_name(path) as name:

@@ -295,10 +295,12 @@ class _ApplierPass:
             return
         behind.update({topic: since for topic, since in positions.items() if topic in self.failures})
         to_compare = set(topics_to_compare)
-        oldest = min((at for topic, at in positions.items() if topic not in behind), default=self.state.commit_number)
+        oldest = min(
+            (position for topic, position in positions.items() if topic not in behind), default=self.state.commit_number
+        )
         for commits in self.pending.after(oldest):
             pending_by_topic = _pending_by_topic(
-                commits, {topic: at for topic, at in positions.items() if topic not in behind}
+                commits, {topic: position for topic, position in positions.items() if topic not in behind}
             )
             if pending_by_topic:
                 last = commits[-1].commit_number

@@ -52,8 +52,10 @@ class GroupOffsetsApplier:
             self._failure = error
             raise
         return {
-            at.topic: f"the brokers refused the group offset of partition {at.partition}: {reason}"
-            for at, reason in refused.items()
+            topic_partition.topic: (
+                f"the brokers refused the group offset of partition {topic_partition.partition}: {reason}"
+            )
+            for topic_partition, reason in refused.items()
         }
 
 
