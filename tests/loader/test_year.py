@@ -18,7 +18,7 @@ from headrace.loader.inspect.verify import verify_topic
 from headrace.loader.storage.local import local_storage
 from support.simulation.year.life import Life, Size
 from support.simulation.year.plan import TO_ALL, TO_TOPICS, plan_year
-from support.simulation.year.story import Gone
+from support.simulation.year.story import Loss
 from support.simulation.year.world import unhurried
 
 BYTES_PER_PARTITION_MAX = 400
@@ -43,8 +43,8 @@ def simulated(root: Path, seed: int, topics: int, days: int, *, rate: int, frequ
 
 def check(life: Life) -> None:
     """Checks the final state. Each load has been checked before."""
-    assert {*TO_TOPICS, *TO_ALL} <= {*life.met}, f"seed {life.seed}: this never happened"
-    assert life.lost[Gone.REMOVED] and life.lost[Gone.REPLACED] and life.lost[Gone.RECREATED], life.lost
+    assert {*TO_TOPICS, *TO_ALL} <= {*life.event_counts}, f"seed {life.seed}: this never happened"
+    assert life.lost[Loss.REMOVED] and life.lost[Loss.REPLACED] and life.lost[Loss.RECREATED], life.lost
     unread = {topic: numbers for topic, numbers in life.story.unread.items() if numbers}
     assert not unread, f"seed {life.seed}: these were never loaded"
     assert life.judge.rows_sampled > 100
@@ -76,7 +76,7 @@ def _each(size: Size) -> float:
 def test_some_days_with_failures_load_every_message(memory_path: Path) -> None:
     """The small case for every hour."""
     life = simulated(memory_path, seed=3, topics=4, days=8, rate=10, frequency=4)
-    assert {*TO_TOPICS, *TO_ALL} <= {*life.met}, "this never happened"
+    assert {*TO_TOPICS, *TO_ALL} <= {*life.event_counts}, "this never happened"
     assert not any(life.story.unread.values()), life.story.unread
 
 

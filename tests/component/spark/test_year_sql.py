@@ -26,9 +26,9 @@ def test_sql_finds_all_committed_rows_after_each_load(
     analyst = Analyst(spark.session)
     plan = plan_year(SEED, topics=10, days=14, rate=30, frequency=0.1)
     with unhurried():
-        life = Life(memory_path, SEED, plan.topics, hive=spark.executor, between=analyst.ask)
+        life = Life(memory_path, SEED, plan.topics, hive=spark.executor, between=analyst.query_some)
         life.live(14, plan.happenings, every=7)
-        assert {*TO_TOPICS, *TO_ALL} <= {*life.met}
+        assert {*TO_TOPICS, *TO_ALL} <= {*life.event_counts}
         for topic in life.topics:
-            analyst.ask_of(life, topic)
-    assert analyst.answers > 40
+            analyst.query_topic(life, topic)
+    assert analyst.queries > 40

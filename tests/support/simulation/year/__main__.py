@@ -27,22 +27,22 @@ def main() -> None:
     started, cpu = time.monotonic(), time.process_time()
     plan = plan_year(arguments.seed, arguments.topics, arguments.days, rate=arguments.rate, frequency=arguments.often)
     analyst: Analyst | None = None
-    with contextlib.ExitStack() as until_its_end:
-        directory = Path(until_its_end.enter_context(tempfile.TemporaryDirectory()))
-        until_its_end.enter_context(unhurried())
+    with contextlib.ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        stack.enter_context(unhurried())
         if arguments.sql:
-            analyst, executor = until_its_end.enter_context(analyst_of(directory))
-            life = Life(directory, arguments.seed, plan.topics, hive=executor, between=analyst.ask)
+            analyst, executor = stack.enter_context(analyst_of(directory))
+            life = Life(directory, arguments.seed, plan.topics, hive=executor, between=analyst.query_some)
         else:
             life = Life(directory, arguments.seed, plan.topics)
         life.live(arguments.days, plan.happenings)
     print(f"seed {arguments.seed}: {len(life.story.messages):,} messages, {life.reader.files_read:,} files read")
     if analyst:
-        print(f"Spark was asked of {analyst.answers:,} topics, and was right")
+        print(f"Spark was asked of {analyst.queries:,} topics, and was right")
     print(f"{time.monotonic() - started:.0f} s, {time.process_time() - cpu:.0f} s of CPU")
     print(f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024} MB")
     print("lost by the brokers and explained:", dict(life.lost))
-    for name, number in sorted(life.met.items()):
+    for name, number in sorted(life.event_counts.items()):
         print(f"{number:6,}  {name}")
     for size in life.sizes:
         print(size)

@@ -14,7 +14,7 @@ from support.hive.spark_sessions import spark_session
 from support.simulation.year.life import Life
 from support.simulation.year.story import Kind
 
-ASKED_BETWEEN = 3  # topics
+QUERIED_TOPICS = 3  # topics
 
 
 class Analyst:
@@ -22,9 +22,9 @@ class Analyst:
 
     def __init__(self, session: SparkSession) -> None:
         self.session = session
-        self.answers = 0
+        self.queries = 0
 
-    def ask(self, life: Life) -> None:
+    def query_some(self, life: Life) -> None:
         """Queries a few of the loaded topics, unless the newest load had an injected fault.
 
         Raises:
@@ -33,24 +33,26 @@ class Analyst:
         """
         if not life.is_rough:
             known = sorted(life.log.read_state().topics)
-            for topic in life.chance.sample(known, min(ASKED_BETWEEN, len(known))):
-                self.ask_of(life, topic)
+            for topic in life.chance.sample(known, min(QUERIED_TOPICS, len(known))):
+                self.query_topic(life, topic)
 
-    def ask_of(self, life: Life, topic: str) -> None:
+    def query_topic(self, life: Life, topic: str) -> None:
         table = quote_identifier(life.log.read_state().topics[topic].table)
         # All columns of a few rows, so that every schema that a file was written in is resolved.
         query = f"SELECT n, IF(n % 5 = 0, struct(*), NULL) AS all_columns FROM headrace.{table}"
         rows = self.session.sql(query).collect()
         found = sorted(row.n for row in rows)
-        there = sorted(
+        expected = sorted(
             one.n
             for one in life.story.by_topic[topic]
-            if one.kind is Kind.ROW and one.committed and one.gone is None and not one.retired
+            if one.kind is Kind.ROW and one.committed and one.loss is None and not one.retired
         )
-        if found != there:
-            wrong = sorted({*found} ^ {*there})[:10]
-            raise life.story.failed(topic, f"SQL finds {len(found)} rows, should find {len(there)}; differing: {wrong}")
-        self.answers += 1
+        if found != expected:
+            wrong = sorted({*found} ^ {*expected})[:10]
+            raise life.story.failed(
+                topic, f"SQL finds {len(found)} rows, should find {len(expected)}; differing: {wrong}"
+            )
+        self.queries += 1
 
 
 @contextmanager

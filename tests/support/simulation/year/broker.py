@@ -61,7 +61,7 @@ class PartitionLog:
     Attributes:
         starts: its leader epochs as (epoch, first offset).
         open_from: first offset of an open transaction, which is the last stable offset; None without one.
-        mended: intact copies of corrupt batches, by base offset.
+        intact_batches: intact copies of corrupt batches, by base offset.
     """
 
     def __init__(self, leader: int, epoch: int = 0) -> None:
@@ -72,7 +72,7 @@ class PartitionLog:
         self.starts = [(epoch, 0)]
         self.open_from: int | None = None
         self.aborted: list[tuple[AbortedTransaction, int]] = []
-        self.mended: dict[int, StoredBatch] = {}
+        self.intact_batches: dict[int, StoredBatch] = {}
 
     @property
     def stable_end(self) -> int:
@@ -107,34 +107,34 @@ class PartitionLog:
 
     def remove_before(self, offset: int) -> list[int]:
         """Deletes the messages before an offset, as retention does, and returns their offsets."""
-        gone = [at for at in self.offsets() if at < offset]
+        removed = [at for at in self.offsets() if at < offset]
         self.start = max(self.start, offset)
         self.batches = [one for one in self.batches if one.next_offset > offset]
-        return gone
+        return removed
 
-    def compact(self, gone: Collection[int]) -> None:
+    def compact(self, removed: Collection[int]) -> None:
         """Removes the messages with these offsets from their batches, and batches that become empty."""
-        kept = []
+        retained = []
         for one in self.batches:
-            sent = {offset: message for offset, message in one.sent.items() if offset not in gone}
+            sent = {offset: message for offset, message in one.sent.items() if offset not in removed}
             if len(sent) == len(one.sent):
-                kept.append(one)
+                retained.append(one)
             elif sent:
                 data = _batch(sent, one.base, one.next_offset, one.epoch, 0, -1)
-                kept.append(dataclasses.replace(one, data=data, sent=sent))
-        self.batches = kept
+                retained.append(dataclasses.replace(one, data=data, sent=sent))
+        self.batches = retained
 
     def cut_back(self, to: int) -> list[int]:
         """Simulates an unclean election: a replica becomes leader whose log ends at the last batch boundary up to `to`.
         Returns the offsets of the lost messages."""
         to = max((one.next_offset for one in self.batches if one.next_offset <= to), default=self.start)
-        gone = [at for at in self.offsets() if at >= to]
+        removed = [at for at in self.offsets() if at >= to]
         self.batches = [one for one in self.batches if one.next_offset <= to]
         self.aborted = [one for one in self.aborted if one[1] < to]
         self.end, self.open_from = to, None
         self.starts = [one for one in self.starts if one[1] < to] or [(self.epoch, self.start)]
         self.new_leader()
-        return gone
+        return removed
 
     def new_leader(self) -> None:
         self.epoch += 1
@@ -146,18 +146,18 @@ class PartitionLog:
         Args:
             at: which batch, counted from the newest, which is 0.
         """
-        place = len(self.batches) - 1 - at
-        one = self.batches[place]
+        index = len(self.batches) - 1 - at
+        one = self.batches[index]
         data = bytearray(one.data)
         data[-1] ^= 0x10
-        self.mended[one.base] = one
-        self.batches[place] = dataclasses.replace(one, data=bytes(data))
-        return self.batches[place]
+        self.intact_batches[one.base] = one
+        self.batches[index] = dataclasses.replace(one, data=bytes(data))
+        return self.batches[index]
 
     def repair_segment(self) -> None:
         """Simulates that a replica with an intact copy becomes leader: corrupt batches are intact again."""
-        self.batches = [self.mended.get(one.base, one) for one in self.batches]
-        self.mended = {}
+        self.batches = [self.intact_batches.get(one.base, one) for one in self.batches]
+        self.intact_batches = {}
         self.new_leader()
 
     def offsets(self) -> list[int]:
@@ -205,17 +205,17 @@ class BrokerTopic:
     """A topic of the brokers.
 
     Attributes:
-        tells_id: whether the brokers report topic ids; old ones do not.
+        reports_topic_id: whether the brokers report topic ids; old ones do not.
         shown_id: the topic id that the brokers report, or "".
     """
 
     topic_id: str
     logs: list[PartitionLog]
-    tells_id: bool = True
+    reports_topic_id: bool = True
 
     @property
     def shown_id(self) -> str:
-        return self.topic_id if self.tells_id else ""
+        return self.topic_id if self.reports_topic_id else ""
 
 
 @dataclass
@@ -252,12 +252,12 @@ class YearCluster:
         }
         return ClusterMetadata("cluster", {}, found)
 
-    def _asked(
-        self, asked: Iterable[TopicPartition]
+    def _reachable_logs(
+        self, topic_partitions: Iterable[TopicPartition]
     ) -> tuple[dict[TopicPartition, PartitionLog], dict[TopicPartition, str]]:
         self._check()
         logs, errors = {}, {}
-        for tp in asked:
+        for tp in topic_partitions:
             log = self.topics[tp.topic].logs[tp.partition]
             if log.leader in self.down:
                 errors[tp] = f"broker:{log.leader} connection refused"
@@ -268,14 +268,14 @@ class YearCluster:
     def lookup_offsets(
         self, topic_partitions: Iterable[TopicPartition], which: str, read_committed: bool = True
     ) -> OffsetLookup:
-        logs, errors = self._asked(topic_partitions)
+        logs, errors = self._reachable_logs(topic_partitions)
         if which == "earliest":
             return OffsetLookup({tp: log.start for tp, log in logs.items()}, errors)
         return OffsetLookup({tp: log.stable_end if read_committed else log.end for tp, log in logs.items()}, errors)
 
-    def lookup_epoch_ends(self, questions: Mapping[TopicPartition, EpochQuery]) -> EpochEndLookup:
-        logs, errors = self._asked(questions)
-        return EpochEndLookup({tp: log.epoch_end(questions[tp].epoch) for tp, log in logs.items()}, errors)
+    def lookup_epoch_ends(self, queries: Mapping[TopicPartition, EpochQuery]) -> EpochEndLookup:
+        logs, errors = self._reachable_logs(queries)
+        return EpochEndLookup({tp: log.epoch_end(queries[tp].epoch) for tp, log in logs.items()}, errors)
 
     def commit_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, str]:
         self._check()
@@ -298,7 +298,7 @@ class YearCluster:
         leader_epoch: int = -1,
         max_wait_ms: int = 500,
     ) -> FetchSlice:
-        logs, errors = self._asked([topic_partition])
+        logs, errors = self._reachable_logs([topic_partition])
         if errors:
             raise KafkaUnavailable(errors[topic_partition])
         log, topic = logs[topic_partition], self.topics[topic_partition.topic]

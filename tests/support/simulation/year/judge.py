@@ -20,7 +20,7 @@ from headrace.loader.commit.commit import Commit, CommittedRange, LoadSchema
 from support.loader.projection_oracle import expected_row
 from support.simulation.year.reader import Row
 from support.simulation.year.schemas import NOT_MARKED, marks
-from support.simulation.year.story import Gone, Kind, Message, Story
+from support.simulation.year.story import Kind, Loss, Message, Story
 from support.simulation.year.world import DAY_MS, HOUR_MS
 
 NUMBER = re.compile(rb"#(\d+)#")
@@ -69,19 +69,19 @@ class Judge:
                 self.load_schemas[topic].append(committed.load_schema)
             for offsets in committed.ranges:
                 self._range(topic, logs[topic], offsets, commit.commit_number)
-            touched = [file.time_partition for file in committed.files] + [
+            changed = [file.time_partition for file in committed.files] + [
                 one.time_partition for one in committed.rewrites
             ]
             self.time_partitions[topic].update(
-                tuple(part.partition("=")[2] for part in one.split("/")) for one in touched
+                tuple(part.partition("=")[2] for part in one.split("/")) for one in changed
             )
 
     def _range(self, topic: str, log: int, offsets: CommittedRange, commit_number: int) -> None:
-        place = (topic, log, offsets.partition)
-        self.gaps[place] += offsets.gaps
+        key = (topic, log, offsets.partition)
+        self.gaps[key] += offsets.gaps
         passed = {offset for one in offsets.skipped for offset in range(one.start, one.end)}
-        known = self.story.places[place]
-        met: Counter[str] = Counter()
+        known = self.story.places[key]
+        counted: Counter[str] = Counter()
         for offset in sorted({*range(offsets.start, offsets.end), *passed}):
             message = known.get(offset)
             if message is None:
@@ -94,30 +94,30 @@ class Judge:
             message.committed = commit_number
             self.story.unread[topic].discard(message.n)
             if offset in passed:
-                message.gone = Gone.CORRUPT
+                message.loss = Loss.CORRUPT
                 continue
-            met[message.kind] += 1
+            counted[message.kind] += 1
             if message.kind in (Kind.ROW, Kind.BAD):
                 self.pending[topic].add(message.n)
-        self.bad[topic] += met[Kind.BAD]
+        self.bad[topic] += counted[Kind.BAD]
         for one in offsets.skipped:
-            number = self.corrupt.get((*place, one.start), 0)
+            number = self.corrupt.get((*key, one.start), 0)
             if one.is_kept and number:
                 self.story.messages[number].committed = commit_number
                 self.pending[topic].add(number)
         counts = offsets.counts
-        said = (counts.records, counts.quarantined, counts.tombstones, counts.aborted)
-        if said != (met[Kind.ROW], met[Kind.BAD], met[Kind.TOMBSTONE], met[Kind.ABORTED]):
+        reported = (counts.records, counts.quarantined, counts.tombstones, counts.aborted)
+        if reported != (counted[Kind.ROW], counted[Kind.BAD], counted[Kind.TOMBSTONE], counted[Kind.ABORTED]):
             raise self.story.failed(
                 topic,
-                f"commit {commit_number} has {offsets} and the log held {dict(met)} (rows, bad, tombstones, aborted: "
-                f"{said})",
+                f"commit {commit_number} has {offsets} and the log held {dict(counted)} (rows, bad, tombstones, "
+                f"aborted: {reported})",
             )
 
-    def is_of_bad_messages(self, topic: str, sentence: str) -> bool:
+    def states_bad_messages(self, topic: str, sentence: str) -> bool:
         """Returns whether a sentence of a report states the number of bad messages, and states it correctly."""
-        said = re.match(r"([\d,]+) of [\d,]+ messages? cannot be loaded, more than", sentence)
-        return said is not None and int(said[1].replace(",", "")) == self.bad[topic] > 0
+        match = re.match(r"([\d,]+) of [\d,]+ messages? cannot be loaded, more than", sentence)
+        return match is not None and int(match[1].replace(",", "")) == self.bad[topic] > 0
 
     def take(self, topic: str, row: Row) -> int:
         """Returns the number of the message from which a row was made.
@@ -150,8 +150,8 @@ class Judge:
                 0,
             )
         message = self.story.messages.get(number)
-        said = (topic, values["partition"], values["offset"], values["value"])
-        if message is None or said != (message.topic, message.partition, message.offset, message.value):
+        position = (topic, values["partition"], values["offset"], values["value"])
+        if message is None or position != (message.topic, message.partition, message.offset, message.value):
             raise self.story.failed(topic, f"quarantined is {dict(values)}, and produced was {message}")
         if message.kind is not Kind.BAD:
             raise self.story.failed(topic, f"{message} is quarantined: {values['code']}, {values['reason']}")
@@ -161,9 +161,11 @@ class Judge:
         message = self.story.messages.get(row.values["n"])
         if message is None or message.topic != topic or message.kind is not Kind.ROW:
             raise self.story.failed(topic, f"{row.path} has the row {row.values}, and produced was {message}")
-        wanted = message.fields()
-        if marks(row.values) != marks(wanted):
-            raise self.story.failed(topic, f"{row.path} has the row {row.values}, and produced was {message}: {wanted}")
+        expected = message.fields()
+        if marks(row.values) != marks(expected):
+            raise self.story.failed(
+                topic, f"{row.path} has the row {row.values}, and produced was {message}: {expected}"
+            )
         kafka = row.values["kafka"]
         at = (kafka["partition"], kafka["offset"], _ms(kafka["timestamp"]))
         if at != (message.partition, message.offset, message.timestamp_ms):
@@ -176,21 +178,21 @@ class Judge:
 
     def _compare(self, topic: str, row: Row, message: Message) -> None:
         """Compares a row with the row that the projection oracle computes from the message."""
-        then = next((one for one in self.load_schemas[topic] if message.schema_id in one.writer_ids), None)
-        if then is None:
+        load_schema = next((one for one in self.load_schemas[topic] if message.schema_id in one.writer_ids), None)
+        if load_schema is None:
             raise self.story.failed(topic, f"{message} is a row, and its schema is not in the load schema")
         file = json.loads(row.file_schema)
         file["fields"] = [one for one in file["fields"] if not one["name"].startswith("kafka")]
         assert message.record is not None
-        wanted = expected_row(
+        expected = expected_row(
             self._schema(message.record.text()),
-            self._schema(then.text),
+            self._schema(load_schema.text),
             self._schema(json.dumps(file)),
             message.fields(),
         )
-        wanted = {name: value for name, value in wanted.items() if name not in NOT_MARKED}
-        if not _agrees(wanted, row.values):
-            raise self.story.failed(topic, f"{row.path} has {row.values}, and should have {wanted}, of {message}")
+        expected = {name: value for name, value in expected.items() if name not in NOT_MARKED}
+        if not _agrees(expected, row.values):
+            raise self.story.failed(topic, f"{row.path} has {row.values}, and should have {expected}, of {message}")
         self.rows_sampled += 1
 
     def _schema(self, text: str) -> Schema:
@@ -213,33 +215,33 @@ class Judge:
         self.pending[topic].clear()
         self.time_partitions[topic].clear()
 
-    def whole(self, topic: str, live: Counter[int], quarantined: Counter[int]) -> None:
+    def check_all(self, topic: str, live: Counter[int], quarantined: Counter[int]) -> None:
         """Checks for every message of a topic that it is a row or in quarantine as expected, once, and nowhere else."""
         for message in self.story.by_topic[topic]:
             self._check(message, live, quarantined)
 
     def _check(self, message: Message, live: Counter[int], quarantined: Counter[int]) -> None:
-        is_there = bool(message.committed) and message.gone is None and not message.retired
-        wanted = (int(is_there and message.kind is Kind.ROW), int(is_there and message.kind is Kind.BAD))
+        has_row = bool(message.committed) and message.loss is None and not message.retired
+        expected = (int(has_row and message.kind is Kind.ROW), int(has_row and message.kind is Kind.BAD))
         found = (live[message.n], quarantined[message.n])
-        if found != wanted:
+        if found != expected:
             raise self.story.failed(
-                message.topic, f"in (rows, quarantine) should be {wanted} and are {found}: {message}"
+                message.topic, f"in (rows, quarantine) should be {expected} and are {found}: {message}"
             )
 
-    def explained(self, topic: str) -> Counter[Gone]:
+    def explained(self, topic: str) -> Counter[Loss]:
         """Checks that each offset which the brokers removed before it was read is in a declared gap.
 
         Raises:
             AssertionError: one is in none.
         """
-        lost = Counter[Gone]()
+        lost = Counter[Loss]()
         for message in self.story.by_topic[topic]:
-            if message.gone is None:
+            if message.loss is None:
                 continue
-            lost[message.gone] += 1
+            lost[message.loss] += 1
             gaps = self.gaps[topic, message.log, message.partition]
-            if message.gone is Gone.REMOVED and not any(start <= message.offset < end for start, end in gaps):
+            if message.loss is Loss.REMOVED and not any(start <= message.offset < end for start, end in gaps):
                 raise self.story.failed(topic, f"{message} was removed and is in no gap: {gaps}")
         return lost
 
@@ -255,7 +257,7 @@ class Judge:
             unread: Counter[int] = Counter()
             for message in self.story.by_topic[topic]:
                 if message.value is not None and message.kind is not Kind.ABORTED and message.event_ms >= -1:
-                    is_read = bool(message.committed) and message.gone is None
+                    is_read = bool(message.committed) and message.loss is None
                     (read if is_read else unread)[window_start(message.event_ms)] += 1
             facts = list(store.facts(topic))
             offsets = {topic: store.offset_check(topic)}
@@ -263,7 +265,7 @@ class Judge:
             for window in result.windows if result else ():
                 start_ms = window.facts.window_start_ms
                 counted = (_count(window.facts.acknowledged), _count(window.facts.stored), _count(window.facts.loaded))
-                wanted = (read[start_ms] + unread[start_ms], read.pop(start_ms, 0))
+                expected = (read[start_ms] + unread[start_ms], read.pop(start_ms, 0))
                 missing = unread.pop(start_ms, 0)
                 fits = (
                     window.verdict is AuditVerdict.COMPLETE
@@ -272,11 +274,11 @@ class Judge:
                 )
                 if window.verdict in (FINDINGS - {AuditVerdict.MISSING}) | {AuditVerdict.UNTRACKED}:
                     fits = False
-                if counted != (*wanted, wanted[1]) or not fits:
+                if counted != (*expected, expected[1]) or not fits:
                     raise self.story.failed(
                         topic,
                         f"the audit of {window_text(start_ms)} has {counted} (acknowledged, stored, loaded), should "
-                        f"have {wanted}, {missing} of them unread, and says {window.verdict}: {window.sentence}",
+                        f"have {expected}, {missing} of them unread, and says {window.verdict}: {window.sentence}",
                     )
                 verdict_counts[window.verdict] += 1
             if read or unread:
@@ -292,14 +294,14 @@ def _ms(value: Any) -> int:
     return (value - EPOCH) // datetime.timedelta(milliseconds=1) if isinstance(value, datetime.datetime) else value
 
 
-def _agrees(wanted: Any, found: Any) -> bool:
+def _agrees(expected: Any, found: Any) -> bool:
     """Returns whether a row that was read with a later schema of its table has the values that were written. Columns
     with other names are not compared here; the marks of their values identify them."""
-    if isinstance(wanted, dict):
+    if isinstance(expected, dict):
         return isinstance(found, dict) and all(
-            _agrees(value, found[name]) for name, value in wanted.items() if name in found
+            _agrees(value, found[name]) for name, value in expected.items() if name in found
         )
-    return _text(wanted) == _text(found)
+    return _text(expected) == _text(found)
 
 
 def _text(value: Any) -> Any:
@@ -314,5 +316,5 @@ def _may_be_in(message: Message, time_partition: str) -> bool:
     length_ms = HOUR_MS if hour else DAY_MS
     if start_ms <= message.event_ms < start_ms + length_ms:
         return True
-    is_odd = not 0 <= message.event_ms <= TIME_MS_MAX or message.event_ms > message.timestamp_ms - CLOCK_BACK_MS
-    return is_odd and message.timestamp_ms - CLOCK_BACK_MS - length_ms < start_ms <= message.timestamp_ms
+    is_implausible = not 0 <= message.event_ms <= TIME_MS_MAX or message.event_ms > message.timestamp_ms - CLOCK_BACK_MS
+    return is_implausible and message.timestamp_ms - CLOCK_BACK_MS - length_ms < start_ms <= message.timestamp_ms

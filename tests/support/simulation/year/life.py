@@ -28,7 +28,7 @@ from support.simulation.year.broker import BrokerTopic, PartitionLog
 from support.simulation.year.judge import Judge
 from support.simulation.year.reader import Reader
 from support.simulation.year.schemas import EvolvingRecord, next_version
-from support.simulation.year.story import Encoder, Expectation, Gone, Kind, Message, Story
+from support.simulation.year.story import Encoder, Expectation, Kind, Loss, Message, Story
 from support.simulation.year.world import DAY_MS, HOUR_MS, YearWorld
 
 REPORTED_ERRORS = (KafkaError, LoaderError, HiveDdlError, AuditError, RegistryError, OSError)
@@ -38,7 +38,7 @@ LATE_DAYS_MAX = 20
 RUNS_UNTIL_REPORT_MAX = 6
 """Number of loads within which an expected sentence must be in a report."""
 
-ALWAYS_SAID = (
+ALWAYS_REPORTED = (
     r"^[^:]+: not on the brokers now",
     r"applies to new tables only",
     r"are dated further after their arrival than loader.future_max allows",
@@ -153,15 +153,15 @@ class Life:
         self.report: RunReport | None = None
         self.fault: Faults | None = None
         self.clock_shift_ms = 0
-        self.met: Counter[str] = Counter()
+        self.event_counts: Counter[str] = Counter()
         self.sizes: list[Size] = []
-        self.lost: Counter[Gone] = Counter()
+        self.lost: Counter[Loss] = Counter()
         self._start_ms = self.world.clock_ms
         self._running: list[tuple[Happening, Iterator[None]]] = []
         self._slot = 0
         self._audited = 0
         self._calls = 400
-        for pattern in ALWAYS_SAID:
+        for pattern in ALWAYS_REPORTED:
             self.story.expect("", pattern, "at any time")
 
     # Producers.
@@ -171,10 +171,10 @@ class Life:
         """The simulated time; the loader's clock may differ from it."""
         return self._start_ms + self.day * DAY_MS
 
-    def create(self, topic: Topic, *, tells_id: bool = True) -> None:
+    def create(self, topic: Topic, *, reports_topic_id: bool = True) -> None:
         topic.log += 1
         logs = [PartitionLog(number % self.world.cluster.brokers) for number in range(topic.partitions)]
-        self.world.cluster.topics[topic.name] = BrokerTopic(f"{topic.name}-{topic.log}", logs, tells_id)
+        self.world.cluster.topics[topic.name] = BrokerTopic(f"{topic.name}-{topic.log}", logs, reports_topic_id)
 
     def register(self, topic: Topic) -> int:
         metadata = {"headrace.time": "happened"} if topic.record.time == "property" else {}
@@ -190,35 +190,35 @@ class Life:
         before = topic.record
         topic.record = next_version(before, len(topic.versions) + 1, topic.chance)
         self.register(topic)
-        self.tell(topic, f"version {len(topic.versions)}: {topic.record.text()}")
+        self.record_event(topic, f"version {len(topic.versions)}: {topic.record.text()}")
 
     def logs(self, topic: Topic) -> list[PartitionLog]:
         found: list[PartitionLog] = self.world.cluster.topics[topic.name].logs
         return found
 
-    def message(self, topic: Topic, kind: Kind = Kind.ROW, *, event_ms: int | None = None, **said: Any) -> Message:
+    def message(self, topic: Topic, kind: Kind = Kind.ROW, *, event_ms: int | None = None, **options: Any) -> Message:
         """Returns a message of a topic that is not sent yet.
 
         Args:
             kind: whether it is to become a row, a tombstone, a bad message and so on.
             event_ms: the time of the event, by default around the present.
-            said: `version`, a schema version and its id; `time`, the value of the time field if it is not `event_ms`;
-                `value`, a function that makes a malformed body from the message's number.
+            options: `version`, a schema version and its id; `time`, the value of the time field if it is not
+                `event_ms`; `value`, a function that makes a malformed body from the message's number.
         """
         n = self.story.number()
         chance = topic.chance
-        record, schema_id = said.get("version") or topic.versions[-1]
+        record, schema_id = options.get("version") or topic.versions[-1]
         arrival_ms = self.true_ms - chance.randrange(HOUR_MS)
         if event_ms is None or record.time == "record":
             event_ms = arrival_ms
         message = Message(n, topic.name, topic.log, kind, event_ms, arrival_ms, b"k%d" % n, None, None, 0, 0)
         if kind is Kind.TOMBSTONE:
             return message
-        if "value" in said:
-            message.value, message.event_ms = said["value"](n), arrival_ms
+        if "value" in options:
+            message.value, message.event_ms = options["value"](n), arrival_ms
             return message
         message.record, message.schema_id = record, schema_id
-        message.time = said.get("time", event_ms * record.units_per_ms)
+        message.time = options.get("time", event_ms * record.units_per_ms)
         message.value = self.encode(record, schema_id, record.value(n, message.time))
         return message
 
@@ -256,18 +256,18 @@ class Life:
 
     # Reports.
 
-    def tell(self, topic: Topic | None, line: str) -> None:
-        self.story.tell(topic.name if topic else "", self.day, line)
+    def record_event(self, topic: Topic | None, line: str) -> None:
+        self.story.record_event(topic.name if topic else "", self.day, line)
 
     def policy(self, topic: Topic, **changes: Any) -> None:
         self.world.policies[topic.name] = dataclasses.replace(self.world.policies[topic.name], **changes)
 
-    def until(self, done: Callable[[], object], what: str, topic: str = "") -> Iterator[None]:
+    def until(self, done: Callable[[], object], condition: str, topic: str = "") -> Iterator[None]:
         """Yields for each load until `done` returns true. Fails after `RUNS_UNTIL_REPORT_MAX` loads without an injected
         fault.
 
         Args:
-            what: the condition, for the error message.
+            condition: the condition, for the error message.
             topic: the topic concerned, for the error message.
         """
         runs = 0
@@ -277,44 +277,44 @@ class Life:
                 return
             runs += not self.is_rough
             if runs > RUNS_UNTIL_REPORT_MAX:
-                raise self.story.failed(topic, f"{what}, and no load of {runs} did it; the last: {self.report}")
+                raise self.story.failed(topic, f"{condition}, and no load of {runs} did it; the last: {self.report}")
 
-    def until_said(self, topic: Topic, pattern: str, why: str) -> Iterator[None]:
+    def until_reported(self, topic: Topic, pattern: str, reason: str) -> Iterator[None]:
         """Yields for each load until one without an injected fault reports a sentence that matches the pattern.
 
         Args:
-            why: the reason why the sentence is expected, for the error message.
+            reason: the reason why the sentence is expected, for the error message.
         """
-        expectation = self.story.expect(topic.name, pattern, why)
+        expectation = self.story.expect(topic.name, pattern, reason)
 
-        def is_said() -> bool:
-            said, expectation.said = expectation.said, 0
-            return bool(said) and not self.is_rough
+        def is_reported() -> bool:
+            reported, expectation.reported = expectation.reported, 0
+            return bool(reported) and not self.is_rough
 
-        yield from self.until(is_said, f"{why}, so /{pattern}/ is to be said", topic.name)
+        yield from self.until(is_reported, f"{reason}, so /{pattern}/ is to be reported", topic.name)
         self.story.over(expectation)
 
-    def may_say(self, topic: Topic, pattern: str, why: str) -> Expectation:
-        return self.story.expect(topic.name, pattern, why)
+    def may_report(self, topic: Topic, pattern: str, reason: str) -> Expectation:
+        return self.story.expect(topic.name, pattern, reason)
 
-    def once_said(self, topic: Topic, pattern: str, why: str) -> Iterator[None]:
+    def once_reported(self, topic: Topic, pattern: str, reason: str) -> Iterator[None]:
         """Yields for each load until the present messages of the topic are committed. By then a load must have reported
         a sentence that matches the pattern, unless a load had an injected fault.
 
         Args:
-            why: the reason why the sentence is expected, for the error message.
+            reason: the reason why the sentence is expected, for the error message.
         """
-        expectation = self.story.expect(topic.name, pattern, why)
-        is_loaded, met_trouble = self._is_loaded(topic), False
+        expectation = self.story.expect(topic.name, pattern, reason)
+        is_loaded, was_disturbed = self._is_loaded(topic), False
 
         def is_done() -> bool:
-            nonlocal met_trouble
-            met_trouble = met_trouble or self.is_rough
-            return bool(expectation.said) or is_loaded()
+            nonlocal was_disturbed
+            was_disturbed = was_disturbed or self.is_rough
+            return bool(expectation.reported) or is_loaded()
 
-        yield from self.until(is_done, f"{why}, so /{pattern}/ is to be said", topic.name)
-        if not expectation.said and not met_trouble:
-            raise self.story.failed(topic.name, f"{why}, and /{pattern}/ was not reported: {self.report}")
+        yield from self.until(is_done, f"{reason}, so /{pattern}/ is to be reported", topic.name)
+        if not expectation.reported and not was_disturbed:
+            raise self.story.failed(topic.name, f"{reason}, and /{pattern}/ was not reported: {self.report}")
         yield from self.loaded(topic)
         self.story.over(expectation)
 
@@ -324,8 +324,8 @@ class Life:
         unread = self.story.unread[topic.name]
         ends = [log.stable_end for log in self.logs(topic)] if topic.name in self.world.cluster.topics else []
         messages = [self.story.messages[number] for number in unread]
-        asked = {one.n for one in messages if one.offset < ends[one.partition]}
-        return lambda: asked.isdisjoint(unread)
+        awaited = {one.n for one in messages if one.offset < ends[one.partition]}
+        return lambda: awaited.isdisjoint(unread)
 
     def loaded(self, topic: Topic) -> Iterator[None]:
         """Yields for each load until all messages are committed that were below the last stable offset at the call."""
@@ -343,7 +343,7 @@ class Life:
         """
         due = sorted(happenings, key=lambda one: one.day)
         for self.day in range(days):
-            self._give_birth()
+            self._create_topics()
             due = self._begin(due)
             for topic in self.topics.values():
                 if topic.log and topic.versions and not topic.is_quiet and topic.chance.random() < topic.share:
@@ -362,13 +362,13 @@ class Life:
         for name in self.topics:
             self.lost += self.judge.explained(name)
 
-    def _give_birth(self) -> None:
+    def _create_topics(self) -> None:
         for topic in self.topics.values():
             if topic.born <= self.day and not topic.log and not self.is_frozen:
                 self.world.policies[topic.name] = policy_of(topic)
                 self.create(topic)
                 self.register(topic)
-                self.tell(topic, f"made with {topic.partitions} partitions: {topic.record.text()}")
+                self.record_event(topic, f"made with {topic.partitions} partitions: {topic.record.text()}")
 
     def _begin(self, due: list[Happening]) -> list[Happening]:
         """Starts the events that are due, and returns the others. An event of a topic with a running event is
@@ -384,7 +384,7 @@ class Life:
                 continue
             if topic is not None:
                 topic.is_busy = True
-            self.tell(topic, one.name)
+            self.record_event(topic, one.name)
             script = one.script(self, topic)  # type: ignore[arg-type]
             self._running.append((one, script))
             self._step(one, script)
@@ -397,8 +397,8 @@ class Life:
             self._running.remove((one, script))
             if one.topic:
                 self.topics[one.topic].is_busy = False
-            self.met[one.name] += 1
-            self.tell(self.topics.get(one.topic), f"{one.name} is over")
+            self.event_counts[one.name] += 1
+            self.record_event(self.topics.get(one.topic), f"{one.name} is over")
 
     def load(self) -> None:
         """Runs one load as a new process would, and checks its results. Then continues the running events."""
@@ -437,24 +437,24 @@ class Life:
         for commit_number in range(self._slot + 1, state.commit_number + 1):
             self.judge.committed(self.log.commit(commit_number), logs)
         self._slot = state.commit_number
-        self._listen(report)
+        self._check_report(report)
         if self.is_rough:
             return
         for topic in [*self.judge.time_partitions]:
             self.reader.look(topic, state.topics[topic].table, self.judge.time_partitions[topic])
             self.judge.seen(topic, self.reader.live, self.reader.quarantined)
 
-    def _listen(self, report: RunReport | RewriteReport | None) -> None:
+    def _check_report(self, report: RunReport | RewriteReport | None) -> None:
         if report is None:
             return
-        said = [(topic, sentence) for topic, sentences in report.problems.items() for sentence in sentences]
-        said += [(note.partition(": ")[0], note) for note in report.notes]
+        reported = [(topic, sentence) for topic, sentences in report.problems.items() for sentence in sentences]
+        reported += [(note.partition(": ")[0], note) for note in report.notes]
         if isinstance(report, RunReport):
-            said += [(topic, f"waiting: {reason}") for topic, reason in report.waiting.items()]
-            said += [("", f"outage: {report.registry_outage}")] if report.registry_outage else []
-            said += [("", f"conflict: {report.conflict}")] if report.conflict else []
-        for topic, sentence in said:
-            is_known = self.story.heard(topic, sentence) or self.judge.is_of_bad_messages(topic, sentence)
+            reported += [(topic, f"waiting: {reason}") for topic, reason in report.waiting.items()]
+            reported += [("", f"outage: {report.registry_outage}")] if report.registry_outage else []
+            reported += [("", f"conflict: {report.conflict}")] if report.conflict else []
+        for topic, sentence in reported:
+            is_known = self.story.is_expected(topic, sentence) or self.judge.states_bad_messages(topic, sentence)
             if not is_known and not self.is_rough:
                 raise self.story.failed(topic, f"no event caused this: {sentence}")
 
@@ -465,11 +465,11 @@ class Life:
         state = self.log.read_state()
         for topic, known in state.topics.items():
             self.reader.look(topic, known.table)
-            self.judge.whole(topic, self.reader.live, self.reader.quarantined)
+            self.judge.check_all(topic, self.reader.live, self.reader.quarantined)
         with AuditStore(self.world.audit_path) as store:
             store.add_rows(self.story.producer_rows[self._audited :])
             self._audited = len(self.story.producer_rows)
-            self.met.update(
+            self.event_counts.update(
                 {
                     f"audit {verdict}": number
                     for verdict, number in self.judge.audited(store, state.topics, self.true_ms + DAY_MS * 30).items()

@@ -72,11 +72,11 @@ class Reader:
     files_read: int = 0
     days: set[tuple[str, str, str]] = field(default_factory=set)
 
-    def look(self, topic: str, table: str, wanted: Collection[tuple[str, ...]] | None = None) -> int:
+    def look(self, topic: str, table: str, selected: Collection[tuple[str, ...]] | None = None) -> int:
         """Reads the partitions of a topic and of its quarantine. Returns the number of files in them.
 
         Args:
-            wanted: values of the partition columns of the partitions to read; None for all.
+            selected: values of the partition columns of the partitions to read; None for all.
 
         Raises:
             AssertionError: a file cannot be read, or differs from the produced messages.
@@ -90,11 +90,11 @@ class Reader:
             schema = _schema_of(found)
             partitions = executor.partitions(database, table)
             held = self.time_partitions[database, topic]
-            gone = [values for values in held if values not in partitions]
-            for values in gone:
+            removed = [values for values in held if values not in partitions]
+            for values in removed:
                 self._forget(held.pop(values), is_quarantine)
             for values, location in partitions.items():
-                if wanted is None or values in wanted:
+                if selected is None or values in selected:
                     files += self._look_at(topic, schema, values, location, held, is_quarantine)
         return files
 

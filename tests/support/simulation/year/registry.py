@@ -48,7 +48,7 @@ class YearRegistry:
         self._newest_id += number
         return range(first, first + number)
 
-    def delete_for_good(self, subject: str) -> None:
+    def delete_permanently(self, subject: str) -> None:
         """Permanently deletes a subject. Its version numbers start again, and ids that no other subject uses are
         deleted."""
         del self.subjects[subject]
@@ -58,36 +58,36 @@ class YearRegistry:
     def copy(self) -> tuple[dict[str, dict[int, int]], dict[int, str], int]:
         return {subject: dict(one) for subject, one in self.subjects.items()}, dict(self.texts), self._newest_id
 
-    def put_back(self, kept: tuple[dict[str, dict[int, int]], dict[int, str], int], name: str) -> None:
+    def restore(self, snapshot: tuple[dict[str, dict[int, int]], dict[int, str], int], name: str) -> None:
         """Restores the registry from a copy. Later changes are lost, and their ids will be assigned again."""
-        subjects, texts, self._newest_id = kept
+        subjects, texts, self._newest_id = snapshot
         self.subjects = {subject: dict(one) for subject, one in subjects.items()}
         self.texts, self.name = dict(texts), name
 
-    def _answer(self) -> None:
+    def _check_available(self) -> None:
         self.requests += 1
         if self.is_down:
             raise RegistryUnavailable("http://registry", "connection refused")
 
     def identity(self) -> str:
-        self._answer()
+        self._check_available()
         return self.name
 
     def versions(self, subject: str) -> Sequence[int]:
-        self._answer()
+        self._check_available()
         if subject not in self.subjects:
             raise SubjectNotFound(subject=subject)
         return sorted(self.subjects[subject])
 
     def version(self, subject: str, version: int) -> Any:
-        self._answer()
+        self._check_available()
         found = self.subjects.get(subject, {}).get(version)
         if found is None:
             raise VersionNotFound(subject=subject, version=version)
         return self.schema_by_id(found)
 
     def schema_by_id(self, schema_id: int) -> Any:
-        self._answer()
+        self._check_available()
         if schema_id not in self.texts:
             raise SchemaNotFound(schema_id=schema_id)
         metadata = self.metadata.get(schema_id, {})

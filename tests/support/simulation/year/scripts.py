@@ -14,7 +14,7 @@ from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.offsets.choose import LogBounds, commit_of, skip
 from support.simulation.year.broker import PartitionLog
 from support.simulation.year.life import Life, Topic
-from support.simulation.year.story import Gone, Kind, Message
+from support.simulation.year.story import Kind, Loss, Message
 from support.simulation.year.world import DAY_MS
 
 RECREATED = "was re-created"
@@ -42,20 +42,20 @@ def _filled(life: Life, topic: Topic, number: int = 20) -> Iterator[None]:
     yield from life.loaded(topic)
 
 
-def _taken_up(life: Life, topic: Topic, problem: str, note: str, why: str) -> Iterator[None]:
+def _continued_after_report(life: Life, topic: Topic, problem: str, note: str, reason: str) -> Iterator[None]:
     """Waits until the loader reports the problem and holds the topic back. Then permits it to continue with the present
     log, and waits for the note about that.
 
     Args:
         problem: pattern of the sentence about the problem.
         note: pattern of the sentence about the continuation.
-        why: the reason, for error messages.
+        reason: the reason, for error messages.
     """
-    allowed = [life.may_say(topic, one, why) for one in (problem, note, ALSO_REPORTED)]
-    yield from life.until_said(topic, problem, why)
+    allowed = [life.may_report(topic, one, reason) for one in (problem, note, ALSO_REPORTED)]
+    yield from life.until_reported(topic, problem, reason)
     life.policy(topic, on_data_loss="skip")
-    life.tell(topic, "on_data_loss = skip")
-    yield from life.once_said(topic, note, why)
+    life.record_event(topic, "on_data_loss = skip")
+    yield from life.once_reported(topic, note, reason)
     life.policy(topic, on_data_loss="fail")
     topic.is_quiet = False
     for one in allowed:
@@ -99,7 +99,7 @@ def bad_day(life: Life, topic: Topic) -> Iterator[None]:
     messages += [life.message(topic) for _ in range(5)]
     topic.chance.shuffle(messages)
     life.send(topic, messages)
-    yield from life.once_said(topic, "cannot be loaded, more than loader.quarantine_ratio_max", "bad messages")
+    yield from life.once_reported(topic, "cannot be loaded, more than loader.quarantine_ratio_max", "bad messages")
     topic.is_quiet = False
 
 
@@ -109,8 +109,10 @@ def bad_flood(life: Life, topic: Topic) -> Iterator[None]:
     yield from life.loaded(topic)
     messages = [life.message(topic, Kind.BAD, value=lambda n: b"flood #%d#" % n) for _ in range(120)]
     life.send(topic, [*messages, *(life.message(topic) for _ in range(10))])
-    why = "a flood of bad messages"
-    yield from life.until_said(topic, "nothing of this topic was loaded: repair the cause or raise the limit", why)
+    reason = "a flood of bad messages"
+    yield from life.until_reported(
+        topic, "nothing of this topic was loaded: repair the cause or raise the limit", reason
+    )
     life.policy(topic, quarantine_ratio_max=1.0)
     yield from life.loaded(topic)
     life.policy(topic, quarantine_ratio_max=0.2)
@@ -132,7 +134,7 @@ def wrong_unit(life: Life, topic: Topic) -> Iterator[None]:
     life.send(topic, messages)
     if topic.record.time in ("timestamp", "property", "header"):
         pattern = "have a time before 1970 or after 9999" if is_nanos else "seems to be in another unit"
-        yield from life.once_said(topic, pattern, "a wrong unit of time")
+        yield from life.once_reported(topic, pattern, "a wrong unit of time")
     topic.is_quiet = False
 
 
@@ -152,13 +154,13 @@ def aborted(life: Life, topic: Topic) -> Iterator[None]:
 def hanging(life: Life, topic: Topic) -> Iterator[None]:
     """Sends messages in a transaction that stays open for days."""
     number, log = _some_partition(life, topic)
-    allowed = life.may_say(topic, "an open transaction holds", "a transaction hangs")
+    allowed = life.may_report(topic, "an open transaction holds", "a transaction hangs")
     commits = topic.chance.random() < 0.5
     messages = [life.message(topic, Kind.ROW if commits else Kind.ABORTED) for _ in range(3)]
     offsets = log.open_transaction([one.sent for one in messages], 8)
     life.story.sent(messages, number, offsets, life.true_ms)
     life.send(topic, [life.message(topic) for _ in range(3)], number)
-    yield from life.until_said(topic, "an open transaction holds", "a transaction hangs")
+    yield from life.until_reported(topic, "an open transaction holds", "a transaction hangs")
     yield
     log.end_transaction(8, commits=commits)
     yield from life.loaded(topic)
@@ -169,7 +171,7 @@ def retention(life: Life, topic: Topic) -> Iterator[None]:
     """The brokers delete messages that are loaded. Nothing needs to be reported."""
     for number, log in enumerate(life.logs(topic)):
         to = min(_next_offset(life, topic, number), log.stable_end)
-        life.story.removed(topic.name, topic.log, number, log.remove_before(to), Gone.REMOVED)
+        life.story.removed(topic.name, topic.log, number, log.remove_before(to), Loss.REMOVED)
     yield
 
 
@@ -179,11 +181,13 @@ def retention_unread(life: Life, topic: Topic) -> Iterator[None]:
     log = life.logs(topic)[0]
     life.send(topic, [life.message(topic) for _ in range(9)], 0)
     to = log.end - topic.chance.randrange(1, 5)
-    gone = life.story.removed(topic.name, topic.log, 0, log.remove_before(to), Gone.REMOVED)
-    why = f"retention took {gone} unread messages up to {to}"
-    life.tell(topic, why)
+    removed = life.story.removed(topic.name, topic.log, 0, log.remove_before(to), Loss.REMOVED)
+    reason = f"retention took {removed} unread messages up to {to}"
+    life.record_event(topic, reason)
     problem = "were removed before they were read; loader.on_data_loss=skip"
-    yield from _taken_up(life, topic, problem, "were removed before they were read; recorded as a gap", why)
+    yield from _continued_after_report(
+        life, topic, problem, "were removed before they were read; recorded as a gap", reason
+    )
 
 
 def truncated(life: Life, topic: Topic) -> Iterator[None]:
@@ -192,14 +196,14 @@ def truncated(life: Life, topic: Topic) -> Iterator[None]:
     yield from _filled(life, topic, 40)
     log = life.logs(topic)[0]
     end = log.end
-    gone = log.cut_back(log.batches[-1].base)
-    life.story.removed(topic.name, topic.log, 0, gone, Gone.REPLACED)
-    grows = topic.chance.choice((len(gone) + 7, 3))
+    removed = log.cut_back(log.batches[-1].base)
+    life.story.removed(topic.name, topic.log, 0, removed, Loss.REPLACED)
+    grows = topic.chance.choice((len(removed) + 7, 3))
     life.send(topic, [life.message(topic) for _ in range(grows)], 0)
-    why = f"cut back from {end} to {end - len(gone)}, and grown to {log.end}"
-    life.tell(topic, why)
+    reason = f"cut back from {end} to {end - len(removed)}, and grown to {log.end}"
+    life.record_event(topic, reason)
     problem = r"were loaded and are no longer in the log|and offsets up to \d+ were loaded"
-    yield from _taken_up(life, topic, problem, "resumed at", why)
+    yield from _continued_after_report(life, topic, problem, "resumed at", reason)
 
 
 def truncated_unread(life: Life, topic: Topic) -> Iterator[None]:
@@ -207,7 +211,7 @@ def truncated_unread(life: Life, topic: Topic) -> Iterator[None]:
     yield from _filled(life, topic)
     log = life.logs(topic)[0]
     life.send(topic, [life.message(topic) for _ in range(8)], 0)
-    life.story.removed(topic.name, topic.log, 0, log.cut_back(_next_offset(life, topic, 0)), Gone.REPLACED)
+    life.story.removed(topic.name, topic.log, 0, log.cut_back(_next_offset(life, topic, 0)), Loss.REPLACED)
     life.send(topic, [life.message(topic) for _ in range(topic.chance.choice((2, 12)))], 0)
     yield from life.loaded(topic)
     topic.is_quiet = False
@@ -229,12 +233,14 @@ def recreated(life: Life, topic: Topic) -> Iterator[None]:
     life.create(topic)
     life.send(topic, [life.message(topic) for _ in range(6)])
     problem = f"{RECREATED}.*set loader.on_data_loss=skip to load the new topic"
-    yield from _taken_up(life, topic, problem, f"{RECREATED}.*reading the new topic from its start", "made anew")
+    yield from _continued_after_report(
+        life, topic, problem, f"{RECREATED}.*reading the new topic from its start", "made anew"
+    )
 
 
 def _delete(life: Life, topic: Topic) -> None:
     for number, log in enumerate(life.logs(topic)):
-        life.story.removed(topic.name, topic.log, number, log.offsets(), Gone.RECREATED)
+        life.story.removed(topic.name, topic.log, number, log.offsets(), Loss.RECREATED)
     del life.world.cluster.topics[topic.name]
     topic.is_quiet = True
 
@@ -244,17 +250,19 @@ def recreated_without_ids(life: Life, topic: Topic) -> Iterator[None]:
     for log in life.logs(topic):
         log.new_leader()
     yield from _filled(life, topic)
-    life.world.cluster.topics[topic.name].tells_id = False
+    life.world.cluster.topics[topic.name].reports_topic_id = False
     yield
     _delete(life, topic)
-    life.create(topic, tells_id=False)
+    life.create(topic, reports_topic_id=False)
     life.send(topic, [life.message(topic) for _ in range(30)])
     life.send(topic, [life.message(topic) for _ in range(3)], 0)
     problem = r"were loaded and are no longer in the log|and offsets up to \d+ were loaded"
-    yield from _taken_up(life, topic, problem, "resumed at offset 0", "re-created while no ids are reported")
+    yield from _continued_after_report(
+        life, topic, problem, "resumed at offset 0", "re-created while no ids are reported"
+    )
     topic.is_quiet = True
-    life.tell(topic, "ids are told again")
-    life.world.cluster.topics[topic.name].tells_id = True
+    life.record_event(topic, "ids are told again")
+    life.world.cluster.topics[topic.name].reports_topic_id = True
     life.send(topic, [life.message(topic) for _ in range(3)])
     yield from life.loaded(topic)
     topic.is_quiet = False
@@ -264,10 +272,10 @@ def ids_appear(life: Life, topic: Topic) -> Iterator[None]:
     """Replaces brokers that report no topic ids by brokers that do. The topic remains the same for the loader."""
     yield from _filled(life, topic)
     broker_topic = life.world.cluster.topics[topic.name]
-    broker_topic.tells_id = not broker_topic.tells_id
+    broker_topic.reports_topic_id = not broker_topic.reports_topic_id
     life.send(topic, [life.message(topic) for _ in range(3)])
     yield from life.loaded(topic)
-    broker_topic.tells_id = True
+    broker_topic.reports_topic_id = True
     life.send(topic, [life.message(topic) for _ in range(3)])
     yield from life.loaded(topic)
     topic.is_quiet = False
@@ -286,9 +294,9 @@ def compacted_log(life: Life, topic: Topic) -> Iterator[None]:
     """The brokers compact a log: some of its messages are removed, read or not."""
     number, log = _some_partition(life, topic)
     life.send(topic, [life.message(topic) for _ in range(12)], number)
-    gone = {at for at in log.offsets()[:-1] if topic.chance.random() < 0.4}
-    log.compact(gone)
-    life.story.removed(topic.name, topic.log, number, gone, Gone.REMOVED)
+    removed = {at for at in log.offsets()[:-1] if topic.chance.random() < 0.4}
+    log.compact(removed)
+    life.story.removed(topic.name, topic.log, number, removed, Loss.REMOVED)
     yield from life.loaded(topic)
 
 
@@ -297,16 +305,16 @@ def emptied_log(life: Life, topic: Topic) -> Iterator[None]:
     number, log = _some_partition(life, topic)
     if log.open_from is None:
         life.send(topic, [life.message(topic) for _ in range(6)], number)
-        gone = log.offsets()
+        removed = log.offsets()
         log.batches = []
-        life.story.removed(topic.name, topic.log, number, gone, Gone.REMOVED)
+        life.story.removed(topic.name, topic.log, number, removed, Loss.REMOVED)
     yield from life.loaded(topic)
 
 
 def corrupt(life: Life, topic: Topic) -> Iterator[None]:
     """Flips a bit in a batch, under one of the policies for corrupt batches."""
-    fate = topic.chance.choice(("fail", "fail", "quarantine", "skip"))
-    life.policy(topic, corrupt_batches=fate)
+    policy = topic.chance.choice(("fail", "fail", "quarantine", "skip"))
+    life.policy(topic, corrupt_batches=policy)
     yield from _filled(life, topic)
     log = life.logs(topic)[0]
     life.send(topic, [life.message(topic) for _ in range(5)], 0)
@@ -314,41 +322,41 @@ def corrupt(life: Life, topic: Topic) -> Iterator[None]:
     life.send(topic, messages, 0)
     life.send(topic, [life.message(topic) for _ in range(5)], 0)
     hit = log.corrupt(1)
-    life.tell(topic, f"a bit flips in [{hit.base}, {hit.next_offset}), and corrupt_batches = {fate}")
-    if fate == "fail":
-        yield from _stopped(life, topic, hit.base, hit.next_offset, mends=topic.chance.random() < 0.5)
+    life.record_event(topic, f"a bit flips in [{hit.base}, {hit.next_offset}), and corrupt_batches = {policy}")
+    if policy == "fail":
+        yield from _stopped(life, topic, hit.base, hit.next_offset, is_repaired=topic.chance.random() < 0.5)
     else:
-        if fate == "quarantine":
-            kept = life.message(topic, Kind.BAD, value=lambda n: hit.data)
-            _note_kept(life, kept, hit.base)
-        yield from life.once_said(topic, "corrupt_batches skipped", "a corrupt batch")
+        if policy == "quarantine":
+            quarantined = life.message(topic, Kind.BAD, value=lambda n: hit.data)
+            _record_quarantined_batch(life, quarantined, hit.base)
+        yield from life.once_reported(topic, "corrupt_batches skipped", "a corrupt batch")
     life.policy(topic, corrupt_batches="fail")
     topic.is_quiet = False
 
 
-def _note_kept(life: Life, kept: Message, offset: int) -> None:
+def _record_quarantined_batch(life: Life, quarantined: Message, offset: int) -> None:
     """Adds the quarantine row of a whole corrupt batch to the story. No producer sent it as a message, and no tier
     counts it."""
-    kept.partition, kept.offset, kept.event_ms = 0, offset, -2
-    life.story.messages[kept.n] = kept
-    life.story.by_topic[kept.topic].append(kept)
-    life.judge.corrupt[kept.topic, kept.log, 0, offset] = kept.n
+    quarantined.partition, quarantined.offset, quarantined.event_ms = 0, offset, -2
+    life.story.messages[quarantined.n] = quarantined
+    life.story.by_topic[quarantined.topic].append(quarantined)
+    life.judge.corrupt[quarantined.topic, quarantined.log, 0, offset] = quarantined.n
 
 
-def _stopped(life: Life, topic: Topic, offset: int, next_offset: int, *, mends: bool) -> Iterator[None]:
+def _stopped(life: Life, topic: Topic, offset: int, next_offset: int, *, is_repaired: bool) -> Iterator[None]:
     """Waits until the loader stops the partition before a corrupt batch. Then another replica becomes leader, or an
     operator skips the batch.
 
     Args:
-        mends: whether another replica becomes leader.
+        is_repaired: whether another replica becomes leader.
     """
-    allowed = life.may_say(topic, "headrace offsets skip", "a corrupt batch stops its partition")
-    yield from life.until_said(topic, f"headrace offsets skip {topic.name} 0 {offset}", "a corrupt batch stops")
-    if mends:
-        life.tell(topic, "another replica leads")
+    allowed = life.may_report(topic, "headrace offsets skip", "a corrupt batch stops its partition")
+    yield from life.until_reported(topic, f"headrace offsets skip {topic.name} 0 {offset}", "a corrupt batch stops")
+    if is_repaired:
+        life.record_event(topic, "another replica leads")
         life.logs(topic)[0].repair_segment()
     else:
-        life.tell(topic, f"offsets skip {offset} --to {next_offset}")
+        life.record_event(topic, f"offsets skip {offset} --to {next_offset}")
         _skip(life, topic, offset, next_offset)
     yield from life.loaded(topic)
     life.story.over(allowed)
@@ -370,7 +378,7 @@ def deleted_subject(life: Life, topic: Topic) -> Iterator[None]:
     while life.is_alone or life.rough_reasons:
         yield
     life.is_alone = True
-    life.world.registry.delete_for_good(topic.subject)
+    life.world.registry.delete_permanently(topic.subject)
     if topic.chance.random() < 0.5:
         yield  # or before the first load after it
     number = len(topic.versions)
@@ -381,7 +389,7 @@ def deleted_subject(life: Life, topic: Topic) -> Iterator[None]:
     topic.record = _with_new_meanings(topic.record, number)
     topic.versions = []
     life.register(topic)
-    life.tell(topic, f"registered again: {topic.record.text()}")
+    life.record_event(topic, f"registered again: {topic.record.text()}")
     life.send(topic, [life.message(topic) for _ in range(8)])
     yield from life.loaded(topic)
     topic.is_quiet = life.is_alone = False
@@ -426,7 +434,7 @@ def registered_late(life: Life, topic: Topic) -> Iterator[None]:
     settings = ReplaySettings(life.world.policies[topic.name], 1 << 20, 1 << 20)
     schemas = WriterSchemas(life.world.registry, rewrites.log.storage, life.world.subject_of)
     report = replay(rewrites, schemas, topic.name, settings, is_dry=False)
-    life.tell(topic, f"replayed: {report}")
+    life.record_event(topic, f"replayed: {report}")
     if sum(report.loaded.values()) != len(messages):
         raise life.story.failed(topic.name, f"{len(messages)} messages should be replayed: {report}")
     for message in messages:

@@ -2,7 +2,7 @@
 loader.
 
 A message is identified by its number, which its value contains. It is `committed` once a commit contains its offset,
-`gone` if the brokers lost it before that, and `retired` once a rewrite or an operator has removed its row.
+`loss` if the brokers lost it before that, and `retired` once a rewrite or an operator has removed its row.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Kind(StrEnum):
     ABORTED = "aborted"
 
 
-class Gone(StrEnum):
+class Loss(StrEnum):
     """The reason why the brokers lost an unread message."""
 
     REMOVED = "removed"  # by retention or compaction, so that its offset is a gap
@@ -52,7 +52,7 @@ class Message:
         event_ms: the time under which the audit counts it.
         time: the value of its time field.
         committed: number of the commit that contains it; 0 for none.
-        gone: why the brokers lost it unread.
+        loss: why the brokers lost it unread.
         retired: why its row was removed.
     """
 
@@ -70,7 +70,7 @@ class Message:
     partition: int = -1
     offset: int = -1
     committed: int = 0  # the commit number
-    gone: Gone | None = None
+    loss: Loss | None = None
     retired: str = ""
 
     @property
@@ -91,16 +91,20 @@ class Encoder:
     def __call__(self, record: EvolvingRecord, schema_id: int, value: Mapping[str, Any]) -> bytes:
         parsed = self._parsed.get(record)
         if parsed is None:
-            parsed = self._parsed[record] = fastavro.parse_schema(_plain(json.loads(record.text())))
+            parsed = self._parsed[record] = fastavro.parse_schema(_without_logical_types(json.loads(record.text())))
         body = io.BytesIO()
         fastavro.schemaless_writer(body, parsed, value)
         return frame(schema_id, body.getvalue())
 
 
-def _plain(node: Any) -> Any:
+def _without_logical_types(node: Any) -> Any:
     if isinstance(node, dict):
-        return {key: _plain(value) for key, value in node.items() if key not in ("logicalType", "default", "aliases")}
-    return [_plain(item) for item in node] if isinstance(node, list) else node
+        return {
+            key: _without_logical_types(value)
+            for key, value in node.items()
+            if key not in ("logicalType", "default", "aliases")
+        }
+    return [_without_logical_types(item) for item in node] if isinstance(node, list) else node
 
 
 @dataclass
@@ -109,13 +113,13 @@ class Expectation:
 
     Attributes:
         topic: the topic; "" for any.
-        said: number of reports with the sentence.
+        reported: number of reports with the sentence.
     """
 
     topic: str
     pattern: re.Pattern[str]
-    why: str
-    said: int = 0
+    reason: str
+    reported: int = 0
 
 
 @dataclass
@@ -144,14 +148,14 @@ class Story:
     def number(self) -> int:
         return next(self._numbers)
 
-    def tell(self, topic: str, day: int, line: str) -> None:
+    def record_event(self, topic: str, day: int, line: str) -> None:
         self.lines[topic].append(f"day {day}: {line}")
 
-    def failed(self, topic: str, what: str) -> AssertionError:
+    def failed(self, topic: str, problem: str) -> AssertionError:
         """Returns the error that ends the simulation. Its message has the seed and the events of the topic."""
-        told = [*(self.lines[topic] if topic else ()), *self.lines[""][-12:]]
-        story = "\n".join(f"  {line}" for line in told[-60:])
-        return AssertionError(f"seed {self.seed}, topic {topic or '(any)'}: {what}\nwhat happened:\n{story}")
+        events = [*(self.lines[topic] if topic else ()), *self.lines[""][-12:]]
+        story = "\n".join(f"  {line}" for line in events[-60:])
+        return AssertionError(f"seed {self.seed}, topic {topic or '(any)'}: {problem}\nwhat happened:\n{story}")
 
     def sent(self, messages: Sequence[Message], partition: int, offsets: Iterable[int], now_ms: int) -> None:
         """Notes the offsets of acknowledged messages, and adds the counts that their producer would publish."""
@@ -183,31 +187,31 @@ class Story:
                 )
             )
 
-    def removed(self, topic: str, log: int, partition: int, offsets: Iterable[int], why: Gone) -> int:
+    def removed(self, topic: str, log: int, partition: int, offsets: Iterable[int], reason: Loss) -> int:
         """Notes that the brokers have deleted these offsets. Returns the number of unread messages among them."""
         known = self.places[topic, log, partition]
         lost = 0
         for offset in offsets:
             message = known.pop(offset, None)
             if message is not None and not message.committed:
-                message.gone = why
+                message.loss = reason
                 self.unread[topic].discard(message.n)
                 lost += 1
         return lost
 
-    def expect(self, topic: str, pattern: str, why: str) -> Expectation:
-        found = Expectation(topic, re.compile(pattern), why)
+    def expect(self, topic: str, pattern: str, reason: str) -> Expectation:
+        found = Expectation(topic, re.compile(pattern), reason)
         self.expectations.append(found)
         return found
 
     def over(self, expectation: Expectation) -> None:
         self.expectations.remove(expectation)
 
-    def heard(self, topic: str, sentence: str) -> bool:
+    def is_expected(self, topic: str, sentence: str) -> bool:
         """Notes a sentence of a report, and returns whether it was expected."""
         found = [
             one for one in self.expectations if one.topic in ("", topic) and one.pattern.search(sentence) is not None
         ]
         for one in found:
-            one.said += 1
+            one.reported += 1
         return bool(found)

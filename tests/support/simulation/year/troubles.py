@@ -18,11 +18,11 @@ from support.simulation.year.life import Life, Topic, policy_of
 from support.simulation.year.schemas import first_version
 from support.simulation.year.world import HOUR_MS
 
-KEEP_DAYS = 100
+RETENTION_DAYS = 100
 HINTS = ("head.json", "cursor", "index", "complete.json", "checkpoint", "lease.json")
 
 
-def _with_news(life: Life) -> list[Topic]:
+def _send_to_some(life: Life) -> list[Topic]:
     """Sends messages to a few topics that have no event at present, and returns these topics."""
     free = [topic for topic in life.topics.values() if topic.versions and not topic.is_busy and not topic.is_quiet]
     for topic in free[:4]:
@@ -34,7 +34,7 @@ def _rough(life: Life, reason: str, days: int) -> Iterator[None]:
     """For some days, marks the loads as disturbed for this reason, so that they may report problems."""
     life.rough_reasons.add(reason)
     for _ in range(days):
-        _with_news(life)
+        _send_to_some(life)
         yield
     life.rough_reasons.discard(reason)
 
@@ -48,10 +48,10 @@ def registry_down(life: Life, _: Topic) -> Iterator[None]:
         yield
     life.world.registry.is_down = True
     expected = life.story.expect("", "outage: ", "the registry is down")
-    topics = _with_news(life)
+    topics = _send_to_some(life)
     for _ in range(2):
         yield
-    if not expected.said:
+    if not expected.reported:
         raise life.story.failed("", "the registry was down, which was not reported")
     for topic in topics:
         yield from life.loaded(topic)
@@ -66,9 +66,9 @@ def no_schema_yet(life: Life, _: Topic) -> Iterator[None]:
     topic = Topic(f"early{number}", own, 4, 0.5, 2, 0, first_version(f"Early{number}", "timestamp", own))
     life.topics[topic.name] = topic
     life.world.policies[topic.name] = policy_of(topic)
-    allowed = life.may_say(topic, "waiting: ", "it has no schema, and the registry may be down too")
+    allowed = life.may_report(topic, "waiting: ", "it has no schema, and the registry may be down too")
     life.create(topic)
-    yield from life.until_said(topic, f"waiting: no subject {topic.subject} is registered", "it has no schema")
+    yield from life.until_reported(topic, f"waiting: no subject {topic.subject} is registered", "it has no schema")
     yield from life.may_register()
     life.register(topic)
     life.send(topic, [life.message(topic) for _ in range(5)])
@@ -91,14 +91,16 @@ def registry_put_back(life: Life, _: Topic) -> Iterator[None]:
     topic.is_quiet = True
     yield from life.loaded(topic)
     newer = registry.copy()
-    life.tell(topic, "the registry is restored from an older copy, and its newest id is assigned again")
-    registry.put_back(older, "registry-2")
+    life.record_event(topic, "the registry is restored from an older copy, and its newest id is assigned again")
+    registry.restore(older, "registry-2")
     registry.register("another-value", '{"type":"record","name":"Another","fields":[{"name":"z","type":"long"}]}')
     life.send(topic, [life.message(topic) for _ in range(3)])
-    allowed = life.may_say(topic, "schema", "the registry has another schema under its id")
-    yield from life.until_said(topic, f"schema {topic.versions[-1][1]}", "the registry has another schema under an id")
-    registry.put_back(newer, "registry-1")
-    life.tell(topic, "the newer copy is found")
+    allowed = life.may_report(topic, "schema", "the registry has another schema under its id")
+    yield from life.until_reported(
+        topic, f"schema {topic.versions[-1][1]}", "the registry has another schema under an id"
+    )
+    registry.restore(newer, "registry-1")
+    life.record_event(topic, "the newer copy is found")
     yield from life.loaded(topic)
     life.story.over(allowed)
     topic.is_quiet = topic.is_busy = life.is_frozen = False
@@ -107,9 +109,9 @@ def registry_put_back(life: Life, _: Topic) -> Iterator[None]:
 def broker_down(life: Life, _: Topic) -> Iterator[None]:
     life.world.cluster.down = {life.chance.randrange(3)}
     yield from _rough(life, "a broker is down", 2)
-    said = [one for sentences in life.report.problems.values() for one in sentences] if life.report else []
-    if not any("connection refused" in one for one in said):
-        raise life.story.failed("", f"a broker was down, which was not reported: {said}")
+    reported = [one for sentences in life.report.problems.values() for one in sentences] if life.report else []
+    if not any("connection refused" in one for one in reported):
+        raise life.story.failed("", f"a broker was down, which was not reported: {reported}")
     life.world.cluster.down = set()
     yield
 
@@ -154,24 +156,24 @@ def clock_back(life: Life, _: Topic) -> Iterator[None]:
 def dies(life: Life, _: Topic) -> Iterator[None]:
     """Injects a fault at a random call of the next load: the driver dies, or the call fails, hangs or loses its
     response."""
-    _with_news(life)
+    _send_to_some(life)
     fault = life.chance.choice(list(Fault))
     life.fault = Faults(life.random_call(), fault)
-    life.tell(None, f"at call {life.fault.at}: {fault}")
+    life.record_event(None, f"at call {life.fault.at}: {fault}")
     yield
 
 
 def two_drivers(life: Life, _: Topic) -> Iterator[None]:
     """Runs another load completely before a random call of the next load."""
-    _with_news(life)
+    _send_to_some(life)
     life.fault = faults = Faults(life.random_call())
-    met = []
+    reports = []
 
     def another() -> None:
-        met.append(run_load(life.world.drivers()[0], life.world.settings))
+        reports.append(run_load(life.world.drivers()[0], life.world.settings))
 
     faults.meanwhile = another
-    life.tell(None, f"another load at call {faults.at}")
+    life.record_event(None, f"another load at call {faults.at}")
     yield
 
 
@@ -194,8 +196,8 @@ def compaction(life: Life, _: Topic) -> Iterator[None]:
     settings = CompactSettings(HOUR_MS, 1 << 20, 1 << 20, lambda topic: codec[topic].codec)
     names = sorted(life.chance.sample(sorted(state.topics), min(6, len(state.topics))))
     report = compact(rewrites, names, settings, is_dry=False)
-    life.tell(None, f"compacted {names}: {len(report.time_partitions)} time partitions")
-    life.met["time partitions compacted"] += len(report.time_partitions)
+    life.record_event(None, f"compacted {names}: {len(report.time_partitions)} time partitions")
+    life.event_counts["time partitions compacted"] += len(report.time_partitions)
     life.after(report)
     yield
 
@@ -205,15 +207,15 @@ def expired(life: Life, _: Topic) -> Iterator[None]:
     _, rewrites = life.world.drivers()
     names = [topic.name for topic in life.topics.values() if topic.name in life.log.read_state().topics][::2]
     _look_at(life, names)
-    report = expire(rewrites, dict.fromkeys(names, KEEP_DAYS), is_dry=False)
+    report = expire(rewrites, dict.fromkeys(names, RETENTION_DAYS), is_dry=False)
     for name in names:
         _retire(
             life,
             name,
-            lambda time_partition: is_expired(time_partition.partition("/")[0], KEEP_DAYS, life.world.clock_ms),
+            lambda time_partition: is_expired(time_partition.partition("/")[0], RETENTION_DAYS, life.world.clock_ms),
             "kept",
         )
-    life.met["time partitions retired"] += len(report.time_partitions)
+    life.event_counts["time partitions retired"] += len(report.time_partitions)
     life.after(report)
     yield
 
@@ -239,15 +241,15 @@ def deleted_by_hand(life: Life, _: Topic) -> Iterator[None]:
         path.unlink()
     _retire(life, topic.name, lambda one: one == time_partition, "removed by hand", FileKind.DATA)
     (life.world.headrace / "cursor" / "files.json").unlink(missing_ok=True)
-    life.tell(topic, f"{time_partition} is removed by hand, and the cursor of files lost")
-    allowed = life.may_say(topic, "published files of .* are missing", "removed by hand")
-    yield from life.until_said(topic, f"published files of {time_partition} are missing", "removed by hand")
+    life.record_event(topic, f"{time_partition} is removed by hand, and the cursor of files lost")
+    allowed = life.may_report(topic, "published files of .* are missing", "removed by hand")
+    yield from life.until_reported(topic, f"published files of {time_partition} are missing", "removed by hand")
     while life.is_rough:
         yield
     report = accept_missing(life.world.drivers()[1], topic.name, [FileKind.DATA], time_partition, is_dry=False)
     if not report.commit_number:
         raise life.story.failed(topic.name, f"{time_partition} was not forgotten: {report}")
-    life.tell(topic, f"forgot {time_partition}")
+    life.record_event(topic, f"forgot {time_partition}")
     life.after(report)
     (life.world.headrace / "cursor" / "files.json").unlink(missing_ok=True)
     life.story.over(allowed)
@@ -262,19 +264,19 @@ def _look_at(life: Life, names: list[str]) -> None:
         life.reader.look(name, tables[name].table)
 
 
-def _retire(life: Life, name: str, is_gone, why: str, *kinds: FileKind) -> None:  # type: ignore[no-untyped-def]
+def _retire(life: Life, name: str, is_removed, reason: str, *kinds: FileKind) -> None:  # type: ignore[no-untyped-def]
     """Notes that the messages in some time partitions no longer have rows.
 
     Args:
-        is_gone: returns whether a time partition was removed.
-        why: the reason to note.
+        is_removed: returns whether a time partition was removed.
+        reason: the reason to note.
         kinds: the kinds of files concerned, by default all.
     """
     for kind in kinds or tuple(FileKind):
         database = "headrace_quarantine" if kind is FileKind.QUARANTINE else "headrace"
         for values, files in life.reader.time_partitions[database, name].items():
             time_partition = "/".join(f"{one}={value}" for one, value in zip(("dt", "hr"), values, strict=False))
-            if is_gone(time_partition):
+            if is_removed(time_partition):
                 for held in files.values():
                     for number in held.numbers:
-                        life.story.messages[number].retired = why
+                        life.story.messages[number].retired = reason
