@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headrace.loader.offsets.camus_history import CamusHistoryError, next_offsets
-from support.schemas.avro_java import java_answers
+from support.schemas.avro_java import java_results
 
 MANY = [["clicks", partition, 10**12 + partition] for partition in range(500)]  # more than fit between sync markers
 
@@ -26,7 +26,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("blocks/offsets-m-00000", "BLOCK", MANY),
     ]
     requests = [{"path": str(root / path), "compression": how, "keys": keys} for path, how, keys in files]
-    java_answers("CamusHistory", requests, root)
+    java_results("CamusHistory", requests, root)
     (root / "2014-06-01-00-10-00").mkdir()
     (root / "blocks").rename(root.parent / f"{root.name}-blocks")
     return root
