@@ -30,7 +30,7 @@ from support.broker.broker_samples import NOW_MS, append, batch, committed, cont
 from support.simulation.broker_history import abandon
 from support.simulation.broker_power_loss import Inline
 from support.simulation.extent import IS_FULL
-from support.simulation.full_disk import NOWHERE, FullDisk
+from support.simulation.full_disk import NO_CALL, FullDisk
 
 Key = tuple[str, int]
 Step = Callable[[], Awaitable[Any]]
@@ -545,7 +545,7 @@ def broken_guarantees(
             disk.full_at, disk.fails_once = number, fails_once
             try:
                 record_life(memory_path, disk, fsync)
-                assert disk.full_at == NOWHERE
+                assert disk.full_at == NO_CALL
             except Exception as error:
                 found.append(f"{number} {calls[number]}: {error}")
         return found

@@ -18,7 +18,7 @@ import pytest
 
 from headrace.broker.config import FsyncMode
 from headrace.broker.log import compaction
-from support.simulation.broker_history import Life, check, look_at, loses_something
+from support.simulation.broker_history import Life, check, look_at, loses_data
 from support.simulation.extent import IS_FULL
 from support.simulation.power_loss import Forced, Named
 
@@ -166,7 +166,7 @@ def test_every_fsync_is_necessary(memory_path: Path, scenario: Scenario) -> None
         shutil.rmtree(memory_path)
         memory_path.mkdir()
         careless = Life(memory_path / "disk", FsyncMode.ALWAYS, without=site).live(scenario)
-        if not loses_something(careless, partial(check_disks, directory=memory_path / "left")):
+        if not loses_data(careless, partial(check_disks, directory=memory_path / "left")):
             needless.append(site)
     assert len(sites) > (12 if scenario is whole_life else 2)
     assert needless == []
@@ -211,7 +211,7 @@ def test_killed_compaction_survives_power_loss_at_any_point(memory_path: Path) -
 @pytest.mark.simulation
 def test_fsync_of_a_recovered_swap_is_necessary(memory_path: Path) -> None:
     careless = killed_while_compacting(memory_path, FINISHED)
-    assert loses_something(careless, partial(check_disks, directory=memory_path / "left"))
+    assert loses_data(careless, partial(check_disks, directory=memory_path / "left"))
 
 
 @pytest.mark.parametrize("scenario", [whole_life, compacted_life])

@@ -28,7 +28,7 @@ from support.simulation.broker_history import (
     Promises,
     abandon,
     look_at,
-    loses_something,
+    loses_data,
     opened,
 )
 from support.simulation.extent import IS_FULL
@@ -261,6 +261,6 @@ def test_every_fsync_of_a_repair_is_necessary(memory_path: Path, scenario: Scena
         shutil.rmtree(memory_path)
         memory_path.mkdir()
         careless = HarmedLife(memory_path / "disk", without=site).live(scenario)
-        if not loses_something(careless, partial(check_disks, directory=memory_path / "left")):
+        if not loses_data(careless, partial(check_disks, directory=memory_path / "left")):
             needless.append(site)
     assert needless == []

@@ -251,7 +251,7 @@ class Days:
         assert await create("shared", 4) == 0
 
     async def step(self, number: int) -> None:
-        self.clock.go_on(self.step_ms)
+        self.clock.advance(self.step_ms)
         self.latest_ms = max(self.latest_ms, self.now_ms)
         for key in (("aged", 0), ("aged", 1), ("sized", 0)):
             values = self.values()
@@ -273,9 +273,9 @@ class Days:
         for group in (self.classic, self.consumers):
             count = len(self.classic.members) if group is self.classic else len(self.consumers.readers)
             if chance.random() < 0.03 and count:
-                group.dies(chance)
+                group.remove_member(chance)
             elif chance.random() < 0.04 and count < 5:
-                group.comes()
+                group.add_member()
             await group.step(broker)
             await broker.node.groups.run_due(self.clock.monotonic_ms)
         await self.classic.commit(broker, number)
@@ -286,7 +286,7 @@ class Days:
     async def _temporary_topic(self, number: int) -> None:
         broker = self.broker
         if self.temporary is None and number % 30 == 10:
-            assert await broker.ask_for("temporary") == 2
+            assert await broker.create_by_metadata("temporary") == 2
             assert await broker.read("temporary") == []
             assert await broker.committed("steady", "temporary") == -1
             self.temporary = number
@@ -304,7 +304,7 @@ class Days:
             self.broker.kill()
         else:
             await self.broker.stop()
-        await self.classic.broker_went()
+        await self.classic.broker_ended()
         self.broker.start()
 
     async def check(self) -> None:

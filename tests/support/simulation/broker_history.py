@@ -26,7 +26,7 @@ from headrace.broker.log.partition_log import PartitionLog
 from headrace.broker.node import BrokerNode
 from headrace.kafka_wire.errors import CorruptBatch
 from support.broker.broker_samples import NOW_MS, append, batch, contents, keyed_batch
-from support.simulation.broker_power_loss import Disk, Inline, Killed, Tape, images, nothing, renames
+from support.simulation.broker_power_loss import Disk, Inline, Killed, Tape, images, no_names, renames
 from support.simulation.power_loss import Image
 
 Key = tuple[str, int]
@@ -45,7 +45,7 @@ class Promises:
         stored: the records in the log, on disk or not.
         sent: the records that may be stored.
         starts_least, starts_most: bounds of the log start offset.
-        gone: deleted topics.
+        deleted_topics: deleted topics.
         committed_least, committed_most: the largest group offset that was acknowledged, and that was requested.
     """
 
@@ -56,7 +56,7 @@ class Promises:
     starts_most: dict[Key, int] = field(default_factory=dict)
     ends: dict[Key, int] = field(default_factory=dict)
     topics: set[str] = field(default_factory=set)
-    gone: set[str] = field(default_factory=set)
+    deleted_topics: set[str] = field(default_factory=set)
     committed_least: int = -1
     committed_most: int = -1
     producer_ids: set[int] = field(default_factory=set)
@@ -114,7 +114,7 @@ class Life:
             self._acknowledge(key)
 
     def create(self, name: str, partitions: int = 1, **configs: str) -> None:
-        self.promises.gone.discard(name)
+        self.promises.deleted_topics.discard(name)
         self.node.changes.create_topic(
             name, partitions, {key.replace("_", "."): value for key, value in configs.items()}
         )
@@ -126,7 +126,7 @@ class Life:
             for key in [key for key in table if key[0] == name]:
                 del table[key]
         await self.node.changes.delete_topic(self.node.topic(name))
-        self.promises.gone.add(name)
+        self.promises.deleted_topics.add(name)
 
     def log(self, key: Key) -> PartitionLog:
         return self.node.log(*key)
@@ -201,9 +201,9 @@ class Life:
         self.promises.committed_least = offset
 
     async def take_producer_id(self) -> int:
-        taken = await self.node.producer_ids.allocate()
-        self.promises.producer_ids.add(taken)
-        return taken
+        producer_id = await self.node.producer_ids.allocate()
+        self.promises.producer_ids.add(producer_id)
+        return producer_id
 
     def delete_records(self, key: Key, offset: int) -> None:
         self.promises.starts_most[key] = offset
@@ -252,7 +252,7 @@ class Life:
                 continue
             left = [*images(disk, self.tape.top, chance, mixes, whole)]
             if renames_whole:
-                left.append(("content without names", disk.left(self.tape.top, nothing, list)))
+                left.append(("content without names", disk.left(self.tape.top, no_names, list)))
             for name, image in left:
                 if (key := (image.key, name == "killed")) not in seen:
                     seen.add(key)
@@ -300,7 +300,7 @@ def check(root: Path, promises: Promises, fsync: FsyncMode, *, was_killed: bool)
 def _check_node(node: BrokerNode, promises: Promises, was_killed: bool) -> None:
     names = {topic.name for topic in node.topics}
     _expect(promises.topics <= names, f"topics {promises.topics - names} are missing")
-    _expect(not promises.gone & names, f"topics {promises.gone & names} are back")
+    _expect(not promises.deleted_topics & names, f"topics {promises.deleted_topics & names} are back")
     _expect(node.topics.leader_epoch > promises.epoch or promises.epoch < 0, "a leader epoch is used again")
     _expect(_loop().run(node.producer_ids.allocate()) not in promises.producer_ids, "a producer id is given out again")
     # By default a message is acknowledged when it is in the log; a kill does not remove it.
@@ -322,20 +322,23 @@ def _check_log(log: PartitionLog, key: Key, records: dict[int, bytes], promises:
     found = contents(log)
     if [at for at, _ in found] != list(range(start, log.log_end_offset)):
         raise Lost(f"{key} has holes: {found}")
-    there, sent = dict(found), promises.sent.get(key, {})
+    stored, sent = dict(found), promises.sent.get(key, {})
     for at, value in records.items():
-        if at >= start and there.get(at) != value:
+        if at >= start and stored.get(at) != value:
             raise Lost(f"{key} lost {at}: {value!r}")
     for at, value in found:
         if sent.get(at) != value:
             raise Lost(f"{key} has {value!r} at {at}")
     ends = {located.header.leader_epoch: located.header.last_offset for located, _ in log.batches(start)}
     for epoch, last in ends.items():
-        answer = log.epoch_end(epoch)
-        _expect(answer is not None and answer[0] == epoch and answer[1] > last, f"{key} lost epoch {epoch}: {answer}")
+        epoch_end = log.epoch_end(epoch)
+        _expect(
+            epoch_end is not None and epoch_end[0] == epoch and epoch_end[1] > last,
+            f"{key} lost epoch {epoch}: {epoch_end}",
+        )
     for sequence, offset in promises.sequences if key == ("kept", 0) else ():
-        again = append(log, batch(b"again", producer_id=0, epoch=0, sequence=sequence))
-        _expect(again == offset, f"{key}: a repetition is stored at {again}, not {offset}")
+        repeated_at = append(log, batch(b"again", producer_id=0, epoch=0, sequence=sequence))
+        _expect(repeated_at == offset, f"{key}: a repetition is stored at {repeated_at}, not {offset}")
 
 
 def _check_table(log: PartitionLog, table: dict[bytes, int], sent: dict[int, tuple[bytes, bytes | None]]) -> None:
@@ -362,15 +365,15 @@ def _loop() -> asyncio.Runner:
     return asyncio.Runner()
 
 
-def _expect(condition: bool, what: str) -> None:
+def _expect(condition: bool, message: str) -> None:
     if not condition:
-        raise Lost(what)
+        raise Lost(message)
 
 
 COARSE_STEP = 12
 
 
-def loses_something(life: Life, looked_at: Callable[..., object]) -> bool:
+def loses_data(life: Life, looked_at: Callable[..., object]) -> bool:
     """Returns whether acknowledged data is missing on a disk that a power loss may leave, after a life without one of
     its fsyncs. This shows that the fsync is needed.
 

@@ -155,17 +155,20 @@ class Disk(Survivors):
             self.writes.pop(operation.node, None)
         Survivors.after(self, operation)
 
-    def left(self, top: Node, named: Callable[[Named], bool], kept: Callable[[list[Wrote]], list[Wrote]]) -> Image:
+    def left(
+        self, top: Node, named: Callable[[Named], bool], durable_writes: Callable[[list[Wrote]], list[Wrote]]
+    ) -> Image:
         """Returns the disk with some of the changes that may be durable.
 
         Args:
             top: the top directory.
             named: returns whether a change of a name is durable.
-            kept: returns those of a file's writes that are durable.
+            durable_writes: returns those of a file's writes that are durable.
         """
         image = self.image(top, named)
         contents = {
-            node: _written(content, kept(self.writes.get(node, []))) for node, content in image.contents.items()
+            node: _written(content, durable_writes(self.writes.get(node, [])))
+            for node, content in image.contents.items()
         }
         return Image(image.nodes, contents)
 
@@ -181,11 +184,11 @@ def _written(content: bytes, writes: list[Wrote]) -> bytes:
     return bytes(after)
 
 
-def nothing(_: object) -> bool:
+def no_names(_: object) -> bool:
     return False
 
 
-def everything(_: object) -> bool:
+def all_names(_: object) -> bool:
     return True
 
 
@@ -193,9 +196,12 @@ def renames(operations: Sequence[object]) -> dict[int, Named]:
     """Finds the renames among the operations. A rename adds the new name and then removes the old one. Returns the
     addition by the `id` of the removal."""
     return {
-        id(went): came
-        for came, went in pairwise(operations)
-        if isinstance(came, Named) and isinstance(went, Named) and went.node is None and came.source == went.path
+        id(removed): added
+        for added, removed in pairwise(operations)
+        if isinstance(added, Named)
+        and isinstance(removed, Named)
+        and removed.node is None
+        and added.source == removed.path
     }
 
 
@@ -211,26 +217,26 @@ def images(
             together or not at all.
     """
 
-    def some(writes: list[Wrote]) -> list[Wrote]:
-        kept = [one for one in writes if chance.random() < 0.6]
-        at = chance.randrange(len(kept)) if kept else 0
-        if kept and kept[at].content and chance.random() < 0.5:
-            torn = kept[at]
+    def random_writes(writes: list[Wrote]) -> list[Wrote]:
+        durable = [one for one in writes if chance.random() < 0.6]
+        at = chance.randrange(len(durable)) if durable else 0
+        if durable and durable[at].content and chance.random() < 0.5:
+            torn = durable[at]
             assert torn.content is not None
-            kept[at] = Wrote(torn.file, torn.position, torn.content[: chance.randrange(len(torn.content))])
-        return kept
+            durable[at] = Wrote(torn.file, torn.position, torn.content[: chance.randrange(len(torn.content))])
+        return durable
 
-    yield "killed", disk.left(top, everything, list)
-    yield "nothing unforced", disk.left(top, nothing, lambda _: [])
-    yield "names without content", disk.left(top, everything, lambda _: [])
-    yield "only removals", disk.left(top, lambda change: whole.get(id(change), change).node is None, some)
+    yield "killed", disk.left(top, all_names, list)
+    yield "nothing unforced", disk.left(top, no_names, lambda _: [])
+    yield "names without content", disk.left(top, all_names, lambda _: [])
+    yield "only removals", disk.left(top, lambda change: whole.get(id(change), change).node is None, random_writes)
     for number in range(mixes):
-        taken: dict[int, bool] = {}
+        is_durable: dict[int, bool] = {}
 
-        def mixed(change: Named, taken: dict[int, bool] = taken) -> bool:
-            return taken.setdefault(id(whole.get(id(change), change)), chance.random() < 0.5)
+        def mixed(change: Named, is_durable: dict[int, bool] = is_durable) -> bool:
+            return is_durable.setdefault(id(whole.get(id(change), change)), chance.random() < 0.5)
 
-        yield f"mix {number}", disk.left(top, mixed, some)
+        yield f"mix {number}", disk.left(top, mixed, random_writes)
 
 
 __all__ = ["Disk", "Image", "Inline", "Killed", "Tape", "Wrote", "images", "renames"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-NOWHERE = -1
+NO_CALL = -1
 
 
 class FullDisk:
@@ -25,21 +25,21 @@ class FullDisk:
     def __init__(self, root: Path) -> None:
         self._root = f"{root}/"
         self.calls: list[str] = []
-        self.full_at, self.fails_once = NOWHERE, True
+        self.full_at, self.fails_once = NO_CALL, True
         self.is_watched = False
         self.has_failed = False
         """Since `make_space`."""
 
     def make_space(self) -> None:
-        self.full_at = NOWHERE if self.has_failed else self.full_at
+        self.full_at = NO_CALL if self.has_failed else self.full_at
         self.has_failed = False
 
-    def _refuses(self, what: str, path: object) -> bool:
+    def _refuses(self, operation: str, path: object) -> bool:
         if not self.is_watched or not str(path).startswith(self._root):
             return False
         number = len(self.calls)
-        self.calls.append(f"{what} {str(path)[len(self._root) :]}")
-        refuses = self.full_at == number or (NOWHERE < self.full_at <= number and not self.fails_once)
+        self.calls.append(f"{operation} {str(path)[len(self._root) :]}")
+        refuses = self.full_at == number or (NO_CALL < self.full_at <= number and not self.fails_once)
         self.has_failed = self.has_failed or refuses
         return refuses
 

@@ -67,8 +67,8 @@ def version_of(body: Any) -> tuple[int, int, str]:
     return body["version"], body["id"], body["schema"]
 
 
-def outcome(answer: RestResponse, read: Any) -> Outcome:
-    return answer.status, (read(answer.json) if answer.status == 200 else answer.json["error_code"])
+def outcome(response: RestResponse, read: Any) -> Outcome:
+    return response.status, (read(response.json) if response.status == 200 else response.json["error_code"])
 
 
 class Copies(Protocol):
@@ -163,21 +163,21 @@ class Interleavings(RuleBasedStateMachine):
         self.register(1, "a", content(LIST, 1), content(LIST, 1))
 
     def _agree(
-        self, expected: Any, arguments: tuple[Any, ...], options: dict[str, Any], answer: RestResponse, read: Any
+        self, expected: Any, arguments: tuple[Any, ...], options: dict[str, Any], response: RestResponse, read: Any
     ) -> None:
         try:
-            wanted = expected(*arguments, **options)
+            expected_outcome = expected(*arguments, **options)
         except Refused as refusal:
-            wanted = refusal.outcome
-        assert outcome(answer, read) == wanted, (answer.text, wanted)
+            expected_outcome = refusal.outcome
+        assert outcome(response, read) == expected_outcome, (response.text, expected_outcome)
 
     # Changes.
 
     @rule(front=fronts, subject=subjects, item=contents, fixed=targets)
     def register(self, front: int, subject: str, item: Content, fixed: Content) -> None:
         item = in_subject(subject, item, fixed)
-        answer = self.fronts[front].post(f"/subjects/{subject}/versions", request(item))
-        self._agree(self.model.register, (subject, item), {}, answer, version_of)
+        response = self.fronts[front].post(f"/subjects/{subject}/versions", request(item))
+        self._agree(self.model.register, (subject, item), {}, response, version_of)
 
     @rule(front=fronts, subject=subjects, item=contents, fixed=targets, schema_id=st.integers(3, 8), version=versions)
     def bring(
@@ -186,19 +186,19 @@ class Interleavings(RuleBasedStateMachine):
         """Registers a schema with a given id and version, which succeeds if the subject is in mode IMPORT."""
         item = in_subject(subject, item, fixed)
         more = {"id": schema_id} | ({} if version is None else {"version": version})
-        answer = self.fronts[front].post(f"/subjects/{subject}/versions", request(item, **more))
-        self._agree(self.model.register, (subject, item, schema_id, version), {}, answer, version_of)
+        response = self.fronts[front].post(f"/subjects/{subject}/versions", request(item, **more))
+        self._agree(self.model.register, (subject, item, schema_id, version), {}, response, version_of)
 
     @rule(front=fronts, subject=subjects, version=versions, permanent=st.booleans())
     def delete_version(self, front: int, subject: str, version: int | None, permanent: bool) -> None:
         path = f"/subjects/{subject}/versions/{version or 'latest'}?permanent={permanent}"
-        answer = self.fronts[front].delete(path)
-        self._agree(self.model.delete_version, (subject, version, permanent), {}, answer, int)
+        response = self.fronts[front].delete(path)
+        self._agree(self.model.delete_version, (subject, version, permanent), {}, response, int)
 
     @rule(front=fronts, subject=subjects, version=versions)
-    def delete_version_for_good(self, front: int, subject: str, version: int | None) -> None:
+    def delete_version_permanently(self, front: int, subject: str, version: int | None) -> None:
         self.delete_version(front, subject, version, False)
-        self.ask_of_what_there_is()
+        self.compare_everything()
         self.delete_version(1 - front, subject, version or 1, True)
 
     @rule(front=fronts, fixed=targets, schema_id=st.integers(3, 8))
@@ -207,15 +207,15 @@ class Interleavings(RuleBasedStateMachine):
         content."""
         for subject in ("a", "b", TARGET):
             self.delete_subject(front, subject, False)
-        self.ask_of_what_there_is()
+        self.compare_everything()
         self.put_mode(front, TARGET, "IMPORT", True)
         self.bring(1 - front, TARGET, fixed, fixed, schema_id, 1)
         self.delete_mode(front, TARGET)
 
     @rule(front=fronts, subject=subjects, permanent=st.booleans())
     def delete_subject(self, front: int, subject: str, permanent: bool) -> None:
-        answer = self.fronts[front].delete(f"/subjects/{subject}?permanent={permanent}")
-        self._agree(self.model.delete_subject, (subject, permanent), {}, answer, list)
+        response = self.fronts[front].delete(f"/subjects/{subject}?permanent={permanent}")
+        self._agree(self.model.delete_subject, (subject, permanent), {}, response, list)
 
     @rule(
         front=fronts,
@@ -223,18 +223,18 @@ class Interleavings(RuleBasedStateMachine):
         level=st.sampled_from(("NONE", "BACKWARD", "FORWARD_TRANSITIVE", "FULL")),
     )
     def put_config(self, front: int, subject: str, level: str) -> None:
-        answer = self.fronts[front].put(f"/config/{subject}", {"compatibility": level})
-        self._agree(self.model.put_config, (subject, {"compatibility": level}), {}, answer, lambda _: None)
+        response = self.fronts[front].put(f"/config/{subject}", {"compatibility": level})
+        self._agree(self.model.put_config, (subject, {"compatibility": level}), {}, response, lambda _: None)
 
     @rule(front=fronts, alias=st.sampled_from(("b", None)))
     def put_alias(self, front: int, alias: str | None) -> None:
-        answer = self.fronts[front].put("/config/a", {"alias": alias})
-        self._agree(self.model.put_config, ("a", {"alias": alias}), {}, answer, lambda _: None)
+        response = self.fronts[front].put("/config/a", {"alias": alias})
+        self._agree(self.model.put_config, ("a", {"alias": alias}), {}, response, lambda _: None)
 
     @rule(front=fronts, subject=places)
     def delete_config(self, front: int, subject: str) -> None:
-        answer = self.fronts[front].delete(f"/config/{subject}")
-        self._agree(self.model.delete_config, (subject,), {}, answer, lambda _: None)
+        response = self.fronts[front].delete(f"/config/{subject}")
+        self._agree(self.model.delete_config, (subject,), {}, response, lambda _: None)
 
     @rule(
         front=fronts,
@@ -243,13 +243,13 @@ class Interleavings(RuleBasedStateMachine):
         fsync=st.booleans(),
     )
     def put_mode(self, front: int, subject: str, mode: str, fsync: bool) -> None:
-        answer = self.fronts[front].put(f"/mode/{subject}?force={fsync}", {"mode": mode})
-        self._agree(self.model.put_mode, (subject, mode, fsync), {}, answer, lambda body: body["mode"])
+        response = self.fronts[front].put(f"/mode/{subject}?force={fsync}", {"mode": mode})
+        self._agree(self.model.put_mode, (subject, mode, fsync), {}, response, lambda body: body["mode"])
 
     @rule(front=fronts, subject=places)
     def delete_mode(self, front: int, subject: str) -> None:
-        answer = self.fronts[front].delete(f"/mode/{subject}")
-        self._agree(self.model.delete_mode, (subject,), {}, answer, lambda body: body["mode"])
+        response = self.fronts[front].delete(f"/mode/{subject}")
+        self._agree(self.model.delete_mode, (subject,), {}, response, lambda body: body["mode"])
 
     # A restored database.
 
@@ -268,48 +268,56 @@ class Interleavings(RuleBasedStateMachine):
 
     # Requests: to both processes, and to the one with cached responses.
 
-    def _ask(self, expected: Any, arguments: tuple[Any, ...], options: dict[str, Any], read: Any, *call: Any) -> None:
+    def _compare_on_both(
+        self, expected: Any, arguments: tuple[Any, ...], options: dict[str, Any], read: Any, *call: Any
+    ) -> None:
         for front in self.fronts:
             self._agree(expected, arguments, options, front.call(*call), read)
 
     @invariant()
-    def ask_of_what_there_is(self) -> None:
+    def compare_everything(self) -> None:
         """Sends the same read requests after every change and compares the responses with the model. A response that a
         process has cached for too long differs."""
-        self._ask(self.model.names, (), {"deleted": True}, list, "GET", "/subjects?deleted=true")
+        self._compare_on_both(self.model.names, (), {"deleted": True}, list, "GET", "/subjects?deleted=true")
         for schema_id in range(1, 6):
             path = f"/schemas/ids/{schema_id}?format=resolved"
-            self._ask(self.model.schema, (schema_id,), {"resolved": True}, lambda body: body["schema"], "GET", path)
+            self._compare_on_both(
+                self.model.schema, (schema_id,), {"resolved": True}, lambda body: body["schema"], "GET", path
+            )
         for subject in ("a", "b", TARGET):
             path = f"/subjects/{subject}/versions"
-            self._ask(self.model.numbers, (subject,), {"deleted": True}, list, "GET", f"{path}?deleted=true")
+            self._compare_on_both(
+                self.model.numbers, (subject,), {"deleted": True}, list, "GET", f"{path}?deleted=true"
+            )
             options = {"deleted": False, "resolved": True}
             call = "GET", f"{path}/latest?format=resolved"
-            self._ask(self.model.version, (subject, None), options, version_of, *call)
+            self._compare_on_both(self.model.version, (subject, None), options, version_of, *call)
         for item in (content(LIST, 1), content(WHOLE_LISTS[0])):
             call = "POST", "/subjects/a?deleted=true", request(item)
-            self._ask(self.model.look_up, ("a", item), {"deleted": True}, version_of, *call)
+            self._compare_on_both(self.model.look_up, ("a", item), {"deleted": True}, version_of, *call)
 
     @rule(subject=subjects, version=versions, deleted=st.booleans(), resolved=st.booleans())
-    def ask_subject(self, subject: str, version: int | None, deleted: bool, resolved: bool) -> None:
-        self._ask(self.model.names, (), {"deleted": deleted}, list, "GET", f"/subjects?deleted={deleted}")
+    def compare_subject(self, subject: str, version: int | None, deleted: bool, resolved: bool) -> None:
+        self._compare_on_both(self.model.names, (), {"deleted": deleted}, list, "GET", f"/subjects?deleted={deleted}")
         path = f"/subjects/{subject}/versions"
-        self._ask(self.model.numbers, (subject,), {"deleted": deleted}, list, "GET", f"{path}?deleted={deleted}")
+        self._compare_on_both(
+            self.model.numbers, (subject,), {"deleted": deleted}, list, "GET", f"{path}?deleted={deleted}"
+        )
         format_name = "resolved" if resolved else ""
         query = f"/{version or 'latest'}?deleted={deleted}&format={format_name}"
         options = {"deleted": deleted, "resolved": resolved}
-        self._ask(self.model.version, (subject, version), options, version_of, "GET", path + query)
+        self._compare_on_both(self.model.version, (subject, version), options, version_of, "GET", path + query)
         if version is not None:
             path = f"{path}/{version}/referencedby?deleted={deleted}"
-            self._ask(self.model.referring, (subject, version), {"deleted": deleted}, list, "GET", path)
+            self._compare_on_both(self.model.referring, (subject, version), {"deleted": deleted}, list, "GET", path)
 
     @rule(schema_id=st.integers(1, 10), resolved=st.booleans(), deleted=st.booleans())
-    def ask_schema(self, schema_id: int, resolved: bool, deleted: bool) -> None:
+    def compare_schema(self, schema_id: int, resolved: bool, deleted: bool) -> None:
         path, format_name = f"/schemas/ids/{schema_id}", "resolved" if resolved else ""
         options = {"resolved": resolved}
         call = "GET", f"{path}?format={format_name}"
-        self._ask(self.model.schema, (schema_id,), options, lambda body: body["schema"], *call)
-        self._ask(
+        self._compare_on_both(self.model.schema, (schema_id,), options, lambda body: body["schema"], *call)
+        self._compare_on_both(
             self.model.users,
             (schema_id,),
             {"deleted": deleted},
@@ -319,15 +327,17 @@ class Interleavings(RuleBasedStateMachine):
         )
 
     @rule(subject=subjects, item=contents, deleted=st.booleans())
-    def ask_content(self, subject: str, item: Content, deleted: bool) -> None:
+    def compare_content(self, subject: str, item: Content, deleted: bool) -> None:
         body = request(item)
         path = f"/subjects/{subject}?deleted={deleted}"
-        self._ask(self.model.look_up, (subject, item), {"deleted": deleted}, version_of, "POST", path, body)
+        self._compare_on_both(self.model.look_up, (subject, item), {"deleted": deleted}, version_of, "POST", path, body)
         path = f"/compatibility/subjects/{subject}/versions"
-        self._ask(self.model.compatible, (subject, item), {}, lambda found: found["is_compatible"], "POST", path, body)
+        self._compare_on_both(
+            self.model.compatible, (subject, item), {}, lambda found: found["is_compatible"], "POST", path, body
+        )
 
     @rule(subject=places)
-    def ask_settings(self, subject: str) -> None:
+    def compare_settings(self, subject: str) -> None:
         def level(of: str) -> Outcome:
             return 200, self.model.level(of)
 
@@ -335,5 +345,7 @@ class Interleavings(RuleBasedStateMachine):
             return 200, self.model.mode(of)
 
         query = "?defaultToGlobal=true"
-        self._ask(level, (subject,), {}, lambda body: body["compatibilityLevel"], "GET", f"/config/{subject}{query}")
-        self._ask(mode, (subject,), {}, lambda body: body["mode"], "GET", f"/mode/{subject}{query}")
+        self._compare_on_both(
+            level, (subject,), {}, lambda body: body["compatibilityLevel"], "GET", f"/config/{subject}{query}"
+        )
+        self._compare_on_both(mode, (subject,), {}, lambda body: body["mode"], "GET", f"/mode/{subject}{query}")

@@ -61,7 +61,7 @@ class Clock:
     wall_ms: int = NOW_MS
     monotonic_ms: int = 1_000_000
 
-    def go_on(self, ms: int) -> None:
+    def advance(self, ms: int) -> None:
         self.wall_ms += ms
         self.monotonic_ms += ms
 
@@ -100,7 +100,7 @@ class VirtualBroker:
 
     # Requests
 
-    async def ask(self, request: Any, version: int, **fields: object) -> Any:
+    async def request_broker(self, request: Any, version: int, **fields: object) -> Any:
         """Handles a request as if a client had sent it, and returns the response. Structures in `fields` are mappings
         with the protocol's field names."""
         filled = {name: as_field(request.fields[name], value, version) for name, value in fields.items()}
@@ -116,26 +116,30 @@ class VirtualBroker:
         return response.decode(raw, version=version)
 
     async def create(self, name: str, partitions: int = 1, **configs: str) -> int:
-        wanted = [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()]
-        topic = {"name": name, "num_partitions": partitions, "replication_factor": 1, "configs": wanted}
-        told = await self.ask(CreateTopicsRequest, 7, topics=[topic], timeout_ms=1000, validate_only=False)
-        return int(told.topics[0].error_code)
+        config_entries = [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()]
+        topic = {"name": name, "num_partitions": partitions, "replication_factor": 1, "configs": config_entries}
+        response = await self.request_broker(
+            CreateTopicsRequest, 7, topics=[topic], timeout_ms=1000, validate_only=False
+        )
+        return int(response.topics[0].error_code)
 
-    async def ask_for(self, name: str) -> int:
+    async def create_by_metadata(self, name: str) -> int:
         """Requests the metadata of a topic, with which the broker creates it, and returns its number of partitions."""
-        told = await self.ask(MetadataRequest, 9, topics=[{"name": name}], allow_auto_topic_creation=True)
-        assert told.topics[0].error_code == 0
-        return len(told.topics[0].partitions)
+        response = await self.request_broker(
+            MetadataRequest, 9, topics=[{"name": name}], allow_auto_topic_creation=True
+        )
+        assert response.topics[0].error_code == 0
+        return len(response.topics[0].partitions)
 
     async def delete(self, name: str) -> int:
-        told = await self.ask(DeleteTopicsRequest, 4, topic_names=[name], timeout_ms=1000)
-        return int(told.responses[0].error_code)
+        response = await self.request_broker(DeleteTopicsRequest, 4, topic_names=[name], timeout_ms=1000)
+        return int(response.responses[0].error_code)
 
     async def produce(
         self, topic: str, records: bytes, partition: int = 0, transactional_id: str | None = None
     ) -> tuple[int, int]:
         """Appends a batch. Returns the error code and the offset of the first record."""
-        told = await self.ask(
+        response = await self.request_broker(
             ProduceRequest,
             9,
             transactional_id=transactional_id,
@@ -143,19 +147,19 @@ class VirtualBroker:
             timeout_ms=1000,
             topic_data=[{"name": topic, "partition_data": [{"index": partition, "records": records}]}],
         )
-        (one,) = told.responses[0].partition_responses
+        (one,) = response.responses[0].partition_responses
         return int(one.error_code), int(one.base_offset)
 
     async def offset(self, topic: str, time: int, partition: int = 0, *, is_committed: bool = False) -> int:
         one = {"partition_index": partition, "current_leader_epoch": -1, "timestamp": time}
-        told = await self.ask(
+        response = await self.request_broker(
             ListOffsetsRequest,
             7,
             replica_id=-1,
             isolation_level=int(is_committed),
             topics=[{"name": topic, "partitions": [one]}],
         )
-        (found,) = told.topics[0].partitions
+        (found,) = response.topics[0].partitions
         assert found.error_code == 0
         return int(found.offset)
 
@@ -163,16 +167,16 @@ class VirtualBroker:
         """Returns every record of a partition from the log start on, as a consumer receives them."""
         at, found = await self.offset(topic, -2, partition), []
         while True:
-            told = await self._fetch(topic, partition, at, is_committed)
-            batches = [frame.view for frame in split_batches(bytes(told.records or b""), topic)]
+            response = await self._fetch(topic, partition, at, is_committed)
+            batches = [frame.view for frame in split_batches(bytes(response.records or b""), topic)]
             if not batches:
                 return found
-            gone = sorted((one.first_offset, one.producer_id) for one in told.aborted_transactions or ())
+            aborted_ranges = sorted((one.first_offset, one.producer_id) for one in response.aborted_transactions or ())
             aborted: set[int] = set()
             for view in batches:
                 header = read_batch_header(view)
-                while gone and gone[0][0] <= header.last_offset:
-                    aborted.add(gone.pop(0)[1])
+                while aborted_ranges and aborted_ranges[0][0] <= header.last_offset:
+                    aborted.add(aborted_ranges.pop(0)[1])
                 if header.attributes & CONTROL:
                     aborted.discard(header.producer_id)
                 elif not (is_committed and header.producer_id in aborted):
@@ -182,7 +186,7 @@ class VirtualBroker:
                 at = header.last_offset + 1
 
     async def _fetch(self, topic: str, partition: int, offset: int, is_committed: bool) -> Any:
-        wanted = {
+        partition_request = {
             "partition": partition,
             "fetch_offset": offset,
             "partition_max_bytes": 1 << 16,
@@ -190,7 +194,7 @@ class VirtualBroker:
             "last_fetched_epoch": -1,
             "log_start_offset": -1,
         }
-        told = await self.ask(
+        response = await self.request_broker(
             FetchRequest,
             11,
             replica_id=-1,
@@ -200,17 +204,17 @@ class VirtualBroker:
             isolation_level=int(is_committed),
             session_id=0,
             session_epoch=-1,
-            topics=[{"topic": topic, "partitions": [wanted]}],
+            topics=[{"topic": topic, "partitions": [partition_request]}],
             forgotten_topics_data=[],
             rack_id="",
         )
-        found = told.responses[0].partitions[0]
+        found = response.responses[0].partitions[0]
         assert found.error_code == 0
         return found
 
     async def producer(self, transactional_id: str | None = None, timeout_ms: int = MINUTE_MS) -> tuple[int, int]:
         """Requests and returns the id and epoch of a producer."""
-        told = await self.ask(
+        response = await self.request_broker(
             InitProducerIdRequest,
             4,
             transactional_id=transactional_id,
@@ -218,11 +222,11 @@ class VirtualBroker:
             producer_id=-1,
             producer_epoch=-1,
         )
-        assert told.error_code == 0
-        return told.producer_id, told.producer_epoch
+        assert response.error_code == 0
+        return response.producer_id, response.producer_epoch
 
     async def add(self, transactional_id: str, user: tuple[int, int], topic: str) -> int:
-        told = await self.ask(
+        response = await self.request_broker(
             AddPartitionsToTxnRequest,
             3,
             v3_and_below_transactional_id=transactional_id,
@@ -230,29 +234,29 @@ class VirtualBroker:
             v3_and_below_producer_epoch=user[1],
             v3_and_below_topics=[{"name": topic, "partitions": [0]}],
         )
-        return int(told.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code)
+        return int(response.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code)
 
     async def commit_in_transaction(
         self, transactional_id: str, user: tuple[int, int], group: str, topic: str, offset: int
     ) -> None:
         common = {"transactional_id": transactional_id, "group_id": group, "producer_id": user[0]}
-        told = await self.ask(AddOffsetsToTxnRequest, 3, producer_epoch=user[1], **common)
-        assert told.error_code == 0
-        place = {"partition_index": 0, "committed_offset": offset, "committed_leader_epoch": -1}
-        told = await self.ask(
+        response = await self.request_broker(AddOffsetsToTxnRequest, 3, producer_epoch=user[1], **common)
+        assert response.error_code == 0
+        partition_offset = {"partition_index": 0, "committed_offset": offset, "committed_leader_epoch": -1}
+        response = await self.request_broker(
             TxnOffsetCommitRequest,
             3,
             producer_epoch=user[1],
-            topics=[{"name": topic, "partitions": [{**place, "committed_metadata": None}]}],
+            topics=[{"name": topic, "partitions": [{**partition_offset, "committed_metadata": None}]}],
             generation_id=-1,
             member_id="",
             group_instance_id=None,
             **common,
         )
-        assert told.topics[0].partitions[0].error_code == 0
+        assert response.topics[0].partitions[0].error_code == 0
 
     async def end(self, transactional_id: str, user: tuple[int, int], *, is_commit: bool) -> int:
-        told = await self.ask(
+        response = await self.request_broker(
             EndTxnRequest,
             3,
             transactional_id=transactional_id,
@@ -260,33 +264,33 @@ class VirtualBroker:
             producer_epoch=user[1],
             committed=is_commit,
         )
-        return int(told.error_code)
+        return int(response.error_code)
 
     async def commit(
         self, group: str, topic: str, offset: int, partition: int = 0, member_id: str = "", generation: int = -1
     ) -> int:
-        place = {"partition_index": partition, "committed_offset": offset, "committed_leader_epoch": -1}
-        told = await self.ask(
+        partition_offset = {"partition_index": partition, "committed_offset": offset, "committed_leader_epoch": -1}
+        response = await self.request_broker(
             OffsetCommitRequest,
             7,
             group_id=group,
             generation_id_or_member_epoch=generation,
             member_id=member_id,
             group_instance_id=None,
-            topics=[{"name": topic, "partitions": [{**place, "committed_metadata": ""}]}],
+            topics=[{"name": topic, "partitions": [{**partition_offset, "committed_metadata": ""}]}],
         )
-        return int(told.topics[0].partitions[0].error_code)
+        return int(response.topics[0].partitions[0].error_code)
 
     async def committed(self, group: str, topic: str, partition: int = 0) -> int:
-        told = await self.ask(
+        response = await self.request_broker(
             OffsetFetchRequest,
             7,
             group_id=group,
             topics=[{"name": topic, "partition_indexes": [partition]}],
             require_stable=False,
         )
-        assert told.error_code == 0
-        return int(told.topics[0].partitions[0].committed_offset)
+        assert response.error_code == 0
+        return int(response.topics[0].partitions[0].committed_offset)
 
     # Sizes that must not grow
 
@@ -333,8 +337,8 @@ class Partition:
     latest_ms: int
     """Age at which a record must be deleted, since its segment has been closed by then."""
     records: dict[int, tuple[int, bytes]] = field(default_factory=dict)
-    may_be_gone: set[int] = field(default_factory=set)
-    must_be_gone: set[int] = field(default_factory=set)
+    may_be_deleted: set[int] = field(default_factory=set)
+    must_be_deleted: set[int] = field(default_factory=set)
 
     def wrote(self, offset: int, at_ms: int, *values: bytes) -> None:
         assert not self.records or offset > max(self.records), f"offset {offset} is given again"
@@ -344,9 +348,9 @@ class Partition:
         """Notes that the broker has applied retention at this time."""
         for offset, (at_ms, _) in self.records.items():
             if now_ms - at_ms > self.retention_ms:
-                self.may_be_gone.add(offset)
+                self.may_be_deleted.add(offset)
             if now_ms - at_ms > self.latest_ms:
-                self.must_be_gone.add(offset)
+                self.must_be_deleted.add(offset)
 
     def check(self, found: list[Record]) -> None:
         offsets = [offset for offset, _, _ in found]
@@ -356,14 +360,14 @@ class Partition:
         first = offsets[0] if offsets else max(expected, default=-1) + 1
         missing = {offset for offset in expected if offset >= first} - set(offsets)
         assert not missing, f"{self.topic} has holes at {missing}"
-        lost = {offset for offset in expected if offset < first} - self.may_be_gone
+        lost = {offset for offset in expected if offset < first} - self.may_be_deleted
         assert not lost, f"{self.topic}-{self.index} lost {sorted(lost)}"
-        kept = set(offsets) & self.must_be_gone
-        assert not kept, f"{self.topic}-{self.index} still has {sorted(kept)}"
-        for offset in self.must_be_gone:
+        overdue = set(offsets) & self.must_be_deleted
+        assert not overdue, f"{self.topic}-{self.index} still has {sorted(overdue)}"
+        for offset in self.must_be_deleted:
             del self.records[offset]
-        self.may_be_gone &= self.records.keys()
-        self.must_be_gone.clear()
+        self.may_be_deleted &= self.records.keys()
+        self.must_be_deleted.clear()
 
 
 @dataclass(eq=False)
@@ -388,19 +392,19 @@ class Classic:
         self.group, self.topic, self.partitions = group, topic, partitions
         self.members = [Member() for _ in range(count)]
         self.committed: dict[int, int] = {}
-        self.calm_steps = 0
+        self.stable_steps = 0
 
-    def dies(self, chance: random.Random) -> None:
-        gone = self.members.pop(chance.randrange(len(self.members)))
-        if gone.joining is not None:
-            gone.joining.cancel()
-        self.calm_steps = 0
+    def remove_member(self, chance: random.Random) -> None:
+        removed = self.members.pop(chance.randrange(len(self.members)))
+        if removed.joining is not None:
+            removed.joining.cancel()
+        self.stable_steps = 0
 
-    def comes(self) -> None:
+    def add_member(self) -> None:
         self.members.append(Member())
-        self.calm_steps = 0
+        self.stable_steps = 0
 
-    async def broker_went(self) -> None:
+    async def broker_ended(self) -> None:
         """The broker has ended: members that waited for a response lose their connection and will repeat the
         request."""
         for member in self.members:
@@ -408,34 +412,34 @@ class Classic:
                 member.joining.cancel()
                 await asyncio.gather(member.joining, return_exceptions=True)
                 member.joining, member.generation = None, -1
-        self.calm_steps = 0
+        self.stable_steps = 0
 
     async def step(self, broker: VirtualBroker) -> None:
-        is_calm = True
+        is_stable = True
         for member in self.members:
             if member.joining is not None and member.joining.done():
                 member.joining.result()
                 member.joining = None
             if member.joining is not None:
-                is_calm = False
+                is_stable = False
             elif await self._beat(broker, member) != 0:
-                is_calm, member.owned = False, ()
+                is_stable, member.owned = False, ()
                 member.joining = asyncio.ensure_future(self._join(broker, member))
-        self.calm_steps = self.calm_steps + 1 if is_calm else 0
+        self.stable_steps = self.stable_steps + 1 if is_stable else 0
 
     async def _beat(self, broker: VirtualBroker, member: Member) -> int:
         if member.generation < 0:
             return -1
-        told = await broker.ask(
+        response = await broker.request_broker(
             HeartbeatRequest, 3, group_id=self.group, generation_id=member.generation, member_id=member.member_id,
             group_instance_id=None,
         )  # fmt: skip
-        if told.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
+        if response.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
             member.member_id, member.generation = "", -1
-        return int(told.error_code)
+        return int(response.error_code)
 
     async def _join(self, broker: VirtualBroker, member: Member) -> None:
-        told = await broker.ask(
+        response = await broker.request_broker(
             JoinGroupRequest,
             3,
             group_id=self.group,
@@ -446,23 +450,23 @@ class Classic:
             protocols=[{"name": "range", "metadata": b""}],
         )
         member.generation = -1
-        if told.error_code:
+        if response.error_code:
             member.member_id = ""
             return
-        member.member_id = told.member_id
-        others = [one.member_id for one in told.members or ()]
+        member.member_id = response.member_id
+        others = [one.member_id for one in response.members or ()]
         shares = {each: bytes(range(at, self.partitions, len(others))) for at, each in enumerate(others)}
-        synced = await broker.ask(
+        synced = await broker.request_broker(
             SyncGroupRequest,
             3,
             group_id=self.group,
-            generation_id=told.generation_id,
+            generation_id=response.generation_id,
             member_id=member.member_id,
             group_instance_id=None,
             assignments=[{"member_id": each, "assignment": share} for each, share in shares.items()],
         )
         if synced.error_code == 0:
-            member.generation, member.owned = told.generation_id, tuple(bytes(synced.assignment))
+            member.generation, member.owned = response.generation_id, tuple(bytes(synced.assignment))
 
     async def commit(self, broker: VirtualBroker, offset: int) -> None:
         """Lets each member commit an offset for its own partitions. The commit of a removed member must be rejected."""
@@ -475,7 +479,7 @@ class Classic:
                     self.committed[partition] = offset
 
     def check(self, broker: VirtualBroker) -> None:
-        if self.calm_steps > 5:
+        if self.stable_steps > 5:
             owned = sorted(partition for member in self.members for partition in member.owned)
             assert owned == (list(range(self.partitions)) if self.members else [])
             group = broker.node.groups.groups.get(self.group)
@@ -498,25 +502,25 @@ class Consumers:
         self.group, self.topic, self.partitions = group, topic, partitions
         self._numbers = iter(range(10**6))
         self.readers = [Reader(f"reader-{next(self._numbers)}") for _ in range(count)]
-        self.calm_steps = 0
+        self.stable_steps = 0
 
-    def dies(self, chance: random.Random) -> None:
+    def remove_member(self, chance: random.Random) -> None:
         self.readers.pop(chance.randrange(len(self.readers)))
-        self.calm_steps = 0
+        self.stable_steps = 0
 
-    def comes(self) -> None:
+    def add_member(self) -> None:
         self.readers.append(Reader(f"reader-{next(self._numbers)}"))
-        self.calm_steps = 0
+        self.stable_steps = 0
 
     async def step(self, broker: VirtualBroker) -> None:
         for _ in range(3):
             for reader in self.readers:
                 await self._beat(broker, reader)
-        self.calm_steps += 1
+        self.stable_steps += 1
 
     async def _beat(self, broker: VirtualBroker, reader: Reader) -> None:
         owned = [{"topic_id": topic_id, "partitions": list(indexes)} for topic_id, indexes in reader.owned]
-        told = await broker.ask(
+        response = await broker.request_broker(
             ConsumerGroupHeartbeatRequest,
             1,
             group_id=self.group,
@@ -526,17 +530,17 @@ class Consumers:
             subscribed_topic_names=[self.topic],
             topic_partitions=owned if reader.epoch else [],
         )
-        if told.error_code:
-            assert told.error_code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH), told
+        if response.error_code:
+            assert response.error_code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH), response
             reader.epoch, reader.owned = 0, []
-            self.calm_steps = -1
+            self.stable_steps = -1
             return
-        reader.epoch = told.member_epoch
-        if told.assignment is not None:
-            reader.owned = [(one.topic_id, tuple(one.partitions)) for one in told.assignment.topic_partitions]
+        reader.epoch = response.member_epoch
+        if response.assignment is not None:
+            reader.owned = [(one.topic_id, tuple(one.partitions)) for one in response.assignment.topic_partitions]
 
     def check(self, broker: VirtualBroker) -> None:
-        if self.calm_steps > 6:
+        if self.stable_steps > 6:
             owned = sorted(index for reader in self.readers for _, indexes in reader.owned for index in indexes)
             assert owned == (list(range(self.partitions)) if self.readers else [])
             group = broker.node.groups.groups.get(self.group)
