@@ -113,8 +113,8 @@ def fill(brokers: str, registry: str, topic: Topic) -> float:
             if topic.is_later:
                 client.register(f"{name}-value", topic.shape.text(is_later=True))
     admin = AdminClient({"bootstrap.servers": brokers})
-    wanted = [NewTopic(name, PARTITIONS, 1, config={"retention.ms": "-1"}) for name in topic.sizes]
-    for future in admin.create_topics(wanted).values():
+    new_topics = [NewTopic(name, PARTITIONS, 1, config={"retention.ms": "-1"}) for name in topic.sizes]
+    for future in admin.create_topics(new_topics).values():
         future.result(30)
     producer = Producer(
         {"bootstrap.servers": brokers, "linger.ms": 50, "batch.num.messages": 10_000, "batch.size": 1_000_000,

@@ -334,12 +334,12 @@ class Consumer:
                     self._commits.mark_finished()
                 self._commits.commit(self._kafka, self._assignment.owned, CLOSE_TIMEOUT_S)
         finally:
-            is_answered = not self._commits.is_pending
-            if not is_answered:
+            is_commit_done = not self._commits.is_pending
+            if not is_commit_done:
                 self._assignment.disable_callbacks()
             self._commits.close(self._kafka)
             if self._count is not None:  # last: brokers that did not answer a commit do not accept counts either
-                self._count.close(max(0.0, deadline - time.monotonic()) if is_answered else 0.0)
+                self._count.close(max(0.0, deadline - time.monotonic()) if is_commit_done else 0.0)
             self._registry.close()
         self._deferred.raise_first()
 

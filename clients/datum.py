@@ -293,9 +293,9 @@ def _below(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _expected(what: str, value: Any, path: str) -> DatumProblem:
-    shown = "null" if value is None else f"{type(value).__name__} {value!r:.60}"
-    return DatumProblem(path, f"expected {what}, found {shown}")
+def _expected(expected: str, value: Any, path: str) -> DatumProblem:
+    found = "null" if value is None else f"{type(value).__name__} {value!r:.60}"
+    return DatumProblem(path, f"expected {expected}, found {found}")
 
 
 def branches_of_datetimes(branches: Sequence[Type]) -> list[Type]:

@@ -175,16 +175,16 @@ def at_commit_or(
     ]
 
 
-def raise_first_error(partitions: list[TopicPartition], what: str) -> None:
+def raise_first_error(partitions: list[TopicPartition], description: str) -> None:
     """Raises SourceUnavailable for the first of these partitions for which the Kafka client reports an error, if any.
 
     Args:
-        what: description of the failed operation, for the message.
+        description: description of the failed operation, for the message.
     """
     for each in partitions:
         if each.error is not None:
             raise SourceUnavailable(
-                f"topic {each.topic} partition {each.partition}: {what}: {error_text(each.error)}",
+                f"topic {each.topic} partition {each.partition}: {description}: {error_text(each.error)}",
                 topic=each.topic,
                 partition=each.partition,
             )

@@ -385,16 +385,20 @@ def _topic_tables(key: str, origin: str, value: Any) -> tuple[TopicTable, ...]:
     types_of_keys = _field_types(LoaderSettings)
     tables = []
     for number, table in enumerate(value, 1):
-        where = f"[[{key}]] number {number} in {origin}"
+        table_name = f"[[{key}]] number {number} in {origin}"
         pattern = table.get("pattern")
         if not isinstance(pattern, str) or not pattern:
-            raise SettingsError(f"pattern of {where}: expected a regular expression of topic names, found {pattern!r}")
-        _check_pattern("pattern", where, pattern)
+            raise SettingsError(
+                f"pattern of {table_name}: expected a regular expression of topic names, found {pattern!r}"
+            )
+        _check_pattern("pattern", table_name, pattern)
         unknown = sorted(set(table) - {"pattern", *TOPIC_KEYS})
         if unknown:
-            raise SettingsError(f"unknown setting {unknown[0]!r} in {where}; known: pattern, {', '.join(TOPIC_KEYS)}")
+            raise SettingsError(
+                f"unknown setting {unknown[0]!r} in {table_name}; known: pattern, {', '.join(TOPIC_KEYS)}"
+            )
         values = {
-            name: _parse_setting(f"loader.{name}", where, item, types_of_keys[name])
+            name: _parse_setting(f"loader.{name}", table_name, item, types_of_keys[name])
             for name, item in table.items()
             if name != "pattern"
         }

@@ -32,10 +32,10 @@ def expired_segments(
     """
     count = 0
     for segment in closed:
-        too_old = retention_ms != UNLIMITED and now_ms - segment.timestamp_ms > retention_ms
-        too_much = retention_bytes != UNLIMITED and total_bytes - segment.size >= retention_bytes
-        hidden = segment.next_offset <= log_start_offset
-        if segment.next_offset > high_watermark or not (too_old or too_much or hidden):
+        is_too_old = retention_ms != UNLIMITED and now_ms - segment.timestamp_ms > retention_ms
+        is_over_limit = retention_bytes != UNLIMITED and total_bytes - segment.size >= retention_bytes
+        is_deleted = segment.next_offset <= log_start_offset
+        if segment.next_offset > high_watermark or not (is_too_old or is_over_limit or is_deleted):
             break
         total_bytes -= segment.size
         count += 1

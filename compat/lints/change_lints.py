@@ -41,8 +41,8 @@ def logical_type(pair: NodePair, earlier: VersionedSchema) -> Iterator[LintFindi
         return
     words = f"{new.name if new else 'no logical type'} here but {old.name if old else 'none'} in {earlier.name}"
     sentence = f"{describe_field(pair.path)} has {words}, so the same bytes have another meaning"
-    keep = f'keep "logicalType": "{old.name}"' if old else "remove the logical type"
-    yield _finding(pair, earlier, sentence, f"{keep}, or add a new field for the new meaning")
+    advice = f'keep "logicalType": "{old.name}"' if old else "remove the logical type"
+    yield _finding(pair, earlier, sentence, f"{advice}, or add a new field for the new meaning")
 
 
 def decimal(pair: NodePair, earlier: VersionedSchema) -> Iterator[LintFinding]:

@@ -157,8 +157,8 @@ def ignored_logical_type(linted: LintInput) -> Iterator[LintFinding]:
     for node, path in _named(linted.candidate):
         for field, inner in _fields(node, path):
             name = dict(field.props).get("logicalType")
-            has_it = isinstance(field.type, Primitive | Fixed) and field.type.logical is not None
-            if isinstance(name, str) and name in LOGICAL_TYPES and not has_it:
+            has_logical_type = isinstance(field.type, Primitive | Fixed) and field.type.logical is not None
+            if isinstance(name, str) and name in LOGICAL_TYPES and not has_logical_type:
                 sentence = f'field "{field.name}" has "logicalType": "{name}" next to its type, where Avro ignores it'
                 fix = f'write it into the type: "type": {{"type": …, "logicalType": "{name}"}}'
                 yield LintFinding(sentence, fix, field.position, inner, schema_fragment(field))

@@ -72,7 +72,7 @@ def serve(args: argparse.Namespace, settings: Settings, run_once: RunOnce) -> in
             is_requested = _is_load_requested(wakeup, _idle_time_left_s(settings, session, last_used_at))
             if is_requested is None:
                 return EXIT_OK
-            if not is_requested or settings_from(args, environment) != settings or _has_died(session):
+            if not is_requested or settings_from(args, environment) != settings or _has_ended(session):
                 return EXIT_RESTART
             use_count = session.use_count
             with _sigterm_handled_by(signal.SIG_DFL):
@@ -126,7 +126,7 @@ def _idle_time_left_s(settings: Settings, session: LoadSession, last_used_at: fl
     return max(0.0, last_used_at + settings.loader.spark_idle_timeout.ms / 1000 - time.monotonic())
 
 
-def _has_died(session: LoadSession) -> bool:
+def _has_ended(session: LoadSession) -> bool:
     return session.is_open and not session.is_alive
 
 

@@ -113,7 +113,7 @@ def version_entity(stored: StoredVersion, profile: Profile, as_shown: PresentedS
         "ts": stored.created_ms,
         "deleted": stored.deleted,
     }
-    return shown(values, VERSION_KEYS, profile)
+    return select_keys(values, VERSION_KEYS, profile)
 
 
 def listed_entity(stored: StoredVersion, profile: Profile, *, aliases: Sequence[str] = ()) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def listed_entity(stored: StoredVersion, profile: Profile, *, aliases: Sequence[
         profile: selects the keys of the body.
         aliases: the aliases of the version's subject.
     """
-    return shown({**version_entity(stored, profile), "aliases": list(aliases)}, LISTED_KEYS, profile)
+    return select_keys({**version_entity(stored, profile), "aliases": list(aliases)}, LISTED_KEYS, profile)
 
 
 def schema_entity(
@@ -153,7 +153,7 @@ def schema_entity(
         "ts": schema.created_ms if used is None else used.created_ms,
         "deleted": schema.deleted if used is None else used.deleted,
     }
-    return shown(values, SCHEMA_KEYS, profile)
+    return select_keys(values, SCHEMA_KEYS, profile)
 
 
 def registered_entity(stored: StoredVersion, profile: Profile, as_shown: PresentedSchema = PLAIN) -> dict[str, Any]:
@@ -171,7 +171,7 @@ def registered_entity(stored: StoredVersion, profile: Profile, as_shown: Present
         "ts": stored.created_ms,
         "deleted": stored.deleted,
     }
-    return shown(values, REGISTERED_KEYS, profile)
+    return select_keys(values, REGISTERED_KEYS, profile)
 
 
 def config_entity(entry: ConfigEntry) -> dict[str, Any]:
@@ -203,7 +203,7 @@ def _tags_entity(tagged: Iterable[TaggedEntity]) -> list[dict[str, Any]]:
     ]
 
 
-def shown(values: Mapping[str, Any], keys: Mapping[str, Profile], profile: Profile) -> dict[str, Any]:
+def select_keys(values: Mapping[str, Any], keys: Mapping[str, Profile], profile: Profile) -> dict[str, Any]:
     """Returns the key-value pairs of a response body: the keys that a profile includes, in the order of `keys`, without
     empty values.
 

@@ -46,7 +46,7 @@ PAUSE_FIRST_S = 0.2
 PAUSE_MAX_S = 2.0  # also limits Retry-After
 DOWN_S = 30.0  # how long a failed server is used only if all others fail
 CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
-NOT_DONE_STATUSES: Final = frozenset({408, 429})
+UNPROCESSED_STATUSES: Final = frozenset({408, 429})
 PERMANENT_STATUSES: Final = frozenset({501, 505})  # the 5xx statuses that a retry does not change
 
 
@@ -90,7 +90,7 @@ class ApiCall:
 
 def is_transient(status: int) -> bool:
     """Whether a request that got a response with this HTTP status may succeed when it is sent again."""
-    return status in NOT_DONE_STATUSES or (status >= 500 and status not in PERMANENT_STATUSES)
+    return status in UNPROCESSED_STATUSES or (status >= 500 and status not in PERMANENT_STATUSES)
 
 
 def pause_s(failures: int, retry_after_s: float | None, random_fraction: float) -> float:
@@ -216,7 +216,7 @@ class Transport:
     def _record_error_response(self, server: Server, attempts: _Attempts, response: HttpResponse) -> None:
         reason = f"HTTP {response.status}"
         attempts.record(server, reason, response.retry_after_s)
-        if response.status not in NOT_DONE_STATUSES:
+        if response.status not in UNPROCESSED_STATUSES:
             self._mark_down(server, reason)
 
     def _choose_server(self, attempts: _Attempts) -> Server:
@@ -256,4 +256,4 @@ class Transport:
 
 
 def _is_retried(call: ApiCall, status: int) -> bool:
-    return is_transient(status) and (call.is_repeatable or status in NOT_DONE_STATUSES)
+    return is_transient(status) and (call.is_repeatable or status in UNPROCESSED_STATUSES)

@@ -65,7 +65,7 @@ SERIALIZED_ATTEMPTS = 20  # attempts under the database's lock after a registrat
 class _RegistrationPlan:
     """The decision to add a version, which is not written yet.
 
-    `imposed_id` is the id that an import requires. `known` is the schema if its context already has it, as far as this
+    `imported_id` is the id that an import requires. `known` is the schema if its context already has it, as far as this
     process knows; otherwise the schema gets the imposed id or a new one. `revives` is True if the write must increase
     the registry's revision: the version makes a soft-deleted schema or subject visible again, or an import replaces a
     version or has references.
@@ -76,7 +76,7 @@ class _RegistrationPlan:
     candidate: Candidate
     version: int
     known: StoredSchema | None = None
-    imposed_id: SchemaId | None = None
+    imported_id: SchemaId | None = None
     revives: bool = False
 
     @property
@@ -85,7 +85,7 @@ class _RegistrationPlan:
 
     @property
     def new_id(self) -> IdRequest | None:
-        is_needed = self.imposed_id is None and self.known is None
+        is_needed = self.imported_id is None and self.known is None
         return IdRequest(self.context, self.candidate.content) if is_needed else None
 
     @property
@@ -390,7 +390,7 @@ class Registration:
             repository.bump_revision()
         subject_id = repository.claim_subject(plan.subject, plan.expected.subject)
         repository.require_settings(plan.expected)
-        is_import = plan.imposed_id is not None
+        is_import = plan.imported_id is not None
         targets = {
             (resolve_in_context(plan.subject, reference.subject), reference.version)
             for reference in plan.candidate.content.references
@@ -453,7 +453,7 @@ def _decide_import(
         or (owner is not None and repository.is_soft_deleted_for(owner.row_key, subject))
     )
     _require_number(subject, version)
-    return _RegistrationPlan(subject, expected, candidate, version, known=owner, imposed_id=schema_id, revives=revives)
+    return _RegistrationPlan(subject, expected, candidate, version, known=owner, imported_id=schema_id, revives=revives)
 
 
 def _new_id_of(decided: StoredVersion | _RegistrationPlan) -> IdRequest | None:
@@ -480,10 +480,10 @@ def _locked_schema(repository: Repository, plan: _RegistrationPlan) -> StoredSch
 def _new_schema(repository: Repository, plan: _RegistrationPlan, now_ms: int) -> StoredSchema:
     content, context = plan.candidate.content, plan.context
     is_copy = False
-    if plan.imposed_id is None:
+    if plan.imported_id is None:
         schema_id = _new_id(repository, plan)
     else:
-        schema_id = plan.imposed_id
+        schema_id = plan.imported_id
         repository.advance_next_id(context, schema_id)
         is_copy = repository.schema_with_content(context, content) is not None
     row_key = repository.add_schema(context, schema_id, content, plan.candidate.lookup_key, now_ms, is_copy=is_copy)

@@ -458,10 +458,8 @@ class Repository:
         """
         of_subject = sa.select(SubjectRow.id).where(SubjectRow.name == subject).scalar_subquery()
         live = sa.func.max(sa.case((VersionRow.deleted, 0), else_=1))
-        deleted_here = sa.func.max(
-            sa.case((sa.and_(VersionRow.deleted, VersionRow.subject_id == of_subject), 1), else_=0)
-        )
-        row = self._connection.execute(sa.select(live, deleted_here).where(VersionRow.schema_key == row_key)).one()
+        deleted = sa.func.max(sa.case((sa.and_(VersionRow.deleted, VersionRow.subject_id == of_subject), 1), else_=0))
+        row = self._connection.execute(sa.select(live, deleted).where(VersionRow.schema_key == row_key)).one()
         # Both are null for a schema without versions.
         return bool(row[0] == 0 or row[1] == 1)
 

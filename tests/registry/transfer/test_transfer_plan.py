@@ -130,8 +130,8 @@ def test_export_has_all_content_with_referenced_versions_first(shop: ReferenceRe
         {"release": 7},
         {"page_max": 2},
         {"pages": False},
-        {"tells_contexts": False},
-        {"tells_contexts": False, "page_max": 1},
+        {"lists_contexts": False},
+        {"lists_contexts": False, "page_max": 1},
     ],
     ids=str,
 )

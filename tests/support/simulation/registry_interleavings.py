@@ -76,7 +76,7 @@ class Copies(Protocol):
 
     def take(self, url: str) -> None: ...
 
-    def put_back(self, url: str) -> None: ...
+    def restore(self, url: str) -> None: ...
 
 
 class SqliteCopies:
@@ -84,7 +84,7 @@ class SqliteCopies:
         path = self._path(url)
         self._copy(path, path.with_suffix(".copy"))
 
-    def put_back(self, url: str) -> None:
+    def restore(self, url: str) -> None:
         path = self._path(url)
         self._copy(path.with_suffix(".copy"), path)
 
@@ -108,7 +108,7 @@ class PostgresCopies:
                 connection.execute(f"CREATE TABLE copied.{table} AS TABLE public.{table}".encode())
             connection.execute("CREATE TABLE copied.sequences AS SELECT sequencename, last_value FROM pg_sequences")
 
-    def put_back(self, url: str) -> None:
+    def restore(self, url: str) -> None:
         with psycopg.connect(url) as connection:
             tables = self._tables(connection)
             connection.execute(f"TRUNCATE {', '.join(tables)} RESTART IDENTITY CASCADE".encode())
@@ -261,7 +261,7 @@ class Interleavings(RuleBasedStateMachine):
     @precondition(lambda self: self.copied is not None)
     @rule()
     def put_copy_back(self) -> None:
-        self.copies.put_back(self.url)
+        self.copies.restore(self.url)
         assert self.copied is not None
         self.model = self.copied.copy()
         time.sleep(LEASE_S)
