@@ -31,7 +31,7 @@ from headrace.loader.commit.prepare import staged_files
 from headrace.loader.commit.state import LoaderState
 from headrace.loader.errors import LoaderError
 from support.loader.loader_samples import committed_file, committed_range, load, topic_commit
-from support.simulation.interleavings import Ask, Interleavings, Moment, Process
+from support.simulation.interleavings import Interleavings, MakeCall, Moment, Process
 from support.simulation.log_model import LogModel, ModelCommitStorage, ModelStaging, Prefix, ReadingLog
 from support.simulation.removed_rule import without_rule
 
@@ -55,16 +55,16 @@ class ChunkResult(NamedTuple):
     is_voided: bool
 
 
-def reads_log(ask: Ask, _: None) -> Prefix:
-    log = ReadingLog(ask)
+def reads_log(make_call: MakeCall, _: None) -> Prefix:
+    log = ReadingLog(make_call)
     log.read_state()
     return log.prefix
 
 
-def commits_plan(name: str, ask: Ask, prefix: Prefix) -> tuple[ChunkResult, ...]:
-    log = ReadingLog(ask, prefix)
+def commits_plan(name: str, make_call: MakeCall, prefix: Prefix) -> tuple[ChunkResult, ...]:
+    log = ReadingLog(make_call, prefix)
     proposal = commit_to_try(name, log.state)
-    ask("stage", name, tuple(file.path for file in staged_files(proposal)))
+    make_call("stage", name, tuple(file.path for file in staged_files(proposal)))
     results: list[ChunkResult] = []
     real_try_commit = log.try_commit
 
@@ -79,7 +79,7 @@ def commits_plan(name: str, ask: Ask, prefix: Prefix) -> tuple[ChunkResult, ...]
 
     log.try_commit = recording  # type: ignore[method-assign]
     new_ids = (f"{name}{number}" for number in range(2, 9))
-    ports: Any = SimpleNamespace(log=log, staging=ModelStaging(ask), new_run_id=lambda: next(new_ids))
+    ports: Any = SimpleNamespace(log=log, staging=ModelStaging(make_call), new_run_id=lambda: next(new_ids))
     run._commit_plan(ports, name, proposal)
     return tuple(results)
 
@@ -96,12 +96,12 @@ def commit_to_try(name: str, state: LoaderState) -> Commit:
     return dataclasses.replace(load(name, topics), planned_after=state.commit_number)
 
 
-def deletes_staging(ask: Ask, _: None) -> tuple[str, ...]:
-    return clean(ReadingLog(ask), ModelStaging(ask), run_id="c", build="test", now_ms=0, age_ms=0).run_ids
+def deletes_staging(make_call: MakeCall, _: None) -> tuple[str, ...]:
+    return clean(ReadingLog(make_call), ModelStaging(make_call), run_id="c", build="test", now_ms=0, age_ms=0).run_ids
 
 
-def archives(ask: Ask, _: None) -> int:
-    log = ReadingLog(ask)
+def archives(make_call: MakeCall, _: None) -> int:
+    log = ReadingLog(make_call)
     return log.commits.archive(log.read_state().commit_number)
 
 
@@ -111,7 +111,7 @@ def load_of(name: str) -> Process:
 
 def planned(name: str, prefix: Prefix) -> Process:
     """A load whose plan was made with this prefix of the log."""
-    return Process(name, (lambda ask, _: prefix, functools.partial(commits_plan, name)))
+    return Process(name, (lambda make_call, _: prefix, functools.partial(commits_plan, name)))
 
 
 CLEANER, ARCHIVER, READER = Process("c", (deletes_staging,)), Process("p", (archives,)), Process("r", (reads_log,))
@@ -142,9 +142,11 @@ def scenario(name: str) -> Scenario:
         return Scenario(LogModel(packs=False, hints=("head.json",)), (load_of("a"), load_of("b")), True, 1_000)
     if name == VOIDED:
         return Scenario(LogModel(), (load_of("a"), CLEANER), True, 3_000)
-    one = Interleavings().alone(LogModel(), load_of("first"))
-    two = Interleavings().alone(one, load_of("b"))
-    puts = Process("b puts", (lambda ask, _: CommitFiles(ModelCommitStorage(ask)).put(2, two.committed()[1]),))
+    one = Interleavings().run_alone(LogModel(), load_of("first"))
+    two = Interleavings().run_alone(one, load_of("b"))
+    puts = Process(
+        "b puts", (lambda make_call, _: CommitFiles(ModelCommitStorage(make_call)).put(2, two.committed()[1]),)
+    )
     first = one._replace(staged=two.staged)
     return Scenario(first, (planned("a", one.committed()), puts, ARCHIVER, READER), False, 50_000)
 
@@ -225,7 +227,7 @@ class WorldChecker:
     def _check_completion(self, world: LogModel) -> None:
         """All other processes have died. One undisturbed load must commit the rest."""
         try:
-            done = self._engine.alone(world, LAST)
+            done = self._engine.run_alone(world, LAST)
         except LoaderError as error:
             raise AssertionError("the next load fails") from error
         committed = [content_of(content) for content in done.committed()]

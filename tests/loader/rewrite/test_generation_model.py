@@ -33,7 +33,7 @@ from headrace.loader.rewrite.retire import READERS_MS, Retirement
 from headrace.loader.rewrite.run import CompactSettings, RewritePorts, compact, expire
 from headrace.loader.work_unit import FileKind, StagedFile
 from support.loader.loader_samples import TIME_PARTITION, committed_file, committed_range, load, topic_commit
-from support.simulation.interleavings import Ask, Call, Interleavings, Process, Step
+from support.simulation.interleavings import Call, Interleavings, MakeCall, Process, Step
 from support.simulation.log_model import LogModel, ModelStaging, Prefix, ReadingLog
 from support.simulation.remembered import remember_results
 from support.simulation.removed_rule import without_rule
@@ -48,11 +48,11 @@ COMPACTION = CompactSettings(0, 2**20, 2**20, lambda topic: "snappy")
 class ProcessDependencies:
     """The dependencies of a process on the simulated world."""
 
-    def __init__(self, name: str, ask: Ask, prefix: Prefix = ()) -> None:
-        self.log = ReadingLog(ask, prefix)
-        self.staging, self.files, self.index = ModelStaging(ask), ModelFiles(ask), FileIndex(self.log)
+    def __init__(self, name: str, make_call: MakeCall, prefix: Prefix = ()) -> None:
+        self.log = ReadingLog(make_call, prefix)
+        self.staging, self.files, self.index = ModelStaging(make_call), ModelFiles(make_call), FileIndex(self.log)
         tables = TableSettings(self.files, "headrace", 30_000, lambda topic, state: SCHEMA, SCHEMA)
-        hive = ModelHive(ask, partition_values(TIME_PARTITION))
+        hive = ModelHive(make_call, partition_values(TIME_PARTITION))
         self.partitions = PartitionsApplier(lambda: hive, tables, self.index)
         appliers = (FilesApplier(self.files, self.index), self.partitions)
         self.engine = ApplierEngine(self.log, self.staging, appliers)
@@ -62,15 +62,15 @@ class ProcessDependencies:
             self.files,
             self.index,
             self.engine,
-            lambda units: [_merged(ask, unit) for unit in units],
+            lambda units: [_merged(make_call, unit) for unit in units],
             lambda: NOW_MS,
             lambda: name,
             "test",
         )
 
 
-def _merged(ask: Ask, unit: MergeUnit) -> MergeResult:
-    staged = ask("merge", unit.run_id, tuple(source.name for source in unit.sources))
+def _merged(make_call: MakeCall, unit: MergeUnit) -> MergeResult:
+    staged = make_call("merge", unit.run_id, tuple(source.name for source in unit.sources))
     if staged is None:
         return MergeResult(unit.task, (), "a source is missing")
     ranges = tuple(one for source in unit.sources for one in source.ranges)
@@ -80,41 +80,41 @@ def _merged(ask: Ask, unit: MergeUnit) -> MergeResult:
     )
 
 
-def reads_log(ask: Ask, _: None) -> Prefix:
-    log = ReadingLog(ask)
+def reads_log(make_call: MakeCall, _: None) -> Prefix:
+    log = ReadingLog(make_call)
     log.read_state()
     return log.prefix
 
 
-def loads(name: str, ask: Ask, prefix: Prefix) -> None:
+def loads(name: str, make_call: MakeCall, prefix: Prefix) -> None:
     """Loads the next offset."""
-    ports = ProcessDependencies(name, ask, prefix)
+    ports = ProcessDependencies(name, make_call, prefix)
     before = ports.log.state.next_offset(TOPIC, 0)
     at = before or 0
     staged = staged_name((at,))
-    ask("stage", name, (staged,))
+    make_call("stage", name, (staged,))
     file = dataclasses.replace(committed_file("f.avro", 0, at, at + 1), staged=staged, length=1)
     read = committed_range(0, before, at, at + 1)
     ports.log.try_commit(load(name, {TOPIC: topic_commit(read, files=[file], new=before is None)}))
     ports.engine.apply_pending()
 
 
-def compacts(name: str, ask: Ask, _: None) -> None:
-    compact(ProcessDependencies(name, ask).rewrites, [TOPIC], COMPACTION, is_dry=False)
+def compacts(name: str, make_call: MakeCall, _: None) -> None:
+    compact(ProcessDependencies(name, make_call).rewrites, [TOPIC], COMPACTION, is_dry=False)
 
 
-def expires(name: str, ask: Ask, _: None) -> None:
-    expire(ProcessDependencies(name, ask).rewrites, {TOPIC: 1}, is_dry=False)
+def expires(name: str, make_call: MakeCall, _: None) -> None:
+    expire(ProcessDependencies(name, make_call).rewrites, {TOPIC: 1}, is_dry=False)
 
 
-def applies(ask: Ask, _: None) -> None:
-    ports = ProcessDependencies("f", ask)
+def applies(make_call: MakeCall, _: None) -> None:
+    ports = ProcessDependencies("f", make_call)
     ports.engine.apply_pending()
 
 
-def retires(ask: Ask, _: None) -> None:
+def retires(make_call: MakeCall, _: None) -> None:
     """A day later, deletes the replaced files."""
-    ports = ProcessDependencies("r", ask)
+    ports = ProcessDependencies("r", make_call)
     ports.engine.apply_pending()
     Retirement(ports.log, ports.index, ports.files, ports.partitions).retire(NOW_MS + READERS_MS)
 
@@ -135,12 +135,12 @@ PREPARED = Warehouse(LogModel(packs=False, hints=("cursor/",)))
 def two_files() -> Warehouse:
     """The initial state of every scenario: two loads have published a file each."""
     engine = Interleavings()
-    return engine.alone(engine.alone(PREPARED, load_of("w1")), load_of("w2"))
+    return engine.run_alone(engine.run_alone(PREPARED, load_of("w1")), load_of("w2"))
 
 
 @functools.cache
 def compacted() -> Warehouse:
-    return Interleavings().alone(two_files(), COMPACT)
+    return Interleavings().run_alone(two_files(), COMPACT)
 
 
 @functools.cache
@@ -196,8 +196,8 @@ class WorldChecker:
         committed = world.paper.committed()
         wanted = live_offsets(committed)
         try:
-            now = self._engine.alone(world, APPLY)
-            later = self._engine.alone(now, RETIRE)
+            now = self._engine.run_alone(world, APPLY)
+            later = self._engine.run_alone(now, RETIRE)
         except Exception as error:
             raise AssertionError(f"no process can continue: {error}") from error
         # If a resumed process has switched the partition back, the load a day later detects it.

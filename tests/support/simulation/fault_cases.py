@@ -46,7 +46,7 @@ class Case:
     """
 
     def __init__(self, directory: Path, *, is_loaded: bool = False) -> None:
-        self._root, self._kept = directory / "data", directory / "kept"
+        self._root, self._copy = directory / "data", directory / "kept"
         self._before = world = SmallWorld(self._root, self._root / "audit.db")
         world.registry.register("orders-value", 1, ORDER_V1)
         world.topic("orders", [1], [1])
@@ -61,11 +61,11 @@ class Case:
         if is_loaded:
             self.load(world)
             world.cluster.topics["orders"].logs[1].append(3)
-        self._root.rename(self._kept)
+        self._root.rename(self._copy)
 
     def fresh(self) -> SmallWorld:
         shutil.rmtree(self._root, ignore_errors=True)
-        shutil.copytree(self._kept, self._root)
+        shutil.copytree(self._copy, self._root)
         before, world = self._before, SmallWorld(self._root, self._root / "audit.db")
         world.cluster.topics = copy.deepcopy(before.cluster.topics)
         world.registry.subjects, world.registry.texts = before.registry.subjects, before.registry.texts
@@ -118,22 +118,22 @@ def under(faults: Faults, world: SmallWorld, act: Callable[[SmallWorld], Report]
             assert str(error), type(error)
             return
         with faults.held():
-            if says_something(report):
+            if has_messages(report):
                 return
             if isinstance(report, RunReport):
                 check_whole(world, staging=False)
                 return
             commits = (report.commit_number or ()) if isinstance(report, RewriteReport) else report.commits
-            if bool(commits) != bool(report.time_partitions) or not is_kept(before, world.rows("orders")):
+            if bool(commits) != bool(report.time_partitions) or not are_retained(before, world.rows("orders")):
                 raise Lost(f"rewritten in {commits}: {before} became {world.rows('orders')}")
 
 
-def is_kept(before: Sequence[Row], after: Sequence[Row]) -> bool:
+def are_retained(before: Sequence[Row], after: Sequence[Row]) -> bool:
     """Returns whether all rows of `before` are in `after`, and `after` has no duplicates."""
     return set(before) <= set(after) and len(after) == len(set(after))
 
 
-def says_something(report: Report) -> bool:
+def has_messages(report: Report) -> bool:
     if not isinstance(report, RunReport):
         return bool(report.problems or report.notes)
     return bool(report.problems or report.notes or report.registry_outage or report.conflict or report.waiting)
@@ -152,6 +152,6 @@ def finish(world: SmallWorld, *, staging: bool = True) -> None:
         report = Case.load(world)
         if not report.commit_number:
             break
-    if report.commit_number or says_something(report):
+    if report.commit_number or has_messages(report):
         raise Lost(f"the loads do not come to an end: {report}")
     check_whole(world, staging=staging)

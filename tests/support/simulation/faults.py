@@ -50,12 +50,12 @@ class _Calls:
     """The external calls of one class.
 
     Attributes:
-        asks: names of the methods that only read.
+        reads: names of the methods that only read.
         changes: names of the methods that change something.
         error: makes the error that a failing call raises, from its message.
     """
 
-    asks: tuple[str, ...]
+    reads: tuple[str, ...]
     changes: tuple[str, ...]
     error: Callable[[str], Exception]
 
@@ -117,7 +117,7 @@ class Faults:
         """Runs the body of the context as a process with faults. At its end, completes a call that hangs."""
         with pytest.MonkeyPatch.context() as patch:
             for owner, calls in CALLS.items():
-                for name in (*calls.asks, *calls.changes):
+                for name in (*calls.reads, *calls.changes):
                     patch.setattr(owner, name, self._faulty(owner, name, calls))
             yield self
         with contextlib.suppress(Exception):
@@ -133,16 +133,16 @@ class Faults:
             self.is_inside = False
 
     def _faulty(self, owner: type, name: str, calls: _Calls) -> Callable[..., Any]:
-        plain = getattr(owner, name)
+        original = getattr(owner, name)
 
-        @functools.wraps(plain)
+        @functools.wraps(original)
         def call(*arguments: Any, **named: Any) -> Any:
             if self.is_dead:
                 raise Killed
             if self.is_inside:
-                return plain(*arguments, **named)
+                return original(*arguments, **named)
             with self.held():
-                return self._call(f"{owner.__name__}.{name}", functools.partial(plain, *arguments, **named), calls)
+                return self._call(f"{owner.__name__}.{name}", functools.partial(original, *arguments, **named), calls)
 
         return call
 

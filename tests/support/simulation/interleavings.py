@@ -33,10 +33,10 @@ class World(Hashable, Protocol):
         ...
 
 
-Ask = Callable[..., Any]
-"""`ask(name, *arguments)` makes an external call and returns its result."""
+MakeCall = Callable[..., Any]
+"""`make_call(name, *arguments)` makes an external call and returns its result."""
 
-Stage = Callable[[Ask, Any], Hashable]
+Stage = Callable[[MakeCall, Any], Hashable]
 """A part of a process. It gets the value that the previous part returned, as its only input, and returns its own value.
 """
 
@@ -49,7 +49,7 @@ class Process:
     stages: tuple[Stage, ...]
 
 
-class _Unanswered(BaseException):
+class _ResultUnknown(BaseException):
     """Stops the run of a process at its first call whose result is not known yet."""
 
 
@@ -60,7 +60,7 @@ class Moment:
     Attributes:
         stage: index of its current stage.
         carried: the value of the previous stage.
-        answers: the results of the calls in this stage so far.
+        results: the results of the calls in this stage so far.
         left: the value of the last stage, at the end of the process.
         error: the exception that ended the process.
         later: the next position, by the result of `call`.
@@ -69,7 +69,7 @@ class Moment:
     process: Process
     stage: int
     carried: Hashable
-    answers: tuple[Hashable, ...]
+    results: tuple[Hashable, ...]
     call: Call | None = None
     left: Hashable = None
     error: Exception | None = None
@@ -80,44 +80,44 @@ class Interleavings:
     """Runs processes, and caches the positions that they have reached."""
 
     def __init__(self) -> None:
-        self._begun: dict[Hashable, Moment] = {}
+        self._positions: dict[Hashable, Moment] = {}
 
     def begin(self, process: Process, stage: int = 0, carried: Hashable = None) -> Moment:
         """Returns the position of a process at the first call of a stage, or at its end if it makes no more calls."""
         key = (process, stage, carried)
-        if key not in self._begun:
+        if key not in self._positions:
             if stage == len(process.stages):
                 moment = Moment(process, stage, None, (), left=carried)
             else:
                 moment = self._run(Moment(process, stage, carried, ()))
-            self._begun[key] = moment
-        return self._begun[key]
+            self._positions[key] = moment
+        return self._positions[key]
 
-    def after(self, moment: Moment, answer: Hashable) -> Moment:
-        if answer not in moment.later:
-            following = Moment(moment.process, moment.stage, moment.carried, (*moment.answers, answer))
-            moment.later[answer] = self._run(following)
-        return moment.later[answer]
+    def after(self, moment: Moment, result: Hashable) -> Moment:
+        if result not in moment.later:
+            following = Moment(moment.process, moment.stage, moment.carried, (*moment.results, result))
+            moment.later[result] = self._run(following)
+        return moment.later[result]
 
     def _run(self, moment: Moment) -> Moment:
-        given = iter(moment.answers)
+        given = iter(moment.results)
 
-        def ask(name: str, *arguments: Any) -> Any:
+        def make_call(name: str, *arguments: Any) -> Any:
             if moment.call is None:
-                for answer in given:
-                    return answer
+                for result in given:
+                    return result
                 moment.call = Call(name, arguments)
-            raise _Unanswered
+            raise _ResultUnknown
 
         try:
-            left = moment.process.stages[moment.stage](ask, moment.carried)
-        except _Unanswered:
+            left = moment.process.stages[moment.stage](make_call, moment.carried)
+        except _ResultUnknown:
             return moment
         except Exception as error:
             return dataclasses.replace(moment, error=error)
         return self.begin(moment.process, moment.stage + 1, left)
 
-    def alone(self, world: W, process: Process) -> W:
+    def run_alone(self, world: W, process: Process) -> W:
         """Runs a process without any other, and returns the world after it.
 
         Raises:
@@ -125,8 +125,8 @@ class Interleavings:
         """
         moment = self.begin(process)
         while moment.call is not None:
-            world, answer = world.done(moment.call)
-            moment = self.after(moment, answer)
+            world, result = world.done(moment.call)
+            moment = self.after(moment, result)
         if moment.error is not None:
             raise moment.error
         return world
@@ -141,8 +141,8 @@ class Interleavings:
             for at, moment in enumerate(moments):
                 if moment.call is None:
                     continue
-                changed, answer = world.done(moment.call)
-                after = self._settled(changed, (*moments[:at], self.after(moment, answer), *moments[at + 1 :]))
+                changed, result = world.done(moment.call)
+                after = self._settled(changed, (*moments[:at], self.after(moment, result), *moments[at + 1 :]))
                 yield Step(world, moment, after[0], after[1])
                 if after not in seen:
                     seen.add(after)

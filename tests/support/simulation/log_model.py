@@ -13,7 +13,7 @@ from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.document import Document, write_document
 from headrace.loader.commit.state import LoaderState
 from headrace.loader.storage.protocols import FinishedFile
-from support.simulation.interleavings import Ask, Call
+from support.simulation.interleavings import Call, MakeCall
 
 Prefix = tuple[bytes, ...]
 """The contents of the first commits of a log."""
@@ -71,10 +71,10 @@ class LogModel(NamedTuple):
             case "stage", (work, files):
                 return self._replace(staged=self.staged | {(work, file) for file in files}), None
             case "move", (work, files, other):
-                there = {(work, file) for file in files}
-                if not there <= self.staged:
+                moved = {(work, file) for file in files}
+                if not moved <= self.staged:
                     return self, False
-                return self._replace(staged=self.staged - there | {(other, file) for file in files}), True
+                return self._replace(staged=self.staged - moved | {(other, file) for file in files}), True
             case "drop", (work,):
                 return self._replace(staged=frozenset(one for one in self.staged if one[0] != work)), None
         return self, None
@@ -100,33 +100,33 @@ class LogModel(NamedTuple):
 class ModelCommitStorage:
     """The `CommitStorage` through which a process accesses the model."""
 
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
+    def __init__(self, make_call: MakeCall) -> None:
+        self._make_call = make_call
 
     def prepare(self) -> None:
         pass
 
     def put_if_absent(self, name: str, content: bytes) -> bool:
-        return bool(self._ask("put_if_absent", name, content))
+        return bool(self._make_call("put_if_absent", name, content))
 
     def persist(self, name: str) -> None:
-        self._ask("persist", name)
+        self._make_call("persist", name)
 
     def replace(self, name: str, content: bytes, *, fsynced: bool = True) -> None:
-        self._ask("replace", name, content)
+        self._make_call("replace", name, content)
 
     def read(self, name: str) -> bytes | None:
-        found: bytes | None = self._ask("read", name)
+        found: bytes | None = self._make_call("read", name)
         return found
 
     def exists(self, name: str) -> bool:
-        return bool(self._ask("exists", name))
+        return bool(self._make_call("exists", name))
 
     def remove(self, name: str) -> None:
-        self._ask("remove", name)
+        self._make_call("remove", name)
 
     def children(self, directory: str) -> tuple[str, ...]:
-        return tuple(self._ask("children", directory))
+        return tuple(self._make_call("children", directory))
 
     def delete_temporary_files(self, now_ms: int, age_ms: int) -> None:
         pass
@@ -138,8 +138,8 @@ class ModelCommitStorage:
 class ModelStaging:
     """The `Staging` through which a process accesses the model. All its files are older than the maximum age."""
 
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
+    def __init__(self, make_call: MakeCall) -> None:
+        self._make_call = make_call
 
     def location(self, run_id: str) -> str:
         return run_id
@@ -151,17 +151,17 @@ class ModelStaging:
         pass
 
     def move(self, run_id: str, files: Sequence[FinishedFile], to_run_id: str) -> None:
-        if not self._ask("move", run_id, tuple(file.path for file in files), to_run_id):
+        if not self._make_call("move", run_id, tuple(file.path for file in files), to_run_id):
             raise FileNotFoundError(run_id)
 
     def run_ids(self) -> frozenset[str]:
-        return frozenset(self._ask("run_ids"))
+        return frozenset(self._make_call("run_ids"))
 
     def is_older(self, run_id: str, now_ms: int, age_ms: int) -> bool:
         return True
 
     def drop(self, run_id: str) -> None:
-        self._ask("drop", run_id)
+        self._make_call("drop", run_id)
 
 
 class ReadingLog(CommitLog):
@@ -171,8 +171,8 @@ class ReadingLog(CommitLog):
         prefix: the commits that it has read before.
     """
 
-    def __init__(self, ask: Ask, prefix: Prefix = ()) -> None:
-        super().__init__(ModelCommitStorage(ask))
+    def __init__(self, make_call: MakeCall, prefix: Prefix = ()) -> None:
+        super().__init__(ModelCommitStorage(make_call))
         self.prefix = prefix
         if prefix:
             known = _read(prefix)

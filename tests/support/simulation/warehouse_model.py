@@ -12,7 +12,7 @@ from headrace.hive_ddl.ops import AddPartitions, DropPartitions, Op, PartitionVa
 from headrace.hive_ddl.table import TableState
 from headrace.loader.errors import PublishedFileLost
 from headrace.loader.storage.protocols import Publication
-from support.simulation.interleavings import Ask, Call
+from support.simulation.interleavings import Call, MakeCall
 from support.simulation.log_model import LogModel
 
 Rows = tuple[int, ...]
@@ -55,20 +55,20 @@ class Warehouse(NamedTuple):
     def done(self, call: Call) -> tuple[Warehouse, Any]:
         match call.name, call.arguments:
             case "publish", (work, staged, name):
-                there = self.rows(name) is not None
+                exists = self.rows(name) is not None
                 if (work, staged) in self.paper.staged:
-                    files = self.files if there else self.files | {(name, rows_of(staged))}
+                    files = self.files if exists else self.files | {(name, rows_of(staged))}
                     left = self.paper._replace(staged=self.paper.staged - {(work, staged)})
                     return self._replace(paper=left, files=files), True
-                return self, there
+                return self, exists
             case "length", (name,):
                 return self, None if self.rows(name) is None else 1
             case "link_or_copy", (source, target):
                 rows = self.rows(source)
                 if rows is None:
                     return self, False
-                there = self.rows(target) is not None
-                return (self if there else self._replace(files=self.files | {(target, rows)})), True
+                exists = self.rows(target) is not None
+                return (self if exists else self._replace(files=self.files | {(target, rows)})), True
             case "remove files", (names,):
                 return self._replace(files=frozenset(one for one in self.files if one[0] not in names)), None
             case "merge", (work, names):
@@ -82,8 +82,8 @@ class Warehouse(NamedTuple):
                 return self, self.location
             case "point", (location,):
                 return self._replace(location=location), None
-        paper, answer = self.paper.done(call)
-        return self._replace(paper=paper), answer
+        paper, result = self.paper.done(call)
+        return self._replace(paper=paper), result
 
 
 class ModelFiles:
@@ -91,14 +91,14 @@ class ModelFiles:
 
     root = ""
 
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
+    def __init__(self, make_call: MakeCall) -> None:
+        self._make_call = make_call
 
     def publish(self, files: Sequence[Publication]) -> tuple[Publication, ...]:
-        return tuple(file for file in files if not self._ask("publish", file.run_id, file.staged, file.name))
+        return tuple(file for file in files if not self._make_call("publish", file.run_id, file.staged, file.name))
 
     def link_or_copy(self, topic: str, source: str, target: str) -> None:
-        if not self._ask("link_or_copy", source, target):
+        if not self._make_call("link_or_copy", source, target):
             raise PublishedFileLost(topic, source, "it is missing")
 
     def move_uncommitted(self, source: str, target: str) -> bool:
@@ -109,10 +109,10 @@ class ModelFiles:
 
     def remove(self, names: Sequence[str]) -> None:
         for name in names:
-            self._ask("remove files", (name,))
+            self._make_call("remove files", (name,))
 
     def length(self, name: str) -> int | None:
-        found: int | None = self._ask("length", name)
+        found: int | None = self._make_call("length", name)
         return found
 
     def open(self, name: str) -> IO[bytes]:
@@ -131,8 +131,8 @@ class ModelFiles:
 class ModelHive:
     """The metastore through which a process accesses the model; it has at most one partition."""
 
-    def __init__(self, ask: Ask, values: PartitionValues) -> None:
-        self._ask, self._values = ask, values
+    def __init__(self, make_call: MakeCall, values: PartitionValues) -> None:
+        self._make_call, self._values = make_call, values
 
     def ensure_database(self, name: str) -> None:
         raise NotImplementedError
@@ -143,14 +143,14 @@ class ModelHive:
     def partitions(
         self, database: str, name: str, wanted: Collection[PartitionValues] | None = None
     ) -> Mapping[PartitionValues, str]:
-        location = self._ask("partition")
+        location = self._make_call("partition")
         return {self._values: location} if location else {}
 
     def execute(self, op: Op) -> None:
         match op:
             case AddPartitions():
-                self._ask("point", op.partitions[0].location)
+                self._make_call("point", op.partitions[0].location)
             case SetPartitionLocation():
-                self._ask("point", op.partition.location)
+                self._make_call("point", op.partition.location)
             case DropPartitions():
-                self._ask("point", "")
+                self._make_call("point", "")
