@@ -166,7 +166,7 @@ class CachedRegistry:
     def prefetch(self, topics: Mapping[str, TopicState | None]) -> None:
         pass
 
-    def replaced(self, ids: Mapping[str, Collection[int]], run: int) -> Mapping[str, SchemaProblem]:
+    def replaced(self, ids: Mapping[str, Collection[int]], run_hash: int) -> Mapping[str, SchemaProblem]:
         return {}
 
     def of_topic(self, topic: str, known: TopicState | None) -> TopicSchemas:
