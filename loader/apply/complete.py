@@ -53,17 +53,17 @@ class TopicCompleteness:
     """Up to which time the table of one topic is complete: the loader has read every message that the brokers had at
     that time. Times are in ms since 1970, 0 for none.
 
-    The table is complete up to `until_ms`. Its property `headrace.complete_until` was last found to be `told_ms` or
-    later, or set to it; `refused_ms` is a later value that could not be set. `ends` are the high watermarks of the
-    partitions with messages, fetched after `asked_ms`. They are stored until loads have reached all of them; the table
-    is then complete up to `asked_ms`.
+    The table is complete up to `until_ms`. Its property `headrace.complete_until` was last found to be `property_ms` or
+    later, or set to it; `failed_ms` is a later value that could not be set. `ends` are the high watermarks of the
+    partitions with messages, fetched after `discovery_start_ms`. They are stored until loads have reached all of them;
+    the table is then complete up to `discovery_start_ms`.
     """
 
     topic_id: str
     until_ms: int = 0
-    told_ms: int = 0
-    refused_ms: int = 0
-    asked_ms: int = 0
+    property_ms: int = 0
+    failed_ms: int = 0
+    discovery_start_ms: int = 0
     ends: Mapping[int, int] = field(default_factory=dict)
 
 
@@ -89,19 +89,19 @@ def next_completeness(
         is_applied: whether all committed rows of the topic can be queried.
     """
     current = before or TopicCompleteness(state.topic_id)
-    if max(current.until_ms, current.told_ms, current.asked_ms) > discovery_start_ms:
+    if max(current.until_ms, current.property_ms, current.discovery_start_ms) > discovery_start_ms:
         current = TopicCompleteness(current.topic_id)
     if current.topic_id != state.topic_id:
-        current = TopicCompleteness(state.topic_id, current.until_ms, current.told_ms, current.refused_ms)
+        current = TopicCompleteness(state.topic_id, current.until_ms, current.property_ms, current.failed_ms)
     if discovered is not None and discovered.topic_id not in ("", state.topic_id):
         return current
     ends = _ends(discovered)
     if is_applied and ends is not None and _has_reached(state, ends):
         return _with_until(current, discovery_start_ms)
-    if is_applied and current.asked_ms and _has_reached(state, current.ends):
-        current = _with_until(current, current.asked_ms)
-    if not current.asked_ms and ends is not None:
-        return dataclasses.replace(current, asked_ms=discovery_start_ms, ends=ends)
+    if is_applied and current.discovery_start_ms and _has_reached(state, current.ends):
+        current = _with_until(current, current.discovery_start_ms)
+    if not current.discovery_start_ms and ends is not None:
+        return dataclasses.replace(current, discovery_start_ms=discovery_start_ms, ends=ends)
     return current
 
 
@@ -126,7 +126,7 @@ def _has_reached(state: TopicState, ends: Mapping[int, int]) -> bool:
 
 def _with_until(current: TopicCompleteness, instant_ms: int) -> TopicCompleteness:
     until_ms = max(current.until_ms, instant_ms - instant_ms % STEP_MS)
-    return TopicCompleteness(current.topic_id, until_ms, current.told_ms, current.refused_ms)
+    return TopicCompleteness(current.topic_id, until_ms, current.property_ms, current.failed_ms)
 
 
 def instant_text(instant_ms: int) -> str:
@@ -191,7 +191,9 @@ class CompleteUntil:
         }
         # Tables that could not be altered in earlier runs come last, so that they delay no other table.
         due = sorted(
-            (max(one.told_ms, one.refused_ms), topic) for topic, one in topics.items() if one.until_ms > one.told_ms
+            (max(one.property_ms, one.failed_ms), topic)
+            for topic, one in topics.items()
+            if one.until_ms > one.property_ms
         )
         if due:
             logger.info("phase_started phase=complete_until tables=%d", min(len(due), TABLES_PER_RUN_MAX))
@@ -209,8 +211,8 @@ class CompleteUntil:
                 except Exception as error:
                     logger.debug("complete_until_failed topic=%s", topic, exc_info=True)
                     failures.append(f"topic {topic}: {error}")  # affects no other table
-                told_ms, refused_ms = (current.until_ms, 0) if is_set else (current.told_ms, current.until_ms)
-                topics[topic] = dataclasses.replace(current, told_ms=told_ms, refused_ms=refused_ms)
+                property_ms, failed_ms = (current.until_ms, 0) if is_set else (current.property_ms, current.until_ms)
+                topics[topic] = dataclasses.replace(current, property_ms=property_ms, failed_ms=failed_ms)
         # The files are published, so any failure here is only a warning.
         except Exception as error:
             logger.debug("complete_until_failed", exc_info=True)

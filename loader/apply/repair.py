@@ -347,9 +347,9 @@ class Repair:
         """Returns the table definition `wanted`, with `headrace.complete_until` added if the table does not exist
         (`current` is None) and must be created again. Existing tables get the property from loads."""
         completeness = read_completeness(self.log.storage).topics.get(topic)
-        if current is not None or completeness is None or not completeness.told_ms:
+        if current is not None or completeness is None or not completeness.property_ms:
             return wanted
-        properties = {**wanted.properties, COMPLETE_UNTIL: instant_text(completeness.told_ms)}
+        properties = {**wanted.properties, COMPLETE_UNTIL: instant_text(completeness.property_ms)}
         return dataclasses.replace(wanted, properties=MappingProxyType(properties))
 
 

@@ -90,7 +90,9 @@ def load_status(
     cursors = {name: read_cursor(log.storage, name) for name in APPLIERS if name != AUDIT}
     cursors[AUDIT] = cursor_of(counted, state.topics)
     complete_until = {
-        topic: instant_text(one.told_ms) for topic, one in read_completeness(log.storage).topics.items() if one.told_ms
+        topic: instant_text(one.property_ms)
+        for topic, one in read_completeness(log.storage).topics.items()
+        if one.property_ms
     }
     topics = tuple(
         _topic_status(

@@ -58,11 +58,11 @@ def test_empty_partitions_do_not_delay_completeness() -> None:
 
 def test_ends_reached_by_several_loads_complete_the_topic_until_their_request() -> None:
     one = next_completeness(None, state_of(100), found(1_000), T0, is_applied=True)
-    assert (one.until_ms, one.asked_ms, one.ends) == (0, T0, {0: 1_000})
+    assert (one.until_ms, one.discovery_start_ms, one.ends) == (0, T0, {0: 1_000})
     two = next_completeness(one, state_of(900), found(1_800), T0 + STEP_MS, is_applied=True)
     assert two == one, "older ends are reached first"
     three = next_completeness(two, state_of(1_000), found(2_000), T0 + 2 * STEP_MS, is_applied=True)
-    assert (three.until_ms, three.asked_ms, three.ends) == (T0, T0 + 2 * STEP_MS, {0: 2_000})
+    assert (three.until_ms, three.discovery_start_ms, three.ends) == (T0, T0 + 2 * STEP_MS, {0: 2_000})
 
 
 def test_an_open_transaction_delays_completeness_until_it_ends() -> None:
