@@ -11,6 +11,7 @@ import asyncio
 import gc
 import http.client
 import logging
+import multiprocessing
 import os
 import resource
 import signal
@@ -23,6 +24,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.synchronize import Semaphore
 from pathlib import Path
 from typing import Any, Final
 
@@ -151,10 +153,15 @@ def serve(
     # A signal to the process group ends the workers before this process stops them. That is not a failure.
     logging.getLogger("_granian").addFilter(lambda _: not server.interrupt_signal)
     url = reserved.url("http" if tls is None else "https")
-    threading.Thread(target=_print_when_ready, args=(url,), daemon=True).start()
+    started = multiprocessing.Semaphore(0)
+    threading.Thread(target=_print_when_ready, args=(url, workers, started), daemon=True).start()
     parent = os.getpid()
+
+    def load() -> AsgiFront:
+        return _prepare(make_front(), parent, reserved.port, mtls, started)
+
     try:
-        server.serve(target_loader=lambda: _prepare(make_front(), parent, reserved.port, mtls), wrap_loader=False)
+        server.serve(target_loader=load, wrap_loader=False)
     except SystemExit as end:
         return 0 if server.interrupt_signal else int(end.code or 0)
     return 0
@@ -205,17 +212,19 @@ def connections_max() -> int:
     return max(1, min(CONNECTIONS_MAX, soft - OTHER_FILES))
 
 
-def _prepare(front: AsgiFront, parent: int, port: int, mtls: MtlsListener | None) -> AsgiFront:
+def _prepare(front: AsgiFront, parent: int, port: int, mtls: MtlsListener | None, started: Semaphore) -> AsgiFront:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     # Imported objects live forever. Excluding them saves a pause of 0.1 s in each full collection.
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GARBAGE_THRESHOLDS)
-    front.on_start = lambda: _run_in_background(front, parent, port, mtls)
+    front.on_start = lambda: _run_in_background(front, parent, port, mtls, started)
     return front
 
 
-async def _run_in_background(front: AsgiFront, parent: int, port: int, mtls: MtlsListener | None) -> None:
+async def _run_in_background(
+    front: AsgiFront, parent: int, port: int, mtls: MtlsListener | None, started: Semaphore
+) -> None:
     """Runs in each worker, concurrently with its requests: serves the mTLS port, and ends the worker when the parent
     process has died.
 
@@ -224,12 +233,14 @@ async def _run_in_background(front: AsgiFront, parent: int, port: int, mtls: Mtl
         parent: the id of the parent process.
         port: the main port; clients that do not read their responses there are disconnected.
         mtls: the mTLS port; None without one.
+        started: counts the started workers.
     """
     # Ctrl-C on a terminal reaches every process, but the parent stops this worker.
     asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     has_send_timeout = False
     listener = None if mtls is None else await mtls.listen(front)
+    started.release()
     try:
         while os.getppid() == parent:
             has_send_timeout = has_send_timeout or _set_send_timeout(port)
@@ -271,10 +282,19 @@ def _set_send_timeout(port: int) -> bool:
     return False
 
 
-def _print_when_ready(url: str) -> None:
+def _print_when_ready(url: str, workers: int, started: Semaphore) -> None:
+    """Prints the ready line once all workers have started and one responds.
+
+    Args:
+        url: the URL of the registry.
+        workers: number of processes.
+        started: counts the started workers.
+    """
     deadline = time.monotonic() + READY_TIMEOUT_S
-    status: int | str = 0
-    while time.monotonic() < deadline:
+    status: int | str = "not all workers have started"
+    # A fork while this thread uses OpenSSL would copy locked locks, and the worker would wait for them forever.
+    are_started = all(started.acquire(timeout=max(0.0, deadline - time.monotonic())) for _ in range(workers))
+    while are_started and time.monotonic() < deadline:
         status = _readiness(url)
         if status == 200:
             print(f"ready registry={url}", flush=True)
