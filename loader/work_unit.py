@@ -148,13 +148,13 @@ class SkippedOffsets:
     """Offsets `[start, end)` that were deliberately not read: a corrupt batch, which the topic's policy says to skip,
     or offsets that an operator skipped with `headrace offsets skip`.
 
-    `reason` is a sentence. `is_kept` means that the bytes of the batch are one row of the topic's quarantine.
+    `reason` is a sentence. `is_quarantined` means that the bytes of the batch are one row of the topic's quarantine.
     """
 
     start: int
     end: int
     reason: str
-    is_kept: bool = False
+    is_quarantined: bool = False
 
 
 @dataclass(frozen=True, slots=True)

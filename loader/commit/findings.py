@@ -75,7 +75,7 @@ def _with_findings(topic: str, reconciled: ReconciledTopic, share_max: float) ->
 
 
 def _skipped_problem(partition: int, skipped: SkippedOffsets) -> str:
-    where = "its bytes are in the quarantine" if skipped.is_kept else "its bytes are not stored"
+    where = "its bytes are in the quarantine" if skipped.is_quarantined else "its bytes are not stored"
     return (
         f"partition {partition}: corrupt_batches skipped {count_text(skipped.end - skipped.start, 'offset')} from "
         f"{skipped.start}; {where}: {skipped.reason}"

@@ -278,7 +278,7 @@ def _row_count_mismatch(task_ranges: Sequence[_TaskRange], files: Sequence[_Task
         expected: dict[tuple[int, int], int] = defaultdict(int)
         for task_range in task_ranges:
             counts = task_range.result.counts
-            quarantined_batches = sum(one.is_kept for one in task_range.result.skipped)
+            quarantined_batches = sum(one.is_quarantined for one in task_range.result.skipped)
             number = counts.records if kind is FileKind.DATA else counts.quarantined + quarantined_batches
             expected[(task_range.task, task_range.planned.topic_partition.partition)] += number
         found: dict[tuple[int, int], int] = defaultdict(int)

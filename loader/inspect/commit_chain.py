@@ -119,7 +119,7 @@ def _compare(
             message = f"{range_text}, but accounts for {offsets.counts.total:,} of them; {RESTORE}"
             yield VerifyFinding(topic, ConsistencyCheck.COMMITS, partition_name, message)
         # Each is one quarantine row with the bytes of a batch.
-        quarantined_batches = sum(one.is_kept for one in offsets.skipped)
+        quarantined_batches = sum(one.is_quarantined for one in offsets.skipped)
         counted = (offsets.counts.records, offsets.counts.quarantined + quarantined_batches)
         row_counts = (rows[0][offsets.partition], rows[1][offsets.partition])
         if commit.kind is CommitKind.LOAD and counted != row_counts:

@@ -102,7 +102,7 @@ def locate(
         end=offsets.end,
     )
     skipped = next((one for one in offsets.skipped if one.start <= offset < one.end), None)
-    if skipped is not None and not skipped.is_kept:
+    if skipped is not None and not skipped.is_quarantined:
         return replace(result, fate=OffsetFate.SKIPPED, detail=skipped.reason)
     if skipped is not None and offset != skipped.start:
         # The bytes of the whole batch are one row, at its first offset.

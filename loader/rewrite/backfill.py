@@ -415,7 +415,7 @@ class _Backfill:
         if not rewrite_report.commit_number:
             raise _Stopped(*problems)
         counts = read.reconciled.counts
-        quarantined_batches = sum(one.is_kept for offsets in read.reconciled.ranges for one in offsets.skipped)
+        quarantined_batches = sum(one.is_quarantined for offsets in read.reconciled.ranges for one in offsets.skipped)
         report = self._report
         self._replaced += piece
         self._report = dataclasses.replace(

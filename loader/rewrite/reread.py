@@ -180,7 +180,7 @@ def count_differences(piece: Sequence[Component], results: Iterable[RangeResult]
         done, counts = result.done, result.counts
         at = bisect_right(starts, (done.topic_partition.partition, done.start)) - 1
         # Each is one quarantine row with the bytes of a batch.
-        quarantined_batches = sum(one.is_kept for one in result.skipped)
+        quarantined_batches = sum(one.is_quarantined for one in result.skipped)
         messages_read[at] += counts.records + counts.quarantined + quarantined_batches
     found: dict[int, list[Refusal]] = defaultdict(list)
     for number, (partition, start, at, one) in zip(messages_read, intervals, strict=True):

@@ -377,7 +377,7 @@ def test_a_corrupt_batch_is_skipped_if_the_policy_permits(
     assert committed.gaps == ()
     passed = committed.skipped
     assert (passed[0].start, passed[-1].end, sum(one.end - one.start for one in passed)) == (6, 9, 3)
-    assert {one.is_kept for one in passed} == {fate == "quarantine"}
+    assert {one.is_quarantined for one in passed} == {fate == "quarantine"}
     assert re.search(r"\b6: .*\bchecksum\b.*\b0x", passed[0].reason)
     quarantine_files = [file for file in found.files if file.kind is FileKind.QUARANTINE]
     quarantined = []

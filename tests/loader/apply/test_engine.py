@@ -292,7 +292,7 @@ def test_audit_rows_of_a_commit_are_deterministic(log: CommitLog) -> None:
 def test_skipped_offsets_of_a_commit_become_audit_rows(log: CommitLog) -> None:
     commit = add_commit(log, "w1", "orders")
     committed = commit.topics["orders"]
-    passed = SkippedOffsets(3, 9, "the checksum is wrong", is_kept=True)
+    passed = SkippedOffsets(3, 9, "the checksum is wrong", is_quarantined=True)
     ranges = (dataclasses.replace(committed.ranges[0], skipped=(passed,)),)
     changed = dataclasses.replace(commit, topics={"orders": dataclasses.replace(committed, ranges=ranges)})
     skipped_row, *counts = audit_rows("orders", changed, "h")

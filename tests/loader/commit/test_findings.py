@@ -94,12 +94,12 @@ def test_problem_of_implausible_times_has_the_field_an_example_and_a_remedy() ->
     assert lines == golden("loader/implausible_times.txt", lines)
 
 
-@pytest.mark.parametrize("is_kept", [True, False])
-def test_skipped_batches_are_one_problem(is_kept: bool) -> None:
-    skipped = SkippedOffsets(40, 60, "broker b:1 reports it", is_kept)
+@pytest.mark.parametrize("is_quarantined", [True, False])
+def test_skipped_batches_are_one_problem(is_quarantined: bool) -> None:
+    skipped = SkippedOffsets(40, 60, "broker b:1 reports it", is_quarantined)
     (committed,) = reconciled(10, 0).ranges
     one = ReconciledTopic(ranges=(dataclasses.replace(committed, skipped=(skipped,)),), problems=("before",))
     ((problem,), notes) = findings_of(one)
     assert notes == ()
     assert re.match(r"partition 0: .*\bcorrupt_batches\b.*\b20 offsets .*\b40\b.*: broker b:1 reports it$", problem)
-    assert ("quarantine" in problem) is is_kept
+    assert ("quarantine" in problem) is is_quarantined

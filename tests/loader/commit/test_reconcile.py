@@ -305,8 +305,8 @@ def test_a_divergence_is_committed_even_without_offsets_to_read() -> None:
     ]
 
 
-def corrupt(start: int, end: int, *, is_kept: bool) -> RangeResult:
-    one = SkippedOffsets(start, end, "the checksum is wrong", is_kept)
+def corrupt(start: int, end: int, *, is_quarantined: bool) -> RangeResult:
+    one = SkippedOffsets(start, end, "the checksum is wrong", is_quarantined)
     counts = RangeCounts(records=10 - (end - start), corrupt=end - start)
     return RangeResult(offsets(0, 0, 10), counts, skipped=(one,))
 
@@ -315,13 +315,17 @@ def test_a_quarantined_corrupt_batch_is_one_row_for_all_its_offsets() -> None:
     units = [unit(0, offsets(0, 0, 10))]
     data = StagedFile(FileKind.DATA, "t", "b", "d", 10, "00", 6, (FileRange(0, 0, 9, 6),))
     row = StagedFile(FileKind.QUARANTINE, "t", "b", "q", 10, "00", 1, (FileRange(0, 4, 4, 1),))
-    skipped_batch = reconcile(planned({0: 10}), units, [result(0, [corrupt(4, 8, is_kept=True)], [data, row])])["t"]
+    skipped_batch = reconcile(planned({0: 10}), units, [result(0, [corrupt(4, 8, is_quarantined=True)], [data, row])])[
+        "t"
+    ]
     assert (ends(skipped_batch), skipped_batch.problems) == ({0: 10}, ())
     assert skipped_batch.ranges[0].skipped == (SkippedOffsets(4, 8, "the checksum is wrong", True),)
-    for is_kept, files in ((True, [data]), (False, [data, row])):
-        mismatched = reconcile(planned({0: 10}), units, [result(0, [corrupt(4, 8, is_kept=is_kept)], files)])["t"]
+    for is_quarantined, files in ((True, [data]), (False, [data, row])):
+        mismatched = reconcile(
+            planned({0: 10}), units, [result(0, [corrupt(4, 8, is_quarantined=is_quarantined)], files)]
+        )["t"]
         assert mismatched.ranges == () and " quarantine " in mismatched.problems[0]
-    skipped = reconcile(planned({0: 10}), units, [result(0, [corrupt(4, 8, is_kept=False)], [data])])["t"]
+    skipped = reconcile(planned({0: 10}), units, [result(0, [corrupt(4, 8, is_quarantined=False)], [data])])["t"]
     assert skipped.counts == RangeCounts(records=6, corrupt=4)
 
 

@@ -87,7 +87,7 @@ def test_fate_of_offsets_in_corrupt_batches(shelf: Shelf) -> None:
         counts=RangeCounts(tombstones=1, corrupt=3),
         skipped=(
             SkippedOffsets(26, 28, "skipped by an operator"),
-            SkippedOffsets(29, 32, "its CRC is wrong", is_kept=True),
+            SkippedOffsets(29, 32, "its CRC is wrong", is_quarantined=True),
         ),
     )
     assert [(locate_offset(shelf, n).fate, locate_offset(shelf, n).detail) for n in (26, 27)] == [

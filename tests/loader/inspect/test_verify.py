@@ -184,7 +184,7 @@ def _range(committed: TopicCommit, **changes: object) -> TopicCommit:
         (3, lambda d: _range(d, gaps=((7, 8),), skipped=(SkippedOffsets(8, 9, "skipped"),)), []),
         (
             2,
-            lambda d: _range(d, skipped=(SkippedOffsets(6, 7, "cut", is_kept=True),)),
+            lambda d: _range(d, skipped=(SkippedOffsets(6, 7, "cut", is_quarantined=True),)),
             [r"\b1\b.*\b2\b.*\b1 and 1;"],
         ),
         (

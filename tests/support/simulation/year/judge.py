@@ -102,7 +102,7 @@ class Judge:
         self.bad[topic] += counted[Kind.BAD]
         for one in offsets.skipped:
             number = self.corrupt.get((*key, one.start), 0)
-            if one.is_kept and number:
+            if one.is_quarantined and number:
                 self.story.messages[number].committed = commit_number
                 self.pending[topic].add(number)
         counts = offsets.counts
