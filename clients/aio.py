@@ -88,7 +88,7 @@ class AsyncProducer:
 
     async def __aenter__(self) -> AsyncProducer:
         self._producer = await self._thread.open(self._make)
-        threading.Thread(target=self._poll_for_acknowledgements, name="headrace-answers", daemon=True).start()
+        threading.Thread(target=self._poll_for_acknowledgements, name="headrace-acknowledgements", daemon=True).start()
         return self
 
     async def __aexit__(

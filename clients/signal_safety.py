@@ -64,7 +64,7 @@ class SignalSafeCalls:
         if self._is_stopped:
             return False
         if self._thread is None:
-            thread = threading.Thread(target=self._run, name="headrace-uninterrupted", daemon=True)
+            thread = threading.Thread(target=self._run, name="headrace-signal-safe", daemon=True)
             try:
                 thread.start()
             except RuntimeError:  # the interpreter is shutting down and starts no threads
