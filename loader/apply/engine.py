@@ -40,23 +40,23 @@ FILES = "files"
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """The positions of one applier: all commits up to `upto` are applied, except for the topics in `behind`, which have
-    the commit numbers given there.
+    """The positions of one applier: all commits up to `commit_number` are applied, except for the topics in `lagging`,
+    which have the commit numbers given there.
 
-    `sha256` is the checksum of commit `upto`. If the log was restored from a backup, it may have other commits with
-    these numbers; the differing checksum shows that they are not applied yet.
+    `sha256` is the checksum of commit `commit_number`. If the log was restored from a backup, it may have other commits
+    with these numbers; the differing checksum shows that they are not applied yet.
     """
 
-    upto: int = 0
-    behind: Mapping[str, int] = field(default_factory=dict)
+    commit_number: int = 0
+    lagging: Mapping[str, int] = field(default_factory=dict)
     sha256: str = ""
 
     def position(self, topic: str) -> int:
-        return self.behind.get(topic, self.upto)
+        return self.lagging.get(topic, self.commit_number)
 
     @property
     def oldest(self) -> int:
-        return min((self.upto, *self.behind.values()))
+        return min((self.commit_number, *self.lagging.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +103,8 @@ def cursor_of(positions: Mapping[str, AppliedCommit], topics: Iterable[str]) -> 
         topics: all topics with commits; no commit is applied to those without a position.
     """
     newest = max(positions.values(), default=AppliedCommit(0, ""))
-    behind = {topic: positions[topic].commit_number if topic in positions else 0 for topic in topics}
-    return Cursor(newest.commit_number, behind, newest.sha256)
+    lagging = {topic: positions[topic].commit_number if topic in positions else 0 for topic in topics}
+    return Cursor(newest.commit_number, lagging, newest.sha256)
 
 
 class ApplierEngine:
@@ -123,7 +123,7 @@ class ApplierEngine:
         state = self._log.read_state()
         cursors, position_errors = self._cursors(state)
         positions = {topic: min(cursor.position(topic) for cursor in cursors.values()) for topic in state.topics}
-        behind = {
+        lagging = {
             topic: commit_number
             for topic, commit_number in positions.items()
             if commit_number < state.topics[topic].commit_number
@@ -132,8 +132,8 @@ class ApplierEngine:
             self._log,
             state,
             cursors,
-            PendingCommits(self._log, state, behind),
-            {*behind, *topics_to_compare},
+            PendingCommits(self._log, state, lagging),
+            {*lagging, *topics_to_compare},
             position_errors,
         )
         for applier in self._appliers:
@@ -143,7 +143,7 @@ class ApplierEngine:
         if run.outage is None:
             self._remove_staging(run)
             run.save(applier.name for applier in self._appliers if not isinstance(applier, PositionStore))
-        return ApplyResult(state.commit_number, tuple(sorted(behind)), run.failures, tuple(run.warnings), run.outage)
+        return ApplyResult(state.commit_number, tuple(sorted(lagging)), run.failures, tuple(run.warnings), run.outage)
 
     def _cursors(self, state: LoaderState) -> tuple[dict[str, Cursor], dict[str, str]]:
         """Returns two dictionaries by applier: the cursors, and the reasons why a cursor could not be read. Only
@@ -186,9 +186,9 @@ class ApplierEngine:
         return Cursor()
 
     def _belongs_to_log(self, cursor: Cursor) -> bool:
-        if not cursor.upto:
+        if not cursor.commit_number:
             return True
-        return bool(cursor.sha256) and cursor.sha256 == self._log.sha256(cursor.upto)
+        return bool(cursor.sha256) and cursor.sha256 == self._log.sha256(cursor.commit_number)
 
     def _remove_staging(self, run: _ApplierPass) -> None:
         """Deletes the staging directories of runs whose files are all published. The cursors are written only after
@@ -280,7 +280,7 @@ class _ApplierPass:
         self.failures: dict[str, TopicFailure] = {}
         self.warnings: list[str] = []
         self.outage: StorageUnavailable | None = None
-        self._behind: dict[str, dict[str, int]] = {name: {} for name in cursors}
+        self._lagging: dict[str, dict[str, int]] = {name: {} for name in cursors}
 
     def apply(self, applier: Applier | MultiTopicApplier, *, topics_to_compare: frozenset[str]) -> None:
         if applier.name in self.position_errors:
@@ -288,19 +288,20 @@ class _ApplierPass:
             for topic in sorted(self.state.topics.keys() - self.failures.keys()):
                 self._fail(applier, topic, self.position_errors[applier.name])
             return
-        cursor, behind = self.cursors[applier.name], self._behind[applier.name]
+        cursor, lagging = self.cursors[applier.name], self._lagging[applier.name]
         positions = {topic: cursor.position(topic) for topic in self.topics}
         if self.outage is not None:
             self._hold_back(applier, positions, self.outage)
             return
-        behind.update({topic: since for topic, since in positions.items() if topic in self.failures})
+        lagging.update({topic: since for topic, since in positions.items() if topic in self.failures})
         to_compare = set(topics_to_compare)
         oldest = min(
-            (position for topic, position in positions.items() if topic not in behind), default=self.state.commit_number
+            (position for topic, position in positions.items() if topic not in lagging),
+            default=self.state.commit_number,
         )
         for commits in self.pending.after(oldest):
             pending_by_topic = _pending_by_topic(
-                commits, {topic: position for topic, position in positions.items() if topic not in behind}
+                commits, {topic: position for topic, position in positions.items() if topic not in lagging}
             )
             if pending_by_topic:
                 last = commits[-1].commit_number
@@ -317,7 +318,7 @@ class _ApplierPass:
                 self._hold_back(applier, positions, self.outage)
                 return
         self._apply_steps(
-            applier, [self._step(topic, (), positions[topic]) for topic in sorted(to_compare - behind.keys())]
+            applier, [self._step(topic, (), positions[topic]) for topic in sorted(to_compare - lagging.keys())]
         )
 
     def _step(self, topic: str, pending: Sequence[Commit], since: int) -> Step:
@@ -345,7 +346,7 @@ class _ApplierPass:
             errors = self._apply_each(applier, steps)
         for step in steps:
             if step.topic in errors:
-                self._behind[applier.name][step.topic] = step.since
+                self._lagging[applier.name][step.topic] = step.since
                 self._fail(applier, step.topic, errors[step.topic])
 
     def _apply_each(self, applier: Applier, steps: Sequence[Step]) -> Mapping[str, str]:
@@ -390,20 +391,20 @@ class _ApplierPass:
 
     def rewind(self, name: str, topic: str) -> None:
         cursor = self.cursors[name]
-        cursor = dataclasses.replace(cursor, behind={**cursor.behind, topic: 0})
+        cursor = dataclasses.replace(cursor, lagging={**cursor.lagging, topic: 0})
         self.log.storage.replace(cursor_path(name), write_document(cursor))
         self.cursors[name] = cursor
         self.pending.add({topic: 0})
 
     def is_applied(self, name: str, topic: str) -> bool:
-        return topic not in self._behind[name]
+        return topic not in self._lagging[name]
 
     def save(self, names: Iterable[str]) -> None:
         for name in names:
             before = self.cursors[name]
-            after = Cursor(self.state.commit_number, self._behind[name], self.state.sha256)
+            after = Cursor(self.state.commit_number, self._lagging[name], self.state.sha256)
             # A driver that resumes late must not overwrite a newer cursor.
-            if after == before or read_cursor(self.log.storage, name).upto > after.upto:
+            if after == before or read_cursor(self.log.storage, name).commit_number > after.commit_number:
                 continue
             try:
                 self.log.storage.replace(cursor_path(name), write_document(after))

@@ -134,7 +134,7 @@ def test_a_failing_advisory_applier_warns_and_is_retried(log: CommitLog) -> None
     seen.clear()
     engine.apply_pending()
     assert seen == [("group_offsets", "a", (1,))]
-    assert read_cursor(log.storage, "group_offsets").behind == {}, "although there is no new commit"
+    assert read_cursor(log.storage, "group_offsets").lagging == {}, "although there is no new commit"
 
 
 def test_a_topic_that_is_behind_reads_only_its_own_commits(log: CommitLog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ def test_a_topic_that_is_behind_reads_only_its_own_commits(log: CommitLog, monke
         b"",
         b"{",
         b"[]",
-        b'{"upto":"x"}',
+        b'{"commit_number":"x"}',
         write_document(Cursor(99, sha256="of commit 99")),
         write_document(Cursor(1, sha256="of a log that was replaced")),
     ],
@@ -190,7 +190,7 @@ def test_a_resumed_process_does_not_overwrite_a_newer_cursor(log: CommitLog) -> 
             log.storage.replace(cursor_path("files"), write_document(Cursor(5, sha256="of commit 5")))
 
     ApplierEngine(log, LocalStaging(log.storage.root), (Overtaken("files", seen),)).apply_pending()
-    assert read_cursor(log.storage, "files").upto == 5
+    assert read_cursor(log.storage, "files").commit_number == 5
 
 
 def test_a_newer_cursor_of_a_faster_process_is_accepted(log: CommitLog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +206,7 @@ def test_a_newer_cursor_of_a_faster_process_is_accepted(log: CommitLog, monkeypa
     monkeypatch.setattr(log, "read_state", lambda: known)
     ApplierEngine(log, staging, (Recorder("files", seen),)).apply_pending()
     assert seen == []
-    assert read_cursor(log.storage, "files").upto == 2
+    assert read_cursor(log.storage, "files").commit_number == 2
 
 
 def test_a_rewound_applier_starts_from_the_beginning_even_after_a_crash(log: CommitLog) -> None:

@@ -133,7 +133,7 @@ def test_an_outage_is_waited_for_once_and_holds_back_the_rest_with_one_reason(
     assert f"{REASON}: hdfs://nn/w/1" in reason
     assert sum(world.rows(topic) != [] for topic in TOPICS) == done
     assert world.hive.parts == {}, "no partition is added without a working storage"
-    assert read_cursor(world.log().storage, "files").upto == 0
+    assert read_cursor(world.log().storage, "files").commit_number == 0
     check_complete(world)
 
 
