@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
             ) from error
     if args.format == "json":
         paths = [known.storage.files.describe(path) for path in found.files]
-        print_json({**dataclasses.asdict(found), "fate": found.fate.name.lower(), "files": paths})
+        print_json({**dataclasses.asdict(found), "status": found.status.name.lower(), "files": paths})
     else:
         _print(found, known)
     return EXIT_OK
@@ -61,8 +61,8 @@ def run(args: argparse.Namespace) -> int:
 def _print(found: LocatedMessage, known: LoadedState) -> None:
     detail = f" ({found.detail})" if found.detail else ""
     offset_text = styled(f"{found.topic}-{found.partition} offset {found.offset}", "head")
-    style = "good" if found.fate.name == "ROW" else "warn"
-    print(f"{offset_text}: {styled(found.fate.value, style)}{detail}")
+    style = "good" if found.status.name == "ROW" else "warn"
+    print(f"{offset_text}: {styled(found.status.value, style)}{detail}")
     for path in found.files:
         print(f"  {known.storage.files.describe(path)}")
     if found.commit_number:

@@ -21,7 +21,7 @@ from headrace.loader.storage.protocols import WarehouseFiles
 from headrace.loader.work_unit import FileKind, FileRange, RangeCounts
 
 
-class OffsetFate(StrEnum):
+class OffsetStatus(StrEnum):
     """Whether the message at an offset is in the table, and if not, the reason."""
 
     ROW = "a row"
@@ -31,8 +31,8 @@ class OffsetFate(StrEnum):
     NO_ROW = "no row"
     REMOVED = "removed"
     NOT_LOADED = "not loaded yet"
-    PASSED = "never loaded"
-    UNCLEAR = "unclear"
+    NEVER_LOADED = "never loaded"
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class LocatedMessage:
     topic: str
     partition: int
     offset: int
-    fate: OffsetFate
+    status: OffsetStatus
     detail: str
     files: tuple[str, ...] = ()
     commit_number: int = 0
@@ -83,7 +83,7 @@ def locate(
     """
     partition_state = log.state.topics[topic].partitions.get(partition)
     result = LocatedMessage(
-        topic, partition, offset, OffsetFate.NOT_LOADED, "nothing of this partition has been committed"
+        topic, partition, offset, OffsetStatus.NOT_LOADED, "nothing of this partition has been committed"
     )
     if partition_state is None:
         return result
@@ -91,7 +91,9 @@ def locate(
         return replace(result, detail=f"the next offset to load is {partition_state.next_offset}")
     found = _find_commit(log, topic, partition, offset)
     if found is None:
-        return replace(result, fate=OffsetFate.PASSED, detail="the first load of the partition began after this offset")
+        return replace(
+            result, status=OffsetStatus.NEVER_LOADED, detail="the first load of the partition began after this offset"
+        )
     commit, offsets, later = found
     result = replace(
         result,
@@ -103,17 +105,17 @@ def locate(
     )
     skipped = next((one for one in offsets.skipped if one.start <= offset < one.end), None)
     if skipped is not None and not skipped.is_quarantined:
-        return replace(result, fate=OffsetFate.SKIPPED, detail=skipped.reason)
+        return replace(result, status=OffsetStatus.SKIPPED, detail=skipped.reason)
     if skipped is not None and offset != skipped.start:
         # The bytes of the whole batch are one row, at its first offset.
         first = locate(log, index, files, topic, partition, skipped.start)
         return replace(first, offset=offset)
     if any(start <= offset < end for start, end in offsets.gaps):
-        return replace(result, fate=OffsetFate.GAP, detail="the brokers had deleted it before it was read")
+        return replace(result, status=OffsetStatus.GAP, detail="the brokers had deleted it before it was read")
     time_partitions = later | _time_partitions(commit, topic, partition, offset)
     candidates = list(_candidates(log, index, topic, commit, time_partitions, partition, offset))
     if not candidates and time_partitions:
-        return replace(result, fate=OffsetFate.REMOVED, detail="a later commit removed its file")
+        return replace(result, status=OffsetStatus.REMOVED, detail="a later commit removed its file")
     return _search_candidates(result, candidates, files, offsets.counts)
 
 
@@ -215,14 +217,14 @@ def _search_candidates(
         if detail is None and not candidate.is_certain:
             undetermined.append(candidate.path)
         elif detail or candidate.is_certain:
-            fate = OffsetFate.QUARANTINED if candidate.kind is FileKind.QUARANTINE else OffsetFate.ROW
-            return replace(result, fate=fate, detail=detail or "", files=(candidate.path,))
+            status = OffsetStatus.QUARANTINED if candidate.kind is FileKind.QUARANTINE else OffsetStatus.ROW
+            return replace(result, status=status, detail=detail or "", files=(candidate.path,))
     if undetermined:
         detail = (
             "one of these files may contain the message: they are missing or not published yet, or their rows have no "
             "kafka column"
         )
-        return replace(result, fate=OffsetFate.UNCLEAR, detail=detail, files=tuple(undetermined))
+        return replace(result, status=OffsetStatus.UNKNOWN, detail=detail, files=tuple(undetermined))
     return _without_row(result, counts)
 
 
@@ -272,9 +274,11 @@ def _without_row(result: LocatedMessage, counts: RangeCounts) -> LocatedMessage:
     }
     kinds = " and ".join(f"{number:,} {kind}" for kind, number in counts_by_kind.items() if number)
     if not kinds:
-        return replace(result, fate=OffsetFate.UNCLEAR, detail="no file of its commit has it: run `headrace verify`")
+        return replace(
+            result, status=OffsetStatus.UNKNOWN, detail="no file of its commit has it: run `headrace verify`"
+        )
     return replace(
         result,
-        fate=OffsetFate.NO_ROW,
+        status=OffsetStatus.NO_ROW,
         detail=f"its range [{result.start}, {result.end}) contains {kinds}",
     )

@@ -361,23 +361,23 @@ def test_a_corrupt_batch_stops_only_its_partition_at_its_offset(
     assert sum(file.records for file in found.files) == 34
 
 
-@pytest.mark.parametrize("fate", ["quarantine", "skip"])
+@pytest.mark.parametrize("policy", ["quarantine", "skip"])
 @pytest.mark.parametrize("parts", [1, 15], ids=["one range", "ranges that share batches"])
 def test_a_corrupt_batch_is_skipped_if_the_policy_permits(
-    cluster: Cluster, unit: Callable[..., WorkUnit], tmp_path: Path, fate: str, parts: int
+    cluster: Cluster, unit: Callable[..., WorkUnit], tmp_path: Path, policy: str, parts: int
 ) -> None:
     for n in range(0, 30, 3):
         cluster.put(0, {n + at: message(n + at) for at in range(3)})
     log = cluster.logs[TopicPartition("orders", 0)]
     log[2] = (9, log[2][1][:-1] + bytes([log[2][1][-1] ^ 1]))
     pieces = split(replace(offsets(0, 30), bytes_estimate=30), 30 // parts)
-    found = reconciled([unit(*pieces, corrupt_batches=fate)])
+    found = reconciled([unit(*pieces, corrupt_batches=policy)])
     (committed,) = found.ranges
     assert (committed.end, committed.counts, found.problems) == (30, RangeCounts(records=27, corrupt=3), ())
     assert committed.gaps == ()
     passed = committed.skipped
     assert (passed[0].start, passed[-1].end, sum(one.end - one.start for one in passed)) == (6, 9, 3)
-    assert {one.is_quarantined for one in passed} == {fate == "quarantine"}
+    assert {one.is_quarantined for one in passed} == {policy == "quarantine"}
     assert re.search(r"\b6: .*\bchecksum\b.*\b0x", passed[0].reason)
     quarantine_files = [file for file in found.files if file.kind is FileKind.QUARANTINE]
     quarantined = []
@@ -385,7 +385,7 @@ def test_a_corrupt_batch_is_skipped_if_the_policy_permits(
         with (tmp_path / "staging" / "w" / file.staged).open("rb") as opened:
             quarantined += read_rows(opened)
     quarantined.sort(key=lambda row: row.offset)
-    if fate == "skip":
+    if policy == "skip":
         assert quarantine_files == []
     else:
         assert {row.value for row in quarantined} == {log[2][1]}

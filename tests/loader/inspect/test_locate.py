@@ -1,4 +1,4 @@
-"""`headrace locate` finds the fate of a message, for every possible fate."""
+"""`headrace locate` reports the status of an offset, for every possible status."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from headrace.cli import main
 from headrace.loader.commit.file_index import FileIndex
-from headrace.loader.inspect.locate import LocatedMessage, OffsetFate, locate
+from headrace.loader.inspect.locate import LocatedMessage, OffsetStatus, locate
 from headrace.loader.inspect.verify import verify_topic
 from headrace.loader.work_unit import FileKind, RangeCounts, SkippedOffsets
 from support.loader.shelf import BAD, Shelf
@@ -43,14 +43,14 @@ def test_a_row_is_found_in_the_one_file_that_holds_it(shelf: Shelf) -> None:
         (25, FIVE, 3),
     ):
         found = locate_offset(shelf, offset)
-        assert (found.fate, found.commit_number, len(found.files)) == (OffsetFate.ROW, commit_number, 1)
+        assert (found.status, found.commit_number, len(found.files)) == (OffsetStatus.ROW, commit_number, 1)
         assert found.files[0].startswith(f"orders/{time_partition}/0-{commit_number}-work-{commit_number}")
     assert (found.start, found.end, found.run_id) == (20, 26, "work-3")
 
 
 def test_files_are_opened_only_if_several_span_the_offset(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("headrace.loader.inspect.locate.positions")
-    assert locate_offset(shelf, 2).fate is OffsetFate.ROW
+    assert locate_offset(shelf, 2).status is OffsetStatus.ROW
     with pytest.raises(NameError):
         locate_offset(shelf, 5)
 
@@ -63,23 +63,23 @@ def test_locate_reads_commits_back_to_the_offset_only(shelf: Shelf) -> None:
     assert read == [3, 2]
 
 
-def test_fate_of_offsets_without_a_row(shelf: Shelf) -> None:
-    assert (locate_offset(shelf, 22).fate, locate_offset(shelf, 22).detail) == (
-        OffsetFate.QUARANTINED,
+def test_status_of_offsets_without_a_row(shelf: Shelf) -> None:
+    assert (locate_offset(shelf, 22).status, locate_offset(shelf, 22).detail) == (
+        OffsetStatus.QUARANTINED,
         f"{BAD.code}: {BAD.reason}",
     )
-    assert locate_offset(shelf, 15).fate is OffsetFate.GAP
-    assert locate_offset(shelf, 26).fate is OffsetFate.NOT_LOADED
+    assert locate_offset(shelf, 15).status is OffsetStatus.GAP
+    assert locate_offset(shelf, 26).status is OffsetStatus.NOT_LOADED
     assert locate_offset(shelf, 26).detail.endswith(" 26")
-    assert locate_offset(shelf, 0, partition=7).fate is OffsetFate.NOT_LOADED
+    assert locate_offset(shelf, 0, partition=7).status is OffsetStatus.NOT_LOADED
     shelf.load({}, (1, None, 5, 8), counts=RangeCounts(tombstones=2, control=1))
-    assert locate_offset(shelf, 4, partition=1).fate is OffsetFate.PASSED
+    assert locate_offset(shelf, 4, partition=1).status is OffsetStatus.NEVER_LOADED
     found = locate_offset(shelf, 6, partition=1)
-    assert found.fate is OffsetFate.NO_ROW
+    assert found.status is OffsetStatus.NO_ROW
     assert re.search(r"\b2 tombstones .*\b1 transaction markers\b", found.detail)
 
 
-def test_fate_of_offsets_in_corrupt_batches(shelf: Shelf) -> None:
+def test_status_of_offsets_in_corrupt_batches(shelf: Shelf) -> None:
     shelf.load(
         {},
         (0, 26, 28, 32),
@@ -90,12 +90,12 @@ def test_fate_of_offsets_in_corrupt_batches(shelf: Shelf) -> None:
             SkippedOffsets(29, 32, "its CRC is wrong", is_quarantined=True),
         ),
     )
-    assert [(locate_offset(shelf, n).fate, locate_offset(shelf, n).detail) for n in (26, 27)] == [
-        (OffsetFate.SKIPPED, "skipped by an operator")
+    assert [(locate_offset(shelf, n).status, locate_offset(shelf, n).detail) for n in (26, 27)] == [
+        (OffsetStatus.SKIPPED, "skipped by an operator")
     ] * 2
     for offset in (29, 30, 31):
         found = locate_offset(shelf, offset)
-        assert (found.fate, found.offset, len(found.files)) == (OffsetFate.QUARANTINED, offset, 1)
+        assert (found.status, found.offset, len(found.files)) == (OffsetStatus.QUARANTINED, offset, 1)
     assert re.search(r"\b1 tombstones .*\b3 offsets\b", locate_offset(shelf, 28).detail)
     index = FileIndex(shelf.log)
     assert verify_topic(shelf.log, index, shelf.storage, "orders", checksums=True).findings == ()
@@ -103,27 +103,27 @@ def test_fate_of_offsets_in_corrupt_batches(shelf: Shelf) -> None:
 
 def test_a_tombstone_between_rows_is_distinguished_from_rows(shelf: Shelf) -> None:
     shelf.load({FIVE: [(0, 26), (0, 28)]}, (0, 26, 26, 29), counts=RangeCounts(records=2, tombstones=1))
-    assert locate_offset(shelf, 28).fate is OffsetFate.ROW
-    assert locate_offset(shelf, 27).fate is OffsetFate.NO_ROW
+    assert locate_offset(shelf, 28).status is OffsetStatus.ROW
+    assert locate_offset(shelf, 27).status is OffsetStatus.NO_ROW
 
 
 def test_a_file_that_lacks_the_row_is_reported(shelf: Shelf) -> None:
     shelf.load({FIVE: [(0, 26), (0, 28)]}, (0, 26, 26, 29))
     found = locate_offset(shelf, 27)
-    assert found.fate is OffsetFate.UNCLEAR
+    assert found.status is OffsetStatus.UNKNOWN
     assert found.detail.endswith("`headrace verify`")
 
 
 def test_after_a_rewrite_the_new_file_is_located(shelf: Shelf) -> None:
     shelf.rewrite(FIVE, [(0, n) for n in (0, 1, 2, 3, 4, 6, 9, 20, 21, 23, 24, 25)])
     found = locate_offset(shelf, 2)
-    assert (found.fate, found.commit_number) == (OffsetFate.ROW, 1)
+    assert (found.status, found.commit_number) == (OffsetStatus.ROW, 1)
     assert found.files == (f"orders/_g1/{FIVE}/1-4-work-4-0-0.avro",)
     assert locate_offset(shelf, 5).files[0].startswith(f"orders/{SIX}/")
-    assert locate_offset(shelf, 22).fate is OffsetFate.QUARANTINED
+    assert locate_offset(shelf, 22).status is OffsetStatus.QUARANTINED
     shelf.rewrite(FIVE, [])
-    assert locate_offset(shelf, 2).fate is OffsetFate.REMOVED
-    assert locate_offset(shelf, 5).fate is OffsetFate.ROW
+    assert locate_offset(shelf, 2).status is OffsetStatus.REMOVED
+    assert locate_offset(shelf, 5).status is OffsetStatus.ROW
 
 
 def test_a_rewrite_that_is_not_applied_yet_is_not_located(shelf: Shelf) -> None:
@@ -135,20 +135,20 @@ def test_a_rewrite_that_is_not_applied_yet_is_not_located(shelf: Shelf) -> None:
 def test_all_candidates_are_listed_without_the_kafka_column(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path)
     shelf.load({FIVE: [(0, 0), (0, 2)], SIX: [(0, 1), (0, 3)]}, (0, None, 0, 4), kafka_column="none")
-    assert [locate_offset(shelf, 1).fate, len(locate_offset(shelf, 1).files)] == [OffsetFate.UNCLEAR, 2]
+    assert [locate_offset(shelf, 1).status, len(locate_offset(shelf, 1).files)] == [OffsetStatus.UNKNOWN, 2]
     assert len(locate_offset(shelf, 0).files) == 1
     shelf.applies_commits = False
     shelf.load({FIVE: [(0, 4), (0, 6)], SIX: [(0, 5)]}, (0, 4, 4, 7))
-    assert (locate_offset(shelf, 4).fate, len(locate_offset(shelf, 4).files)) == (OffsetFate.UNCLEAR, 1)
+    assert (locate_offset(shelf, 4).status, len(locate_offset(shelf, 4).files)) == (OffsetStatus.UNKNOWN, 1)
     found = locate_offset(shelf, 5)
-    assert (found.fate, len(found.files)) == (OffsetFate.ROW, 1), "derived from the commit, without the file"
+    assert (found.status, len(found.files)) == (OffsetStatus.ROW, 1), "derived from the commit, without the file"
 
 
 def test_offsets_of_a_recreated_topic_are_located_in_its_new_files(shelf: Shelf) -> None:
     shelf.load({FIVE: [(0, n) for n in range(5, 7)]}, (0, None, 5, 7), topic_id="id-2")
     assert locate_offset(shelf, 6).commit_number == 4
-    assert locate_offset(shelf, 8).fate is OffsetFate.NOT_LOADED
-    assert locate_offset(shelf, 2).fate is OffsetFate.PASSED
+    assert locate_offset(shelf, 8).status is OffsetStatus.NOT_LOADED
+    assert locate_offset(shelf, 2).status is OffsetStatus.NEVER_LOADED
 
 
 def test_locate_works_with_key_columns(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_locate_command_prints_text_and_json(shelf: Shelf, tmp_path: Path, capsy
     assert lines[1] == f"  {shelf.warehouse}/orders/{SIX}/0-2-work-2-0-1.avro"
     assert re.match(r"  .*\b2\b.*\b2026-01-01T00:00:00Z\b.*\b4\b.*\b10\b.*\bwork-2\b", lines[2])
     found = json.loads(run("0", "22", "--format", "json"))
-    assert (found["fate"], found["commit_number"]) == ("quarantined", 3)
+    assert (found["status"], found["commit_number"]) == ("quarantined", 3)
     assert Path(found["files"][0]).exists()
     assert re.fullmatch(r"orders-0 offset 99: .*\b26\b.*\n", run("0", "99"))
 
@@ -204,4 +204,4 @@ def test_a_quarantined_message_is_located_after_a_rewrite(shelf: Shelf) -> None:
     shelf.rewrite(SIX, [(0, 22)], FileKind.QUARANTINE)
     found = locate_offset(shelf, 22)
     assert found.files[0].startswith(f"_quarantine/orders/_g1/{SIX}/")
-    assert found.fate is OffsetFate.QUARANTINED
+    assert found.status is OffsetStatus.QUARANTINED

@@ -20,7 +20,7 @@ from headrace.kafka_wire.errors import KafkaUnavailable
 from headrace.loader.commit.commit import Commit, CommitKind
 from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.file_index import FileIndex
-from headrace.loader.inspect.locate import OffsetFate, locate
+from headrace.loader.inspect.locate import OffsetStatus, locate
 from headrace.loader.rewrite.backfill_report import BackfillPeriod
 from headrace.loader.rewrite.choose import DAY_MS
 from headrace.loader.rewrite.retire import READERS_MS
@@ -544,7 +544,7 @@ def test_messages_are_located_in_their_new_files(world: BackfillWorld) -> None:
     log = world.log()
     log.read_state()
     found = locate(log, FileIndex(log), local_storage(world.warehouse).files, "orders", 0, 7)
-    assert found.fate is OffsetFate.ROW
+    assert found.status is OffsetStatus.ROW
     assert "_g1/" in found.files[0]
 
 

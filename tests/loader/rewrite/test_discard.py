@@ -12,7 +12,7 @@ from headrace.cli import main
 from headrace.loader.build import current_build
 from headrace.loader.commit.cleaning import CleanResult, clean
 from headrace.loader.commit.file_index import FileIndex
-from headrace.loader.inspect.locate import OffsetFate, locate
+from headrace.loader.inspect.locate import OffsetStatus, locate
 from headrace.loader.inspect.quarantine import committed_files, read_rows
 from headrace.loader.inspect.verify import verify_topic
 from headrace.loader.project.quarantine import BadMessage, QuarantineCode
@@ -74,7 +74,7 @@ def test_discard_removes_all_messages_and_commits_the_reason(shelf: Shelf) -> No
     assert next(shelf.log.history("orders", shelf.log.read_state())).value.reason == "ticket 4711"
     assert discarded(shelf) == DiscardReport()
     assert verified(shelf) == []
-    assert locate(shelf.log, FileIndex(shelf.log), shelf.storage.files, "orders", 0, 5).fate is OffsetFate.REMOVED
+    assert locate(shelf.log, FileIndex(shelf.log), shelf.storage.files, "orders", 0, 5).status is OffsetStatus.REMOVED
 
 
 def test_discard_by_code_removes_only_messages_with_this_code(shelf: Shelf) -> None:
@@ -106,7 +106,7 @@ def test_a_file_with_other_messages_is_rewritten(shelf: Shelf) -> None:
     assert [file.records for file in committed_files(shelf.log, "orders")] == [1, 1]
     assert verified(shelf) == []
     remaining = locate(shelf.log, FileIndex(shelf.log), shelf.storage.files, "orders", 0, 5)
-    assert (remaining.fate, remaining.detail) == (OffsetFate.QUARANTINED, "absent_schema: there is no schema 7")
+    assert (remaining.status, remaining.detail) == (OffsetStatus.QUARANTINED, "absent_schema: there is no schema 7")
 
 
 def test_cleaning_does_not_delete_the_unpublished_files_of_a_discard(

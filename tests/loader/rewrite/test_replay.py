@@ -20,7 +20,7 @@ from headrace.loader.build import current_build
 from headrace.loader.commit.commit import Commit, CommitKind
 from headrace.loader.commit.file_index import FileIndex
 from headrace.loader.inspect.containers import positions
-from headrace.loader.inspect.locate import OffsetFate, locate
+from headrace.loader.inspect.locate import OffsetStatus, locate
 from headrace.loader.inspect.published_files import published_files
 from headrace.loader.inspect.quarantine import QuarantinedRow, committed_files, read_rows
 from headrace.loader.inspect.verify import verify_topic
@@ -351,10 +351,10 @@ def test_replayed_messages_are_located_in_their_new_files(shelf: Shelf, registry
     replayed(shelf, registry)
     index = FileIndex(shelf.log)
     found = locate(shelf.log, index, shelf.storage.files, "orders", 0, 5)
-    assert (found.fate, found.commit_number) == (OffsetFate.ROW, 2)
+    assert (found.status, found.commit_number) == (OffsetStatus.ROW, 2)
     assert RECORDED in found.files[0]
-    assert locate(shelf.log, index, shelf.storage.files, "orders", 0, 7).fate is OffsetFate.QUARANTINED
-    assert locate(shelf.log, index, shelf.storage.files, "orders", 0, 3).fate is OffsetFate.ROW
+    assert locate(shelf.log, index, shelf.storage.files, "orders", 0, 7).status is OffsetStatus.QUARANTINED
+    assert locate(shelf.log, index, shelf.storage.files, "orders", 0, 3).status is OffsetStatus.ROW
 
 
 def test_a_widened_kafka_column_is_added_to_the_table(shelf: Shelf, registry: FakeRegistry) -> None:
