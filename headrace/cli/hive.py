@@ -402,7 +402,7 @@ def _json(item: Difference) -> dict[str, Any]:
     from headrace.hive_ddl.render import render
 
     return {
-        "trouble": item.kind.value,
+        "kind": item.kind.value,
         "where": item.where,
         "message": item.message,
         "repairable": item.is_repairable,

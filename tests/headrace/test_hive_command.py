@@ -86,7 +86,7 @@ def test_repair_reports_missing_files(metastore: World, capsys: pytest.CaptureFi
     capsys.readouterr()
     assert hive(metastore, "repair", "--format", "json") == 1
     (found,) = json.loads(capsys.readouterr().out)["topics"]["orders"]
-    assert (found["trouble"], found["repairable"], found["statements"], found["moves"]) == ("lost", False, [], [])
+    assert (found["kind"], found["repairable"], found["statements"], found["moves"]) == ("lost", False, [], [])
     assert hive(metastore, "repair") == 1
     printed = capsys.readouterr().out
     assert "orders: orders/dt=2026-01-01/hr=00: 2 of 2 " in printed
@@ -116,8 +116,8 @@ def test_failure_of_one_topic_does_not_prevent_the_repair_of_others(
     assert counts(capsys.readouterr().out) == (1, 1)
     assert hive(two_topics, "apply", "--format", "json") == 1
     found = json.loads(capsys.readouterr().out)["topics"]
-    assert [(one["trouble"], one["repairable"]) for one in found["orders"]] == [("unknown", False)]
-    assert [(one["trouble"], one["repairable"]) for one in found["others"]] == [("partitions", True)]
+    assert [(one["kind"], one["repairable"]) for one in found["orders"]] == [("unknown", False)]
+    assert [(one["kind"], one["repairable"]) for one in found["others"]] == [("partitions", True)]
     assert two_topics.hive.parts["headrace", "others"]
     assert hive(two_topics, "repair") == 1
     printed = capsys.readouterr().out
@@ -136,7 +136,7 @@ def test_plan_as_json_has_every_topic_and_lists_no_directory(
     found = json.loads(capsys.readouterr().out)["topics"]
     assert found["orders"] == []
     (one,) = found["others"]
-    assert (one["trouble"], one["where"]) == ("partitions", "headrace.others")
+    assert (one["kind"], one["where"]) == ("partitions", "headrace.others")
     assert "2026-01-01/00" in one["message"]
     assert hive(two_topics, "repair", "orders", "--format", "json") == 0
     (moved,) = json.loads(capsys.readouterr().out)["topics"]["orders"]
@@ -168,7 +168,7 @@ def test_apply_prints_the_repairs_made_before_the_metastore_failed(
     assert re.search(r"^headrace: .*\bthrift://there\b.*: connection lost$", captured.err, re.MULTILINE)
     if words:
         (topic_differences,) = json.loads(captured.out)["topics"].items()
-        assert (topic_differences[0], [(one["trouble"], one["repairable"]) for one in topic_differences[1]]) == (
+        assert (topic_differences[0], [(one["kind"], one["repairable"]) for one in topic_differences[1]]) == (
             "orders",
             [("partitions", True)],
         )

@@ -93,7 +93,7 @@ def test_repair_reports_missing_directory_and_queries_continue(world: LoadWorld,
     done = hive(world, "repair", "orders", "--format", "json")
     assert done.returncode == 1
     (found,) = json.loads(done.stdout)["topics"]["orders"]
-    assert (found["trouble"], found["repairable"]) == ("lost", False)
+    assert (found["kind"], found["repairable"]) == ("lost", False)
     assert "headrace accept-missing orders --time-partition dt=2026-01-01/hr=02" in found["message"]
     left = [row for row in world.produced["orders"].rows.values() if row["timestamp"] // 3_600_000 % 24 != 2]
     assert count(session) == len(left)
