@@ -29,7 +29,7 @@ from headrace.loader.work_unit import TopicPlan
 RECORD_TIME = "record"
 """Name of a time source, by which messages are counted: the record's timestamp, because the writer schema has no time
 field."""
-OUT_OF_RANGE_TIME = "record (absurd field)"
+OUT_OF_RANGE_TIME = "record (field out of range)"
 """Name of a time source: the record's timestamp, because the time in the field is before 1970 or after 9999."""
 NULL_TIME = "record (null field)"
 FUTURE_TIME = "arrival (future time)"

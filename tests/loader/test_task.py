@@ -232,7 +232,7 @@ def test_a_time_out_of_range_is_replaced_by_the_record_time_and_audited_as_such(
     cluster.put(0, {0: message(0, time_ms)})
     result = run(offsets(0, 1))
     assert result.files[0].time_partition == "dt=1970-01-01/hr=00"
-    assert result.ranges[0].time_sources == {"record (absurd field)": 1}
+    assert result.ranges[0].time_sources == {"record (field out of range)": 1}
     assert {row.window_start_ms for row in result.ranges[0].audit} == {OUT_OF_RANGE_MS}
     assert result.ranges[0].implausible_times == (
         ImplausibleTimeCount(ImplausibleTimeKind.OUT_OF_RANGE, "timestamp", "millis", 1, time_ms),

@@ -290,7 +290,11 @@ def test_units_of_time() -> None:
     micros = record(field("at", {"type": "long", "logicalType": "timestamp-micros"}))
     writer = TopicProjection(plan(micros, time_property="at"), ()).writer(1)
     assert writer.to_ms is not None and writer.to_ms(-1) == -1
-    assert (writer.time_source, OUT_OF_RANGE_TIME, NULL_TIME) == ("at", "record (absurd field)", "record (null field)")
+    assert (writer.time_source, OUT_OF_RANGE_TIME, NULL_TIME) == (
+        "at",
+        "record (field out of range)",
+        "record (null field)",
+    )
 
 
 def test_absent_ids_are_bad_and_unknown_ids_stop_the_range() -> None:
