@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -36,21 +37,24 @@ def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
 
 @pytest.fixture(scope="module")
 def world(hdfs: Hdfs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteWorld]:
-    world = RemoteWorld(
-        tmp_path_factory.mktemp("load"), f"{hdfs.uri}{WAREHOUSE}", lambda target: hdfs.fetch(WAREHOUSE, target)
-    )
-    yield world
-    world.close()
+    with closing(open_world(hdfs, tmp_path_factory.mktemp("load"), WAREHOUSE)) as world:
+        yield world
+
+
+def open_world(hdfs: Hdfs, directory: Path, warehouse: str) -> RemoteWorld:
+    return RemoteWorld(directory, f"{hdfs.uri}{warehouse}", lambda target: hdfs.fetch(warehouse, target))
 
 
 def test_spark_sql_reads_tables_of_successive_loads(world: RemoteWorld) -> None:
+    before = world.staged_at_start()
     world.produce("orders", 40)
     world.load_completely()
     world.produce("orders", 20, fields=[*FIELDS, NOTE])
     world.produce("clicks", 10)
     world.load_completely()
-    assert world.counts("orders") == (60, 60)
-    assert world.staged() == []
+    rows = len(world.produced["orders"].rows)
+    assert world.counts("orders") == (rows, rows)
+    assert set(world.staged()) <= before
 
 
 def test_load_after_killed_loads_completes_their_work(world: RemoteWorld, hdfs: Hdfs, tmp_path: Path) -> None:
@@ -124,6 +128,7 @@ def test_concurrent_drivers_load_each_message_once(world: RemoteWorld, tmp_path:
     two_drivers(world, tmp_path)
 
 
-def test_other_commands_read_and_change_the_warehouse(world: RemoteWorld) -> None:
-    """Runs last, because `check` does not find the files of a compaction."""
-    read_and_change(world)
+def test_other_commands_read_and_change_the_warehouse(hdfs: Hdfs, tmp_path: Path) -> None:
+    """Has a warehouse of its own, because `check` does not find the files of a compaction."""
+    with closing(open_world(hdfs, tmp_path, "/compacted")) as world:
+        read_and_change(world)

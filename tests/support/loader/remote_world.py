@@ -171,7 +171,10 @@ def _resume_workers(load: StoppingLoad, seconds: float) -> None:
 
 
 def read_and_change(world: RemoteWorld) -> None:
-    """Runs the commands that read the warehouse, a compaction and a load. Each must succeed."""
+    """Loads messages, and runs the commands that read the warehouse, a compaction and a load. Each must succeed."""
+    for _ in range(2):
+        world.produce("orders", 40, fields=[*FIELDS, NOTE])
+        world.load_completely()
     where = ["--data-dir", str(world.data_dir), "--warehouse", world.uri]
     broker = ["--bootstrap-servers", world.addresses["broker"]]
     rewriting = [*where, *broker, "--master", "local[1]", "--metastore", world.addresses["metastore"]]
