@@ -56,7 +56,7 @@ class MessageTally:
     __hash__ = None  # type: ignore[assignment]  # mutable, and mypy has no other spelling for "unhashable"
 
     def __repr__(self) -> str:
-        return f"Tally(count={self.count}, bytes={self.bytes}, fingerprint={self.fingerprint:#018x})"
+        return f"MessageTally(count={self.count}, bytes={self.bytes}, fingerprint={self.fingerprint:#018x})"
 
 
 class WindowCounter:

@@ -10,8 +10,8 @@ functions are pure; the current time is an argument.
   If offsets were counted twice, or if the settings declare that all producers of the topic count, the verdict is
   `extra`.
 - `accepted`: a finding or `unknown` window that an operator accepted, as long as verdict and difference are the same. A
-  finding or `unknown` window for which nothing was counted for `findings_ttl_ms` becomes `past`, so that old findings
-  do not stay in the report for ever.
+  finding or `unknown` window for which nothing was counted for `findings_ttl_ms` becomes `expired`, so that old
+  findings do not stay in the report for ever.
 - A producer that crashed or received no response leaves messages that may or may not be in the log. Neither case is a
   finding.
 
@@ -181,7 +181,7 @@ def _apply_policy(windows: tuple[WindowResult, ...], policy: FindingPolicy, now_
         elif window.verdict in EXPIRABLE and _has_expired(window.facts, policy.findings_ttl_ms, now_ms):
             since = time_text(window.facts.last_counted_ms)
             reason = f"{window.verdict}, but nothing was counted for it since {since}"
-            window = replace(window, verdict=AuditVerdict.PAST, sentence=f"{window.sentence}; {reason}")
+            window = replace(window, verdict=AuditVerdict.EXPIRED, sentence=f"{window.sentence}; {reason}")
         found.append(window)
     return tuple(found)
 

@@ -119,7 +119,7 @@ def as_json(results: Sequence[TopicResult], bad_messages: int) -> dict[str, Any]
                 "complete_until_ms": result.complete_until_ms,
                 "latency_p50_ms": result.latency_p50_ms,
                 "latency_p95_ms": result.latency_p95_ms,
-                "not_complete": [_window_json(window) for window in incomplete_windows(result)],
+                "incomplete_windows": [_window_json(window) for window in incomplete_windows(result)],
             }
             for result in results
         ],

@@ -18,7 +18,7 @@ class AuditVerdict(StrEnum):
     SKIPPED = "skipped"  # missing messages that are explained by offsets that commits skipped
     UNTRACKED = "untracked"  # more messages in the log than sent: a producer does not count, or sent some twice
     ACCEPTED = "accepted"  # a finding or unknown window that an operator accepted, with a reason
-    PAST = "past"  # a finding or unknown window without new counts for `audit.findings_ttl`
+    EXPIRED = "expired"  # a finding or unknown window without new counts for `audit.findings_ttl`
     PENDING = "pending"  # the counts differ, and the grace period has not ended
     UNKNOWN = "unknown"  # a tier has no counts to compare
     EXTRA = "extra"  # more messages than in the tier before
@@ -30,7 +30,7 @@ SEVERITY: Final = (
     AuditVerdict.COMPLETE,
     AuditVerdict.SKIPPED,
     AuditVerdict.UNTRACKED,
-    AuditVerdict.PAST,
+    AuditVerdict.EXPIRED,
     AuditVerdict.ACCEPTED,
     AuditVerdict.PENDING,
     AuditVerdict.UNKNOWN,
@@ -40,7 +40,7 @@ SEVERITY: Final = (
 )
 FINDINGS: Final = frozenset({AuditVerdict.EXTRA, AuditVerdict.MISSING, AuditVerdict.MISMATCH})
 EXPIRABLE: Final = FINDINGS | {AuditVerdict.UNKNOWN}
-"""Verdicts of the windows that `headrace audit accept` accepts. A window with such a verdict becomes `past` after
+"""Verdicts of the windows that `headrace audit accept` accepts. A window with such a verdict becomes `expired` after
 `audit.findings_ttl`."""
 FINAL_VERDICTS: Final = frozenset(
     {AuditVerdict.COMPLETE, AuditVerdict.SKIPPED, AuditVerdict.UNTRACKED, AuditVerdict.ACCEPTED}
@@ -92,7 +92,7 @@ class FindingPolicy:
     Attributes:
         all_producers_count: returns for a topic whether, by the settings, all of its producers publish audit counts.
         accepted: windows that an operator accepted, with the reasons.
-        findings_ttl_ms: time without a count after which a window with a verdict in `EXPIRABLE` becomes `past`; None
+        findings_ttl_ms: time without a count after which a window with a verdict in `EXPIRABLE` becomes `expired`; None
             means never.
     """
 

@@ -230,7 +230,7 @@ class AuditSettings(Section):
     topic: str = "headrace.audit"  # topic of the counts that producers and consumers publish
     # patterns of topics on which every producer counts; more messages than counted are then `extra`
     counted_topics: tuple[str, ...] = ()
-    # time without new counts after which the findings of a window are `past`
+    # time without new counts after which the findings of a window are `expired`
     findings_ttl: Duration = Duration(30 * 86_400_000)
 
 

@@ -45,7 +45,7 @@ A window is ten minutes of message time. Its verdict:
   mismatch   the same number of messages with other content: some are missing and others are extra
   unknown    a tier that should have counted has not
   accepted   a finding accepted with `headrace audit accept`, with its reason
-  past       a finding without new counts for longer than audit.findings_ttl
+  expired    a finding without new counts for longer than audit.findings_ttl
 
 exit codes:
   0  no finding

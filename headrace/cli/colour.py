@@ -27,7 +27,7 @@ WORD_STYLES: Mapping[str, str] = {
     "untracked": "warn",
     "pending": "warn",
     "accepted": "warn",
-    "past": "warn",
+    "expired": "warn",
     "skipped": "warn",
     "left out": "warn",
     "ok": "good",

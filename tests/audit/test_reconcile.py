@@ -461,7 +461,7 @@ def test_pending_window_cannot_be_accepted() -> None:
     assert result.verdict is AuditVerdict.PENDING
 
 
-def test_finding_is_past_after_its_ttl() -> None:
+def test_finding_expires_after_its_ttl() -> None:
     def verdict_at_age(age_ms: int, end_ms: int | None = 100 * LATE_MS) -> AuditVerdict:
         window = at(0, counted(5, last_ms=10), counted(4, last_ms=7))
         policy = FindingPolicy(findings_ttl_ms=end_ms)
@@ -471,14 +471,14 @@ def test_finding_is_past_after_its_ttl() -> None:
         return result.verdict
 
     verdicts = [verdict_at_age(100 * LATE_MS - 1), verdict_at_age(100 * LATE_MS), verdict_at_age(200 * LATE_MS, None)]
-    assert verdicts == [AuditVerdict.MISSING, AuditVerdict.PAST, AuditVerdict.MISSING]
+    assert verdicts == [AuditVerdict.MISSING, AuditVerdict.EXPIRED, AuditVerdict.MISSING]
 
 
-def test_unknown_window_is_past_after_the_ttl() -> None:
+def test_unknown_window_expires_after_the_ttl() -> None:
     window = WindowFacts("t", 0, ALL, 5)
     policy = FindingPolicy(findings_ttl_ms=LATE_MS)
     result = reconcile_topic("t", [window], OffsetCheck(), now_ms=LATE_MS, grace_ms=GRACE_MS, policy=policy)
-    assert result.verdict is AuditVerdict.PAST
+    assert result.verdict is AuditVerdict.EXPIRED
     assert all(part in result.windows[0].sentence for part in (AuditVerdict.UNKNOWN, "1970-01-01 00:00Z"))
 
 

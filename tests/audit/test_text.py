@@ -45,7 +45,7 @@ def test_worst_verdict_and_findings_of_several_topics() -> None:
 def test_json_lists_every_incomplete_window() -> None:
     found = as_json([topic(WINDOWS_SHOWN + 3)], 2)
     assert (found["verdict"], found["unreadable_audit_messages"]) == ("missing", 2)
-    assert len(found["topics"][0]["not_complete"]) == WINDOWS_SHOWN + 3
+    assert len(found["topics"][0]["incomplete_windows"]) == WINDOWS_SHOWN + 3
     assert found["topics"][0]["windows"] == {"complete": 1, "missing": WINDOWS_SHOWN + 3}
 
 
@@ -60,7 +60,7 @@ def test_special_windows_are_shown_by_name() -> None:
     lines = topic_lines(result)
     assert lines[1].startswith(f"  missing   {scattered}  ")
     assert lines[2].startswith(f"  missing   {out_of_range}  ")
-    names = [window["window"] for window in as_json([result], 0)["topics"][0]["not_complete"]]
+    names = [window["window"] for window in as_json([result], 0)["topics"][0]["incomplete_windows"]]
     assert names == [scattered, out_of_range]
     early = reconcile_topic("t", windows, OffsetCheck(), now_ms=0, grace_ms=WINDOW_MS)
     assert topic_lines(early)[1].startswith(f"  pending   {scattered} … {out_of_range}  2 windows")

@@ -92,7 +92,7 @@ def test_report_names_window_of_lost_messages(
     (topic,) = json.loads(out)["topics"]
     assert topic["verdict"] == "missing"
     assert topic["counts"] == {"sent": 5, "acknowledged": 5, "stored": 3, "written": 3}
-    (window,) = topic["not_complete"]
+    (window,) = topic["incomplete_windows"]
     assert (window["window_start_ms"], window["difference"]) == (T0, -2)
 
 
