@@ -2,7 +2,7 @@
 
 | `kind` | other keys | lines |
 |---|---|---|
-| `header` | `what` ("schema registry export"), `format` (1) | the first |
+| `header` | `fileType` ("schema registry export"), `format` (1) | the first |
 | `context` | `context` | one per context with exported configuration and mode |
 | `version` | `subject`, `version`, `id`, `schemaType`, `references`, `metadata`, `ruleSet`, `deleted`, `schema` | one \
 per version, after those it refers to |
@@ -28,7 +28,7 @@ from headrace.registry.errors import ExportFileInvalid
 from headrace.registry.transfer.snapshot import ExportedVersion, Snapshot, json_text
 
 FORMAT: Final = 1
-EXPORT_KIND: Final = "schema registry export"
+FILE_TYPE: Final = "schema registry export"
 LINE_BYTES_MAX: Final = 256 * 1024 * 1024  # registries accept no larger schema; the limit protects against other files
 
 
@@ -61,7 +61,7 @@ def read_snapshot(source: BinaryIO, name: str) -> Snapshot:
 
 
 def _lines(snapshot: Snapshot) -> Iterator[dict[str, Any]]:
-    yield {"kind": "header", "what": EXPORT_KIND, "format": FORMAT}
+    yield {"kind": "header", "fileType": FILE_TYPE, "format": FORMAT}
     for context in snapshot.contexts:
         yield {"kind": "context", "context": context}
     for version in snapshot.versions:
@@ -178,9 +178,9 @@ class _Reader:
         raise self._invalid(f"expected this line to be one JSON object{cut}")
 
     def _read_header(self, kind: str, fields: _Fields) -> None:
-        if kind != "header" or fields.text("what") != EXPORT_KIND:
+        if kind != "header" or fields.text("fileType") != FILE_TYPE:
             raise ValueError(
-                f'expected the first line to have "kind": "header" and "what": {EXPORT_KIND!r}; '
+                f'expected the first line to have "kind": "header" and "fileType": {FILE_TYPE!r}; '
                 "choose a file that `headrace registry export` wrote"
             )
         number = fields.number("format", 2**31)

@@ -267,7 +267,7 @@ def test_unsupported_versions_are_skipped_on_request(
 ) -> None:
     file = tmp_path / "mixed.jsonl"
     file.write_text(
-        '{"kind":"header","what":"schema registry export","format":1}\n'
+        '{"kind":"header","fileType":"schema registry export","format":1}\n'
         '{"kind":"version","subject":"mixed-p","version":1,"id":901,"schemaType":"PROTOBUF","schema":"message P {}"}\n'
         '{"kind":"version","subject":"mixed-a","version":1,"id":902,"schema":"{\\"type\\":\\"strin\\"}"}\n'
         '{"kind":"version","subject":"mixed-b","version":7,"id":903,"schema":"\\"bytes\\""}\n'
@@ -290,7 +290,7 @@ def test_unsupported_versions_are_skipped_on_request(
     assert re.search(r"^headrace: .*\b1 version\b", rejected.err.splitlines()[-1])
 
 
-@pytest.mark.parametrize("content", [None, b"", b'{"kind":"header","what":"schema registry export","format":1}\n'])
+@pytest.mark.parametrize("content", [None, b"", b'{"kind":"header","fileType":"schema registry export","format":1}\n'])
 def test_invalid_export_file_exits_2(content: bytes | None, registry_url: str, run: Run, tmp_path: Path) -> None:
     file = tmp_path / "e.jsonl"
     if content is not None:

@@ -91,7 +91,7 @@ def shop() -> ReferenceRegistry:
 
 def test_export_has_all_content_with_referenced_versions_first(shop: ReferenceRegistry) -> None:
     found = lines(exported(shop))
-    assert found[0] == {"kind": "header", "what": "schema registry export", "format": 1}
+    assert found[0] == {"kind": "header", "fileType": "schema registry export", "format": 1}
     assert [line["context"] for line in found if line["kind"] == "context"] == [".", ".__GLOBAL", ".eu"]
     versions = [line for line in found if line["kind"] == "version"]
     assert [(line["subject"], line["version"], line["id"]) for line in versions] == [
@@ -467,7 +467,7 @@ def test_source_that_changes_during_export_is_read_again(shop: ReferenceRegistry
         read_registry(remote, Selection(), ignore_progress)
 
 
-HEADER = '{"kind":"header","what":"schema registry export","format":1}' + "\n"
+HEADER = '{"kind":"header","fileType":"schema registry export","format":1}' + "\n"
 VERSION = '{"kind":"version","subject":"a","version":1,"id":1,"schema":"1"}' + "\n"
 MODE = '{"kind":"mode","scope":"a","mode":"IMPORT"}' + "\n"
 END = '{"kind":"end","lines":1}' + "\n"
