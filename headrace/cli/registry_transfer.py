@@ -187,7 +187,7 @@ def _import_actions(
         with TransferProgress() as progress:
             result = execute_actions(remote, actions, progress.show, skip_rejected=args.skip_rejected)
             rejected = [*skipped, *result.rejected]
-            differing = (
+            differences = (
                 find_missing_versions(remote, snapshot, progress.show, {item.key for item in rejected if item.key})
                 if actions and result.is_finished
                 else []
@@ -196,7 +196,7 @@ def _import_actions(
         raise CommandError(
             f"the import stopped: {error}; the imported versions remain; import the same file again to continue"
         ) from error
-    _report_import(args, _action_facts(result.done), rejected, differing, result.is_finished)
+    _report_import(args, _action_facts(result.done), rejected, differences, result.is_finished)
     if not result.is_finished:
         refusals = _count(len(result.rejected), "version")
         raise CommandError(
@@ -204,10 +204,10 @@ def _import_actions(
             "import again, or omit them with --skip-rejected",
             EXIT_FINDINGS,
         )
-    if differing:
+    if differences:
         raise CommandError(
-            f"the target registry has other ids or states than the file for {_count(len(differing), 'version')}; check "
-            "whether another client writes to that registry",
+            f"the target registry has other ids or states than the file for {_count(len(differences), 'version')}; "
+            "check whether another client writes to that registry",
             EXIT_FINDINGS,
         )
     return EXIT_OK
@@ -243,17 +243,23 @@ def _report_import(
     args: argparse.Namespace,
     facts: dict[str, int],
     rejected: Sequence[ImportProblem],
-    differing: Sequence[str],
+    differences: Sequence[str],
     finished: bool,
 ) -> None:
     if args.format == "json":
         print_json(
-            {"dry_run": False, **facts, "finished": finished, "skipped": _sentences(rejected), "wrong": differing}
+            {
+                "dry_run": False,
+                **facts,
+                "finished": finished,
+                "skipped": _sentences(rejected),
+                "differences": differences,
+            }
         )
         return
     for problem in rejected:
         print_report_line(f"left out: {problem.sentence}")
-    for sentence in differing:
+    for sentence in differences:
         print(styled(sentence, "bad"))
     done = (
         f"imported: {_as_text(facts)}"
