@@ -17,7 +17,7 @@ def root() -> Response:
 
 
 @blueprint.get("/healthz")
-def alive() -> Response:
+def liveness() -> Response:
     """Response to a liveness probe. It does not depend on the database, because restarting the registry would not
     repair the database."""
     return json_response({"status": "ok"})

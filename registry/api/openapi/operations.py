@@ -73,7 +73,7 @@ _OF_VERSION = "/subjects/{subject}/versions/{version}"
 OPERATIONS: Final = (
     Operation("GET", "/", "root", "Empty object; shows that a registry is running", "Empty"),
     Operation("POST", "/", "postRoot", "Empty object", "Empty"),
-    Operation("GET", "/healthz", "alive", "Liveness of the process", "Status"),
+    Operation("GET", "/healthz", "liveness", "Liveness of the process", "Status"),
     Operation("GET", "/readyz", "ready", "Readiness, including the database", "Status", errors=(50001,)),
     Operation("GET", "/metrics", "metrics", "Counts and durations of requests, for Prometheus", "Metrics"),
     Operation("GET", "/openapi.json", "openapi", "This document", "Document"),
