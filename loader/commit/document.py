@@ -1,12 +1,12 @@
 """The file format of commits, checkpoints, cursors and index files. Such a file is called a document: a body, its
 format, and a checksum.
 
-    {"body": …, "format": 1, "needs": ["…"], "sha256": "…"}
+    {"body": …, "format": 1, "required_fields": ["…"], "sha256": "…"}
 
 A later release may add fields to a body. An older release ignores unknown fields. But if it would misread the rest
-without a field, the writer lists that field in `needs`, and the older release refuses the document. A missing field has
-its default; one without a default is an error. The checksum is the SHA-256 of the canonical document without the
-checksum.
+without a field, the writer lists that field in `required_fields`, and the older release refuses the document. A missing
+field has its default; one without a default is an error. The checksum is the SHA-256 of the canonical document without
+the checksum.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ T = TypeVar("T")
 FORMAT = 1
 """The format that this release writes. This release reads every document that needs no unknown field."""
 
-BODY, FORMAT_KEY, NEEDS, CHECKSUM = "body", "format", "needs", "sha256"
+BODY, FORMAT_KEY, REQUIRED_FIELDS, CHECKSUM = "body", "format", "required_fields", "sha256"
 
 CRITICAL = {"critical": True}
-"""Metadata of a dataclass field that is listed in `needs` if its value is not the default."""
+"""Metadata of a dataclass field that is listed in `required_fields` if its value is not the default."""
 
 
 class UnknownFields(ValueError):
@@ -56,8 +56,10 @@ class Document(Generic[T]):
 def write_document(value: Any) -> bytes:
     """Returns the bytes of a document (a commit, checkpoint, cursor or index file): the dataclass `value` as the body,
     with a format and a checksum."""
-    needs = sorted(set(_critical_fields(value))) if _may_have_critical_fields(typing.cast(Any, type(value))) else []
-    document = {BODY: to_json(value), FORMAT_KEY: FORMAT, NEEDS: needs}
+    required_fields = (
+        sorted(set(_critical_fields(value))) if _may_have_critical_fields(typing.cast(Any, type(value))) else []
+    )
+    document = {BODY: to_json(value), FORMAT_KEY: FORMAT, REQUIRED_FIELDS: required_fields}
     return canonical({**document, CHECKSUM: _sha256(document)}) + b"\n"
 
 
@@ -73,13 +75,13 @@ def read_document(content: bytes, wanted: type[T]) -> Document[T]:
         document = json.loads(content)
     except ValueError as error:
         raise ValueError(f"not JSON ({len(content)} bytes)") from error
-    if not isinstance(document, dict) or not {BODY, FORMAT_KEY, NEEDS, CHECKSUM} <= document.keys():
+    if not isinstance(document, dict) or not {BODY, FORMAT_KEY, REQUIRED_FIELDS, CHECKSUM} <= document.keys():
         raise ValueError("not a document with a body, a format and a checksum")
     checksum = document.pop(CHECKSUM)
     if checksum != _sha256(document):
         raise ValueError("the checksum does not match the content")
-    needs = from_json(document[NEEDS], tuple[str, ...], f"/{NEEDS}")
-    unknown = tuple(sorted(set(needs) - _field_names(typing.cast(Any, wanted))))
+    required_fields = from_json(document[REQUIRED_FIELDS], tuple[str, ...], f"/{REQUIRED_FIELDS}")
+    unknown = tuple(sorted(set(required_fields) - _field_names(typing.cast(Any, wanted))))
     if unknown:
         raise UnknownFields(unknown)
     number = from_json(document[FORMAT_KEY], int, f"/{FORMAT_KEY}")

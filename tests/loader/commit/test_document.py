@@ -90,7 +90,7 @@ def test_a_missing_field_gets_its_default() -> None:
 
 
 def _document(body: object) -> bytes:
-    document = {"body": body, "format": FORMAT, "needs": []}
+    document = {"body": body, "format": FORMAT, "required_fields": []}
     return canonical({**document, "sha256": hashlib.sha256(canonical(document)).hexdigest()}) + b"\n"
 
 
@@ -100,7 +100,7 @@ def _document(body: object) -> bytes:
         lambda content: content[: len(content) // 2],
         lambda content: b"",
         lambda content: content.replace(b'"end":15', b'"end":16'),
-        lambda content: content.replace(b'"needs":[]', b'"needs":["x"]'),
+        lambda content: content.replace(b'"required_fields":[]', b'"required_fields":["x"]'),
         lambda content: content.replace(b'"format":1', b'"format":2'),
         lambda content: b"[]",
         lambda content: b'{"body":1,"sha256":"00"}',
@@ -140,17 +140,17 @@ def test_the_stated_checksum_is_the_checked_checksum() -> None:
 
 def test_a_release_without_rewrites_refuses_a_rewrite() -> None:
     content = write_document(compact("w", {"orders": rewrite("0-1-w1-0-0")}))
-    assert json.loads(content)["needs"] == ["rewrites"]
-    assert json.loads(write_document(FIRST))["needs"] == []
+    assert json.loads(content)["required_fields"] == ["rewrites"]
+    assert json.loads(write_document(FIRST))["required_fields"] == []
 
 
 def test_a_release_without_operator_commits_refuses_them() -> None:
     chosen = (StartOffset("orders", 0, 5),)
     commit = Commit(1, CommitKind.OFFSETS, "op", 1, "b", {}, frozenset(), reason="why", starts=chosen)
-    assert json.loads(write_document(commit))["needs"] == ["reason"]
+    assert json.loads(write_document(commit))["required_fields"] == ["reason"]
     assert read_document(write_document(commit), Commit).value == commit
     state = dataclasses.replace(EMPTY, starts={"orders": {0: 5}})
-    assert json.loads(write_document(state))["needs"] == ["starts"]
+    assert json.loads(write_document(state))["required_fields"] == ["starts"]
     assert read_document(write_document(state), LoaderState).value == state
     for plain in (load("w1", {"orders": topic_commit(new=True)}), EMPTY):
-        assert json.loads(write_document(plain))["needs"] == []
+        assert json.loads(write_document(plain))["required_fields"] == []

@@ -136,9 +136,9 @@ def test_a_release_without_incarnations_refuses_a_log_with_one() -> None:
     first = load("w1", {"orders": topic_commit(committed_range(0, None, 10, 15), new=True)}).with_number(1)
     second = load("w2", {"orders": topic_commit(diverged_range(12, 12, 40))}).with_number(2)
     state = fold(fold(EMPTY, first), second)
-    for value, needs in ((first, []), (second, ["incarnation"]), (state, ["incarnation"])):
+    for value, required_fields in ((first, []), (second, ["incarnation"]), (state, ["incarnation"])):
         document = json.loads(write_document(value))
-        assert document["needs"] == needs
+        assert document["required_fields"] == required_fields
         assert read_document(write_document(value), type(value)).value == value
 
 
