@@ -37,10 +37,18 @@ ROWS_SHOWN = 100  # by default: one or two screens; the total is always printed
 MESSAGES_SHOWN = 20
 BYTES_SHOWN = 256  # of a key or value: a few lines of a terminal
 LIST_BYTES = 12  # of a value in the list
-REASONS = ("framing", "absent_schema", "unreadable_schema", "malformed", "unreadable", "unconvertible", "corrupt_batch")
+REASONS = (
+    "framing",
+    "schema_not_found",
+    "unreadable_schema",
+    "malformed",
+    "unreadable",
+    "unconvertible",
+    "corrupt_batch",
+)
 """All quarantine codes, copied from `loader.project.quarantine`. Importing that module would need the loader's
 libraries just to print the help."""
-REPLAYED = ("absent_schema", "unreadable_schema", "malformed", "unreadable", "unconvertible")
+REPLAYED = ("schema_not_found", "unreadable_schema", "malformed", "unreadable", "unconvertible")
 """Codes of messages that `replay` retries: those with a schema id in the message. A message without a schema id cannot
 be decoded."""
 TOPIC_HELP = "topic of the messages"
@@ -66,7 +74,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             "hexadecimal, and control characters are escaped, so that the output is safe for a terminal.",
             epilog=examples(
                 "quarantine show orders",
-                "quarantine show orders --reason absent_schema --limit 5",
+                "quarantine show orders --reason schema_not_found --limit 5",
                 "quarantine show orders --format json",
             ),
         )
@@ -227,7 +235,7 @@ REWRITES = (
         (
             "quarantine replay orders --dry-run",
             "quarantine replay orders",
-            "quarantine replay orders --reason absent_schema --format json",
+            "quarantine replay orders --reason schema_not_found --format json",
         ),
         REPLAYED,
         run_replay,

@@ -50,7 +50,7 @@ def _hint_after_schema_id(body: bytes, code: str) -> str:
     text = _text(body)
     if text in ("JSON", "XML"):
         return f"{text} behind a schema id: this producer's serializer writes another format than Avro"
-    if code == QuarantineCode.ABSENT_SCHEMA:
+    if code == QuarantineCode.SCHEMA_NOT_FOUND:
         return "a schema id of another registry: this producer registers its schemas elsewhere"
     return ""
 

@@ -16,7 +16,7 @@ from headrace.kafka_wire.record_batch import parse_headers
 
 class QuarantineCode(StrEnum):
     FRAMING = "framing"  # no magic byte, too short, a schema GUID
-    ABSENT_SCHEMA = "absent_schema"  # the registry has no schema of that id
+    SCHEMA_NOT_FOUND = "schema_not_found"  # the registry has no schema of that id
     UNREADABLE_SCHEMA = "unreadable_schema"  # the registry's schema is not an Avro schema
     MALFORMED = "malformed"  # the bytes are not a value of their schema
     UNREADABLE = "unreadable"  # a row of the value would make queries of the table fail

@@ -110,7 +110,7 @@ class TopicProjection:
         if text is None:
             if schema_id in self._plan.absent_ids:
                 return _unconvertible(
-                    QuarantineCode.ABSENT_SCHEMA, f"the registry has no schema {schema_id}", schema_id
+                    QuarantineCode.SCHEMA_NOT_FOUND, f"the registry has no schema {schema_id}", schema_id
                 )
             raise UnknownSchema(schema_id)
         try:

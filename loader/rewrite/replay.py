@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 REPLAYABLE = frozenset(
     {
-        QuarantineCode.ABSENT_SCHEMA,
+        QuarantineCode.SCHEMA_NOT_FOUND,
         QuarantineCode.UNREADABLE_SCHEMA,
         QuarantineCode.MALFORMED,
         QuarantineCode.UNREADABLE,

@@ -41,9 +41,9 @@ def test_show_prints_messages_with_their_bytes(
     assert re.match(r"1 .*\b3 ", capsys.readouterr().out.splitlines()[-1])
     assert show(tmp_path, "--reason", "framing", "--format", "json") == 0
     assert json.loads(capsys.readouterr().out) == {"topic": "orders", "messages": []}
-    assert show(tmp_path, "--reason", "absent_schema", "--format", "json") == 0
+    assert show(tmp_path, "--reason", "schema_not_found", "--format", "json") == 0
     first = json.loads(capsys.readouterr().out)["messages"][0]
-    assert (first["offset"], first["code"], base64.b64decode(first["value"])) == (0, "absent_schema", b"v")
+    assert (first["offset"], first["code"], base64.b64decode(first["value"])) == (0, "schema_not_found", b"v")
     assert (first["key"], first["headers"]) == (base64.b64encode(b"k").decode(), [])
 
 
@@ -78,7 +78,7 @@ def test_replaced_message_is_printed_once(shelf: Shelf, tmp_path: Path, capsys: 
 
 def test_error_is_one_line_that_names_the_flag_or_topic(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, named in (
-        (("--reason", "bad"), "--reason: .*framing, absent_schema"),
+        (("--reason", "bad"), "--reason: .*framing, schema_not_found"),
         (("--limit", "-1"), "--limit: "),
         ((), r".*\borders\b"),
     ):

@@ -38,10 +38,10 @@ VALUES = [
     (b"\xc3\x01" + b"8" * 8, "framing", "Avro's single-object encoding"),
     (b"\xac\xed\x00\x05sr", "framing", "Java serialization"),
     (b"\x1f\x8b\x08\x00", "framing", "gzip"),
-    (b"\x00\x00\x00\x00\x07\x02", "absent_schema", "a schema id of another registry"),
+    (b"\x00\x00\x00\x00\x07\x02", "schema_not_found", "a schema id of another registry"),
     (b"\x00\x00\x00\x00\x07\x02", "malformed", ""),
     (b'\x00\x00\x00\x00\x07{"id": 1}', "malformed", "JSON behind a schema id"),
-    (b'\x00\x00\x00\x00\x07{"id": 1}', "absent_schema", "JSON behind a schema id"),
+    (b'\x00\x00\x00\x00\x07{"id": 1}', "schema_not_found", "JSON behind a schema id"),
     (b"\x00\x00", "framing", ""),
     (b"{}", "corrupt_batch", ""),
 ]

@@ -300,7 +300,7 @@ def test_units_of_time() -> None:
 def test_absent_ids_are_bad_and_unknown_ids_stop_the_range() -> None:
     projection = TopicProjection(plan(TIMED, absent_ids=frozenset({9})), ())
     bad = projection.writer(9).bad
-    assert bad is not None and (bad.code, bad.schema_id) == (QuarantineCode.ABSENT_SCHEMA, 9)
+    assert bad is not None and (bad.code, bad.schema_id) == (QuarantineCode.SCHEMA_NOT_FOUND, 9)
     with pytest.raises(UnknownSchema, match=r"\b5\b"):
         projection.writer(5)
 

@@ -66,7 +66,7 @@ def offsets_left(shelf: Shelf) -> list[tuple[int, str]]:
 
 def test_discard_removes_all_messages_and_commits_the_reason(shelf: Shelf) -> None:
     dry = discarded(shelf, is_dry=True)
-    assert (dry.discarded, dry.left, dry.commit_number) == ({"absent_schema": 2, "malformed": 2}, {}, 0)
+    assert (dry.discarded, dry.left, dry.commit_number) == ({"schema_not_found": 2, "malformed": 2}, {}, 0)
     assert len(offsets_left(shelf)) == 4
     report = discarded(shelf)
     assert (report.discarded, report.left, report.problems) == (dry.discarded, {}, ())
@@ -80,7 +80,7 @@ def test_discard_removes_all_messages_and_commits_the_reason(shelf: Shelf) -> No
 def test_discard_by_code_removes_only_messages_with_this_code(shelf: Shelf) -> None:
     before = offsets_left(shelf)
     report = discarded(shelf, "malformed")
-    assert (report.discarded, report.left) == ({"malformed": 2}, {"absent_schema": 2})
+    assert (report.discarded, report.left) == ({"malformed": 2}, {"schema_not_found": 2})
     assert offsets_left(shelf) == [one for one in before if one[1] != "malformed"]
     assert verified(shelf) == []
     assert discarded(shelf, "malformed").commit_number == 0
@@ -102,11 +102,11 @@ def merge_quarantine(shelf: Shelf) -> None:
 def test_a_file_with_other_messages_is_rewritten(shelf: Shelf) -> None:
     merge_quarantine(shelf)
     assert discarded(shelf, "malformed").discarded == {"malformed": 2}
-    assert offsets_left(shelf) == [(2, "absent_schema"), (5, "absent_schema")]
+    assert offsets_left(shelf) == [(2, "schema_not_found"), (5, "schema_not_found")]
     assert [file.records for file in committed_files(shelf.log, "orders")] == [1, 1]
     assert verified(shelf) == []
     remaining = locate(shelf.log, FileIndex(shelf.log), shelf.storage.files, "orders", 0, 5)
-    assert (remaining.status, remaining.detail) == (OffsetStatus.QUARANTINED, "absent_schema: there is no schema 7")
+    assert (remaining.status, remaining.detail) == (OffsetStatus.QUARANTINED, "schema_not_found: there is no schema 7")
 
 
 def test_cleaning_does_not_delete_the_unpublished_files_of_a_discard(
@@ -131,7 +131,7 @@ def test_cleaning_does_not_delete_the_unpublished_files_of_a_discard(
 
 def test_discard_leaves_messages_with_unknown_codes(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.loader.rewrite.discard.CODES", frozenset({"malformed"}))
-    assert discarded(shelf, "absent_schema").discarded == {"absent_schema": 2}
+    assert discarded(shelf, "schema_not_found").discarded == {"schema_not_found": 2}
     assert discarded(shelf).discarded == {"malformed": 2}
 
 
@@ -163,4 +163,4 @@ def test_discard_command_prints_the_result_and_requires_a_reason(
     assert "malformed" in capsys.readouterr().out
     assert main([*command, "--because", "tests", "--reason", "malformed", "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["discarded"], found["left"]) == ({"malformed": 2}, {"absent_schema": 2})
+    assert (found["discarded"], found["left"]) == ({"malformed": 2}, {"schema_not_found": 2})

@@ -120,7 +120,7 @@ def test_replay_loads_readable_messages_and_leaves_the_rest(shelf: Shelf, regist
     registry.register("", 8, ORDER_V1)
     before = {row.offset: row for row in quarantined(shelf)}
     report = replayed(shelf, registry)
-    assert (report.loaded, report.left, report.problems) == ({"absent_schema": 2}, {"malformed": 1}, ())
+    assert (report.loaded, report.left, report.problems) == ({"schema_not_found": 2}, {"malformed": 1}, ())
     assert rows(shelf) == [0, 1, 2, 3, 4, 5, 6, 8, 9]
     assert [row.offset for row in quarantined(shelf)] == [7]
     assert quarantined(shelf)[0] == before[7]
@@ -155,10 +155,10 @@ def test_a_file_with_loadable_and_bad_messages_is_split(shelf: Shelf, registry: 
     shelf.load({}, (0, 10, 10, 14), quarantined={SIX: [(0, n) for n in values]}, value_at=values.__getitem__)
     registry.register("", 8, ORDER_V1)
     report = replayed(shelf, registry)
-    assert (report.loaded, report.left) == ({"absent_schema": 4}, {"absent_schema": 2, "malformed": 1})
+    assert (report.loaded, report.left) == ({"schema_not_found": 4}, {"schema_not_found": 2, "malformed": 1})
     assert [row.offset for row in quarantined(shelf)] == [7, 11, 13]
     reasons = {row.offset: row.code for row in quarantined(shelf)}
-    assert reasons == {7: "malformed", 11: "absent_schema", 13: "framing"}, "the present reasons"
+    assert reasons == {7: "malformed", 11: "schema_not_found", 13: "framing"}, "the present reasons"
     assert {row.offset: row.value for row in quarantined(shelf)}[13] == b"no frame"
     assert rows(shelf)[-2:] == [10, 12]
     assert verify_topic(shelf.log, FileIndex(shelf.log), shelf.storage, "orders", checksums=True).findings == ()
@@ -197,14 +197,14 @@ def test_a_dry_run_commits_nothing_and_has_the_same_report(shelf: Shelf, registr
 def test_replay_does_nothing_while_the_cause_remains(shelf: Shelf, registry: FakeRegistry) -> None:
     head = shelf.log.head()
     report = replayed(shelf, registry)
-    assert (report.loaded, report.left) == ({}, {"absent_schema": 2, "malformed": 1})
+    assert (report.loaded, report.left) == ({}, {"schema_not_found": 2, "malformed": 1})
     assert shelf.log.head() == head
 
 
 def test_replay_is_limited_to_the_given_reason(shelf: Shelf, registry: FakeRegistry) -> None:
     registry.register("", 8, ORDER_V1)
     report = replayed(shelf, registry, QuarantineCode.MALFORMED)
-    assert (report.loaded, report.left) == ({}, {"absent_schema": 2, "malformed": 1})
+    assert (report.loaded, report.left) == ({}, {"schema_not_found": 2, "malformed": 1})
 
 
 def test_an_unframed_value_is_never_replayed(shelf: Shelf, registry: FakeRegistry) -> None:
@@ -222,7 +222,7 @@ def test_messages_quarantined_by_a_newer_release_are_unchanged(
 ) -> None:
     registry.register("", 8, ORDER_V1)
     monkeypatch.setattr("headrace.loader.rewrite.replayed_rows.CODES", frozenset({"malformed"}))
-    assert replayed(shelf, registry).left == {"absent_schema": 2, "malformed": 1}
+    assert replayed(shelf, registry).left == {"schema_not_found": 2, "malformed": 1}
 
 
 def test_one_of_two_concurrent_replays_is_committed(shelf: Shelf, registry: FakeRegistry) -> None:
@@ -239,7 +239,7 @@ def test_one_of_two_concurrent_replays_is_committed(shelf: Shelf, registry: Fake
     schemas = WriterSchemas(registry, shelf.log.storage, value_subject)  # type: ignore[arg-type]
     report = replay(late_ports, schemas, "orders", SETTINGS, is_dry=False)
     assert report.loaded == {}
-    assert report.left == {"absent_schema": 2, "malformed": 1}
+    assert report.left == {"schema_not_found": 2, "malformed": 1}
     assert "another command was faster" in report.problems[0]
     assert rows(shelf) == [0, 1, 2, 3, 4, 5, 6, 8, 9]
 
@@ -254,7 +254,7 @@ def test_a_concurrent_load_does_not_change_the_result(shelf: Shelf, registry: Fa
         return try_commit(commit)
 
     shelf.log.try_commit = overtaken  # type: ignore[method-assign,assign]
-    assert replayed(shelf, registry).loaded == {"absent_schema": 2}
+    assert replayed(shelf, registry).loaded == {"schema_not_found": 2}
     assert rows(shelf) == [0, 1, 2, 3, 4, 5, 6, 8, 9, 10]
     assert [row.offset for row in quarantined(shelf)] == [7, 11]
 
@@ -408,10 +408,10 @@ def test_replay_command_prints_loaded_and_remaining_messages(
     assert run("--dry-run") == 0
     lines = capsys.readouterr().out.splitlines()
     assert re.findall(r"\d+", lines[-1]) == ["2"]
-    assert run("--format", "json", "--reason", "absent_schema") == 0
+    assert run("--format", "json", "--reason", "schema_not_found") == 0
     expected = json.loads(capsys.readouterr().out)
     assert (expected["loaded"], expected["left"], expected["commit_number"]) == (
-        {"absent_schema": 2},
+        {"schema_not_found": 2},
         {"malformed": 1},
         4,
     )
@@ -419,4 +419,4 @@ def test_replay_command_prints_loaded_and_remaining_messages(
     assert run() == 1
     assert "PROBLEM: orders: " in capsys.readouterr().out
     assert run("--reason", "framing") == 2
-    assert re.match(r"headrace: --reason: .*\babsent_schema\b", capsys.readouterr().err)
+    assert re.match(r"headrace: --reason: .*\bschema_not_found\b", capsys.readouterr().err)

@@ -36,7 +36,7 @@ from support.loader.loader_samples import committed_range, load, topic_commit
 Row = tuple[int, int]
 """Partition and offset."""
 
-BAD = BadMessage(QuarantineCode.ABSENT_SCHEMA, "there is no schema 7", 7)
+BAD = BadMessage(QuarantineCode.SCHEMA_NOT_FOUND, "there is no schema 7", 7)
 TIME_MS = 1_767_225_600_000
 
 
