@@ -57,7 +57,7 @@ from headrace.loader.work_unit import FileKind
 logger = logging.getLogger(__name__)
 
 FOREIGN_DIRECTORY = "_foreign"
-MISSING_FILES_NOTE = "_files_are_gone"
+MISSING_FILES_NOTE = "_missing_files"
 """A file that queries ignore. It is written into the directory of a partition with lost files: without the directory, a
 query of the whole table would fail."""
 
