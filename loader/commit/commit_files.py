@@ -116,7 +116,7 @@ class CommitFiles:
         `ARCHIVE_COMMITS`, and deletes their single files. A group that is too large or has a damaged commit stays as it
         is.
 
-        Any number of processes may pack concurrently, and may be killed at any point.
+        Any number of processes may archive concurrently, and may be killed at any point.
 
         Args:
             head: the newest commit number.

@@ -139,7 +139,7 @@ def scenario(name: str) -> Scenario:
     if name == CONFLICT:
         return Scenario(LogModel(), (load_of("a"), load_of("b"), CLEANER), False, 100_000)
     if name == CHUNKS:
-        return Scenario(LogModel(packs=False, hints=("head.json",)), (load_of("a"), load_of("b")), True, 1_000)
+        return Scenario(LogModel(may_archive=False, hints=("head.json",)), (load_of("a"), load_of("b")), True, 1_000)
     if name == VOIDED:
         return Scenario(LogModel(), (load_of("a"), CLEANER), True, 3_000)
     one = Interleavings().run_alone(LogModel(), load_of("first"))

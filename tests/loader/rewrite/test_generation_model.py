@@ -128,7 +128,7 @@ THIRD = load_of("w3")
 COMPACT = Process("k", (functools.partial(compacts, "k"),))
 AGAIN = Process("k2", (functools.partial(compacts, "k2"),))
 EXPIRE = Process("t", (functools.partial(expires, "t"),))
-PREPARED = Warehouse(LogModel(packs=False, hints=("cursor/",)))
+PREPARED = Warehouse(LogModel(may_archive=False, hints=("cursor/",)))
 
 
 @functools.cache

@@ -25,13 +25,13 @@ class LogModel(NamedTuple):
     Attributes:
         files: pairs of name and content.
         staged: pairs of run id and path of a staged file.
-        packs: whether a process may still move commits into an archive.
+        may_archive: whether a process may still move commits into an archive.
         hints: beginnings of the names of derived files that exist in this model, such as `checkpoint/`.
     """
 
     files: frozenset[tuple[str, bytes]] = frozenset()
     staged: frozenset[tuple[str, str]] = frozenset()
-    packs: bool = True
+    may_archive: bool = True
     hints: tuple[str, ...] = ()
 
     def content(self, name: str) -> bytes | None:
@@ -45,7 +45,7 @@ class LogModel(NamedTuple):
             case "read" | "exists" | "replace" if not name.startswith(("log/", "archive/")):
                 return not name.startswith(self.hints)
             case "read" | "exists":
-                stays = name.startswith("archive/") or not self.packs
+                stays = name.startswith("archive/") or not self.may_archive
                 return stays and self.content(name) is not None
             case _:
                 return False
