@@ -40,11 +40,15 @@ class FileChange:
 
 @dataclass(frozen=True, slots=True)
 class GitTree:
-    """Content of a commit. `files` maps path to blob (the id of the stored content); a symbolic link has the blob of
-    its target if the target is in the tree."""
+    """Content of a commit.
+
+    `files` maps path to blob (the id of the stored content). A symbolic link to a file of the tree has that file's
+    blob; `other_links` are all other symbolic links, such as links to directories.
+    """
 
     files: Mapping[str, str]
     submodules: tuple[str, ...] = ()
+    other_links: tuple[str, ...] = ()
 
     def submodule_of(self, path: str) -> str | None:
         return next((location for location in self.submodules if path.startswith(f"{location}/")), None)
@@ -102,7 +106,7 @@ class GitRepository:
             return None
 
     def tree(self, commit: str) -> GitTree:
-        """Returns the files and submodules of a commit."""
+        """Returns the files, submodules and symbolic links of a commit."""
         listing = self._output("ls-tree", "-r", "-z", "--full-tree", commit)
         files: dict[str, str] = {}
         links: dict[str, str] = {}
@@ -119,7 +123,7 @@ class GitRepository:
         if links:
             targets = self.blobs(list(links.values()))
             files |= _resolve_links({path: os.fsdecode(targets[blob]) for path, blob in links.items()}, files)
-        return GitTree(files, tuple(submodules))
+        return GitTree(files, tuple(submodules), tuple(path for path in links if path not in files))
 
     def blobs(self, object_names: Sequence[str]) -> Mapping[str, bytes]:
         """Returns the contents of blobs (git's stored files) by their ids (`object_names`), read in one process. A blob
@@ -193,7 +197,9 @@ class GitRepository:
         import subprocess  # importing it takes a tenth of the command's time, and most baselines do not need it
 
         environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0"}
-        command = ["git", "-C", str(self._directory), "-c", "core.quotePath=false", *arguments]
+        # With diff.relative, `git diff` would omit changed files outside of the working directory.
+        options = ("-c", "core.quotePath=false", "-c", "diff.relative=false")
+        command = ["git", "-C", str(self._directory), *options, *arguments]
         try:
             return subprocess.run(
                 command, input=stdin, capture_output=True, env=environment, timeout=GIT_TIMEOUT_S, check=False

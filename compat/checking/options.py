@@ -44,7 +44,10 @@ def add_source_flags(parser: argparse.ArgumentParser) -> None:
     )
     group = parser.add_argument_group("what is checked")
     group.add_argument(
-        "--since", metavar="REF", help="only files changed since the merge base with REF, and files that use them"
+        "--since",
+        metavar="REF",
+        help="only files changed since the merge base with REF, and files that use types of changed files (also of "
+        "files that are not selected)",
     )
     group.add_argument(
         "--types",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -93,19 +93,18 @@ def _part(part: str) -> str:
 
 
 def deleted_in_git(
-    repository: GitRepository, commit: str, scope: FileScope, *, comments: bool
+    repository: GitRepository, files: Mapping[str, str], scope: FileScope, *, comments: bool
 ) -> tuple[tuple[str, str], ...]:
     """Returns path and text of the schemas that the command line selects, a commit has and the working tree lacks.
 
     Args:
-        commit: the id of the commit.
+        files: path and blob of each file of the commit.
         scope: the paths that the command line selects.
         comments: replace comments in the texts with blanks.
 
     Raises:
         GitFailed: the commit cannot be read.
     """
-    files = repository.tree(commit).files
     missing: dict[str, str] = {}
     for path, blob in files.items():
         if (is_schema_name(path) or is_json_name(path)) and not os.path.lexists(repository.top / path):

@@ -137,6 +137,14 @@ class TypeSet:
                 found[other] = None
         return tuple(found)
 
+    def possible_dependencies(self, path: str) -> tuple[str, ...]:
+        """Returns the paths of all files that may define a type which the file `path` uses but does not define. Unlike
+        `dependencies`, returns every file of several that define the same type equally near."""
+        found: dict[str, None] = {}
+        for names in self.names(path).missing():
+            found.update(dict.fromkeys(self._defining(path, names)[1]))
+        return tuple(found)
+
     def names(self, path: str) -> TypeNames:
         cached = self._names.get(path)
         if cached is None:
@@ -194,11 +202,14 @@ class TypeSet:
             raise SchemaParseError(str(ambiguous), error.position, error.source) from None
 
     def _defining_path(self, path: str, names: Sequence[str]) -> str | None:
-        for name in names:
-            paths = self._nearest_paths(path, name)
-            if paths:
-                return self._one_of(name, paths)
-        return None
+        name, paths = self._defining(path, names)
+        return self._one_of(name, paths) if paths else None
+
+    def _defining(self, path: str, names: Sequence[str]) -> tuple[str, Sequence[str]]:
+        """Returns the first of `names` that a text other than `path` defines, and the paths of the nearest such texts;
+        no paths if there is no such name."""
+        found = ((name, self._nearest_paths(path, name)) for name in names)
+        return next((item for item in found if item[1]), ("", ()))
 
     def _nearest_paths(self, path: str, name: str) -> Sequence[str]:
         """Returns the paths of the texts that define the type `name`, for the text at `path`, which uses the type:

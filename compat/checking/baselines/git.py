@@ -134,7 +134,7 @@ class _Revision:
             location: the directory of the revision that is the baseline; "" for the same paths as in the working tree.
         """
         if not location:
-            return deleted_in_git(self.repository, self._commit, scope, comments=self._comments)
+            return deleted_in_git(self.repository, self._tree, scope, comments=self._comments)
         return () if location in self._tree else self._layout(location).deleted_files(scope)
 
     def path_of(self, candidate: CandidateSchema) -> str | None:

@@ -151,6 +151,113 @@ def test_since_selects_users_of_deleted_types(repository: Path, check: Check) ->
     assert re.match(r"schemas/pay\.avsc:1:94: .*shop\.Header", err)
 
 
+USER = '{"type": "record", "name": "User", "namespace": "n", "fields": [{"name": "addr", "type": "Addr"}]}\n'
+ADDR = '{"type": "record", "name": "Addr", "namespace": "n", "fields": [{"name": "zip", "type": "%s"}]}\n'
+STREET = ADDR.replace("Addr", "Street")
+ADDR_OF_STREET = ADDR.replace('"%s"', '"Street"')
+
+
+def _change_type(repository: Path) -> None:
+    Path("dep/addr.avsc").write_text(ADDR % "string")
+
+
+def _change_indirectly_used_type(repository: Path) -> None:
+    Path("dep/street.avsc").write_text(STREET % "string")
+
+
+def _add_nearer_type(repository: Path) -> None:
+    Path("u/near.avsc").write_text(ADDR % "string")
+
+
+def _delete_type(repository: Path) -> None:
+    """A definition further away, which has not changed, then takes the place of the deleted one."""
+    Path("dep/addr.avsc").unlink()
+
+
+def _rename_type(repository: Path) -> None:
+    Path("dep/addr.avsc").rename("dep/address.avsc")
+    Path("dep/address.avsc").write_text(ADDR % "string")
+
+
+def _move_type_out_of_file(repository: Path) -> None:
+    Path("dep/addr.avsc").write_text(ADDR.replace("Addr", "Other") % "string")
+
+
+def _link_type_to_another_file(repository: Path) -> None:
+    Path("dep/addr.avsc").unlink()
+    Path("dep/addr.avsc").symlink_to("../far/away/addr.avsc")
+
+
+@pytest.mark.parametrize("selection", ["directory", "types", "settings", "subdirectory"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        _change_type,
+        _change_indirectly_used_type,
+        _add_nearer_type,
+        _delete_type,
+        _rename_type,
+        _move_type_out_of_file,
+        _link_type_to_another_file,
+    ],
+)
+def test_since_selects_users_of_changed_types_in_unselected_files(
+    repository: Path,
+    check: Check,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[Path], None],
+    selection: str,
+) -> None:
+    is_indirect = change is _change_indirectly_used_type
+    addr = ADDR_OF_STREET if is_indirect else ADDR % "long"
+    commit("types", u__user=USER, dep__addr=addr, dep__street=STREET % "long", far__away__addr=ADDR % "string")
+    commit("other", u__other=ORDER % ("long", ""))
+    git("checkout", "-q", "-b", "feature")
+    change(repository)
+    arguments = {"directory": ["u"], "types": ["u", "--types", "dep"], "settings": []}.get(selection, ["."])
+    if selection == "settings":
+        Path("headrace.toml").write_text('[compat]\nschemas = ["u"]\n')
+    if selection == "subdirectory":
+        git("config", "diff.relative", "true")
+        monkeypatch.chdir("u")
+        arguments += ["--types", "../dep", "../far"]
+    code, out, err = check(*arguments, "--against", "git:main", "--since", "main", "--format", "json")
+    found = {file.rpartition("/")[2]: report["compatible"] for file, report in reports(out).items()}
+    expected = {"user.avsc": False} | ({"near.avsc": True} if change is _add_nearer_type else {})
+    assert (code, found, err) == (1, expected, "")
+
+
+def test_since_reports_a_type_that_became_ambiguous(repository: Path, check: Check) -> None:
+    commit("types", u__user=USER, dep__addr=ADDR % "long")
+    Path("dep/other.avsc").write_text(ADDR % "string")
+    code, out, err = check("u", "--against", "git:main", "--since", "main")
+    assert (code, out, "n.Addr" in err) == (3, "", True)
+
+
+def test_since_selects_files_whose_changes_git_does_not_know(repository: Path, check: Check) -> None:
+    """Types of generated files, which git ignores, and of files outside of the repository may have changed."""
+    Path(".gitignore").write_text("generated/\n")
+    Path("generated").mkdir()
+    Path("generated/addr.avsc").write_text(ADDR % "long")
+    Path("../outside").mkdir()
+    Path("../outside/street.avsc").write_text(STREET % "long")
+    street = USER.replace("User", "Road").replace("Addr", "Street")
+    commit("types", u__user=USER, v__road=street, w__order=ORDER % ("long", ""))
+    arguments = ("u", "v", "w", "--types", "../outside", "generated", "--since", "main", "--format", "json")
+    assert set(reports(check(*arguments, "--against", "u/user.avsc")[1])) == {"u/user.avsc", "v/road.avsc"}
+
+
+def test_since_selects_users_of_types_below_a_changed_link(repository: Path, check: Check) -> None:
+    commit("versions", types__v1__addr=ADDR % "long", types__v2__addr=ADDR % "string", u__user=USER)
+    Path("latest").symlink_to("types/v1")
+    commit("link")
+    arguments = ("u", "--types", "latest", "--against", "u/user.avsc", "--since", "main", "--format", "json")
+    assert reports(check(*arguments)[1]) == {}
+    Path("latest").unlink()
+    Path("latest").symlink_to("types/v2")
+    assert set(reports(check(*arguments)[1])) == {"u/user.avsc"}
+
+
 def test_types_do_not_depend_on_other_named_files(repository: Path, check: Check) -> None:
     """Files named together, as by a tool that splits a long list, do not change which types a file uses."""
     for place, kind in (("a", "long"), ("b", "string")):

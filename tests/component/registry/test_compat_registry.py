@@ -138,6 +138,24 @@ def test_deleted_file_of_a_registered_subject_is_reported_with_a_git_revision(
     assert run(*check, "--since", "main")[0] == 0
 
 
+def test_since_compares_users_of_a_changed_type_in_an_unselected_file(
+    registry: ServedRegistry, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("GIT_")]:
+        monkeypatch.delenv(name)
+    write(pay=PAY)
+    Path("types").mkdir()
+    Path("types/header.avsc").write_text(HEADER)
+    assert run("schema", "register", "schemas", "--registry-url", registry.url)[0] == 0
+    for command in ("init -q -b main .", "add .", "-c user.name=a -c user.email=a@example.com commit -qm 1"):
+        subprocess.run(["git", *command.split()], check=True)
+    Path("types/header.avsc").write_text(HEADER.replace("long", "string"))
+    check = ("compat", "check", "schemas", "--against-registry", registry.url)
+    code, out, _ = run(*check, "--since", "main")
+    assert (code, "schemas/pay.avsc: incompatible" in out) == (1, True)
+    assert run("schema", "register", "schemas", "--since", "main", "--registry-url", registry.url)[0] == 1
+
+
 @pytest.mark.parametrize("is_of_database", [False, True])
 def test_unregistered_names_do_not_pass(
     registry: ServedRegistry, run: Run, tmp_path: Path, is_of_database: bool
