@@ -12,7 +12,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
 
-from headrace.avro_codec.readable import DECIMAL_BYTES_MAX, MILLIS_TIMES, TIMESTAMP_MS_MAX
+from headrace.avro_codec.readable import (
+    DECIMAL_BYTES_MAX,
+    DECIMAL_WORDS,
+    MILLIS_TIMES,
+    TIMESTAMP_MS_MAX,
+    unscaled_max,
+)
 from headrace.avro_schema import Primitive, PrimitiveType
 from headrace.avro_schema.message_time import TimeUnit
 
@@ -123,16 +129,17 @@ def walk_primitive(kind: PrimitiveType) -> Code:
 
 
 def walk_readable(writer: Primitive, load: Primitive) -> Code:
-    """Returns the core's operations that validate a value and reject values on which queries fail (see `readable`). The
-    bytes of the value stay unchanged.
+    """Returns the core's operations that validate a value and reject values that queries cannot show (see `readable`).
+    The bytes of the value stay unchanged.
 
     Args:
         writer: the type of the value in the message.
-        load: the type of the column; its logical type determines which values queries reject.
+        load: the type of the column; its logical type determines which values queries cannot show.
     """
     logical = load.logical.name if load.logical is not None else ""
-    if logical == "decimal":
-        return (CoreOperation(Op.DECIMAL, (DECIMAL_BYTES_MAX,)),)
+    if load.logical is not None and logical == "decimal":
+        largest = unscaled_max(load.logical).to_bytes(struct.calcsize(DECIMAL_WORDS), "little")
+        return (CoreOperation(Op.DECIMAL, (DECIMAL_BYTES_MAX, *struct.unpack(DECIMAL_WORDS, largest))),)
     if logical in MILLIS_TIMES and writer.type is PrimitiveType.LONG:
         return (CoreOperation(Op.TIMESTAMP, (TIMESTAMP_MS_MAX & 0xFFFFFFFF, TIMESTAMP_MS_MAX >> 32)),)
     return _WALKS[writer.type]
@@ -259,7 +266,7 @@ class Program:
 
     def _operands(self, at: int) -> int:
         match Op(self.words[at]):
-            case Op.FIXED | Op.ENUM | Op.DECIMAL | Op.JUMP | Op.MARK:
+            case Op.FIXED | Op.ENUM | Op.JUMP | Op.MARK:
                 return 1
             case Op.TIMESTAMP | Op.EMIT:
                 return 2
@@ -267,6 +274,8 @@ class Program:
                 return 3
             case Op.NEXT:
                 return 4
+            case Op.DECIMAL:
+                return 5
             case Op.UNION | Op.UNION_DROP:
                 return 1 + self.words[at + 1]
             case Op.ENUM_MAP:
@@ -277,6 +286,9 @@ class Program:
 
     def _operand_text(self, op: Op, operands: Sequence[int]) -> str:
         match op:
+            case Op.DECIMAL:
+                largest = int.from_bytes(struct.pack(DECIMAL_WORDS, *operands[1:]), "little")
+                return f"{operands[0]} bytes, within {largest}"
             case Op.TIMESTAMP:
                 return f"within {operands[1] << 32 | operands[0]}"
             case Op.EMIT:

@@ -1,16 +1,17 @@
-"""Rejects values that are valid Avro but make queries fail.
+"""Rejects values that are valid Avro but that queries of a table cannot show.
 
-One row with such a value fails every query that reads it, so a single message would make a table unreadable. The list
-comes from experiments with Spark 4.3 and its Avro SerDe of Hive 2.3. In the same experiments all other values could be
-read, some as null: dates of any year, decimals with more digits than declared, NaN, any UTF-8 text, and every logical
-type that Hive shows as its underlying type.
+One row with a value on which queries fail makes a table unreadable; a value that queries show as null is lost without a
+notice. The list comes from experiments with Spark 4.3 and its Avro SerDe of Hive 2.3. In the same experiments all other
+values could be read: NaN, any UTF-8 text, and every logical type that Hive shows as its underlying type.
 
     decimal           zero bytes: "Zero length BigInteger" fails every query, even one of other columns only.
                       Very many bytes: reading a megabyte took six seconds, eight megabytes more than five minutes.
+                      More digits than the column's type has: shown as null, inside an array as a null item.
     timestamp-millis  beyond the range of microseconds: "long overflow" fails every query of the column. For
                       local-timestamp-millis this affects the view, which shows a time; the table shows a number.
 
-Only the column's type matters: values that are loaded as text or as bytes are not affected.
+Only the column's type matters. Values that are loaded as text or as bytes are not affected. A decimal on fixed or with
+more than 38 digits has a binary column: queries show the bytes of any number.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from __future__ import annotations
 from typing import Final
 
 from headrace.avro_codec.walk import BadBody, Skip, read_varint
-from headrace.avro_schema import Primitive
+from headrace.avro_schema import LogicalType, Primitive
 
 DECIMAL_BYTES_MAX = 1_024
 """Size of the largest decimal that is loaded. The widest column needs 16 bytes, and writers may pad. Reading 1,024
@@ -32,32 +33,46 @@ MILLIS_TIMES: Final = frozenset({"timestamp-millis", "local-timestamp-millis"})
 """Logical types of times in milliseconds. Hive shows a `local-timestamp-millis` as a number; the view `<table>_latest`
 converts it to a time."""
 
+DECIMAL_WORDS = "<4I"
+"""Format of the largest unscaled value of a decimal for the core: four 32-bit words, the lowest first. A column has at
+most 38 digits, which take 127 bits."""
+
 SAFE_TIMESTAMP_BYTES = 7
 """A varint of at most this many bytes is within 2^48, so ordinary times need no further check."""
 
 
 class UnreadableValue(BadBody):
-    """The body is a valid value, but queries would fail on the row with this value."""
+    """The body is a valid value, but queries of the table would fail on it or show null instead."""
 
 
 def skip_readable(load: Primitive, skip: Skip, path: str) -> Skip:
-    """Returns a walk that validates the values of a column and rejects values on which queries fail.
+    """Returns a walk that validates the values of a column and rejects values that queries cannot show.
 
     Args:
         load: the type of the column.
         skip: the walk without this check; it is returned unchanged for types that need none.
         path: path of the writer's field, for messages.
     """
-    logical = load.logical.name if load.logical is not None else ""
-    if logical == "decimal":
-        return _decimal(path)
-    return _millis_time(skip, f"{path}: the {logical}") if logical in MILLIS_TIMES else skip
+    if load.logical is None:
+        return skip
+    if load.logical.name == "decimal":
+        return _decimal(load.logical, path)
+    return _millis_time(skip, f"{path}: the {load.logical.name}") if load.logical.name in MILLIS_TIMES else skip
 
 
-def _decimal(path: str) -> Skip:
+def unscaled_max(decimal: LogicalType) -> int:
+    """Returns the largest unscaled value that a column of the type `decimal` shows: as many nines as its precision."""
+    assert decimal.precision is not None
+    return int("9" * decimal.precision)
+
+
+def _decimal(decimal: LogicalType, path: str) -> Skip:
+    largest = unscaled_max(decimal)
+    safe_bytes = (largest + 1).bit_length() // 8
+
     def skip(b: bytes, p: int) -> int:
         n = b[p]
-        if n & 129 == 0 and n:
+        if n & 1 == 0 and 0 < n >> 1 <= safe_bytes:
             return p + 1 + (n >> 1)
         n, p = read_varint(b, p)
         if n < 0:
@@ -68,6 +83,12 @@ def _decimal(path: str) -> Skip:
             raise UnreadableValue(
                 f"{path}: a decimal of {n} bytes, which queries would take too long to read; "
                 f"at most {DECIMAL_BYTES_MAX} are loaded"
+            )
+        unscaled = int.from_bytes(b[p : p + n], "big", signed=True)
+        if abs(unscaled) > largest:
+            raise UnreadableValue(
+                f"{path}: a decimal of {len(str(abs(unscaled)))} digits, which queries would show as null, because the "
+                f"column is decimal({decimal.precision},{decimal.scale}); register a version with a larger precision"
             )
         return p + n
 

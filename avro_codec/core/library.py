@@ -14,7 +14,7 @@ from headrace.avro_codec.core.build import LIBRARY
 from headrace.avro_codec.program import Program, pack_words
 
 ABI = 2
-PROGRAM_VERSION = 1
+PROGRAM_VERSION = 2
 
 DONE, FULL, MESSAGE = 0, 1, 2
 SOURCES = 3

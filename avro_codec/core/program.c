@@ -57,6 +57,26 @@ static const uint8_t *skip_timestamp(const uint8_t *p, const uint8_t *end, uint6
     return p;
 }
 
+/* Whether a two's-complement number of at least one byte, the highest first, is within the bounds of a decimal.
+ * `largest` is less than 2^127. */
+static bool fits_decimal(const uint8_t *p, uint64_t size, const uint32_t *largest) {
+    uint64_t sign = p[0] & 128 ? UINT64_MAX : 0, high = sign, low = sign;
+    uint64_t largest_low = (uint64_t)largest[1] << 32 | largest[0];
+    uint64_t largest_high = (uint64_t)largest[3] << 32 | largest[2];
+    /* Writers may repeat the sign in front of a number. */
+    for (; size > 16; size--)
+        if (*p++ != (uint8_t)sign) return false;
+    for (; size > 0; size--) {
+        high = high << 8 | low >> 56;
+        low = low << 8 | *p++;
+    }
+    /* The complement of a negative number -n is n - 1. A wrong sign after the loops leaves the highest bit set. */
+    high ^= sign;
+    low ^= sign;
+    if (high != largest_high) return high < largest_high;
+    return sign == 0 ? low <= largest_low : low < largest_low;
+}
+
 /* Writes a number as float or double, rounded once to the nearest. */
 static const uint8_t *promote(machine_t *m, uint32_t op) {
     int64_t n;
@@ -204,9 +224,9 @@ int hr_execute(const hr_program *program, const uint8_t *body, uint64_t size, hr
             break;
         case OP_DECIMAL:
             WALK(hr_bytes(m.p, m.end, &n));
-            if (n == 0 || n > op[1]) goto refused;
+            if (n == 0 || n > op[1] || !fits_decimal(m.p, n, op + 2)) goto refused;
             m.p += n;
-            op += 2;
+            op += 6;
             break;
         case OP_TIMESTAMP:
             WALK(skip_timestamp(m.p, m.end, (uint64_t)op[2] << 32 | op[1]));

@@ -25,7 +25,7 @@ enum {
     OP_BYTES,     /* */
     OP_STRING,    /* */
     OP_ENUM,      /* symbols */
-    OP_DECIMAL,   /* maximum size */
+    OP_DECIMAL,   /* maximum size, largest unscaled value in four words, the lowest first */
     OP_TIMESTAMP, /* maximum, lower and upper half */
     OP_UNION,     /* number of branches, then the jump target of each */
     OP_CAPTURE,      /* captures the int or long that begins here: the time of the message */

@@ -135,7 +135,7 @@ def compile_projection(
     """Compiles the conversion of one writer schema.
 
     The conversion raises `BadBody` for a body that is not exactly one value of the writer schema, or whose value the
-    load schema cannot hold, and its subclass `UnreadableValue` for a value on which queries of the table would fail.
+    load schema cannot hold, and its subclass `UnreadableValue` for a value that queries of the table cannot show.
 
     Args:
         time_path: field names to an int or long of the writer, through nested records, or None.

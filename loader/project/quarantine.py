@@ -19,7 +19,7 @@ class QuarantineCode(StrEnum):
     SCHEMA_NOT_FOUND = "schema_not_found"  # the registry has no schema of that id
     UNREADABLE_SCHEMA = "unreadable_schema"  # the registry's schema is not an Avro schema
     MALFORMED = "malformed"  # the bytes are not a value of their schema
-    UNREADABLE = "unreadable"  # a row of the value would make queries of the table fail
+    UNREADABLE = "unreadable"  # queries of the table would fail on the value, or show null
     UNCONVERTIBLE = "unconvertible"  # the load schema has no column for the value
     CORRUPT_BATCH = "corrupt_batch"  # the row's value is a whole record batch from the log, not a message
 

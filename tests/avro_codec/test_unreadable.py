@@ -18,11 +18,27 @@ PRICE = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
 MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
 LOCAL_MILLIS = {"type": "long", "logicalType": "local-timestamp-millis"}
 
+WIDEST = {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 10}
+
+
+def unscaled(number: int, *, padding: int = 0) -> bytes:
+    """Encodes a decimal; `padding` is the number of repeated sign bytes, which the shortest encoding does not have."""
+    return encode_bytes(number.to_bytes(number.bit_length() // 8 + 1 + padding, "big", signed=True))
+
+
 FINE_PRICE, FINE_MILLIS = encode_bytes(b"\x01"), encode_long(1_357_000_000_000)
 UNREADABLE = {
     "a decimal of no bytes": (PRICE, FINE_PRICE, encode_bytes(b"")),
     "a decimal of zero bytes, with a length of three bytes": (PRICE, FINE_PRICE, b"\x80\x80\x00"),
     "a decimal of too many bytes": (PRICE, FINE_PRICE, encode_bytes(b"\x00" * (DECIMAL_BYTES_MAX + 1))),
+    "a decimal with more digits than its column": (PRICE, FINE_PRICE, unscaled(10**9)),
+    "a negative decimal with more digits than its column": (PRICE, FINE_PRICE, unscaled(-(10**9))),
+    "a padded decimal with more digits than its column": (PRICE, FINE_PRICE, unscaled(10**9, padding=40)),
+    "a padded negative decimal with more digits than its column": (PRICE, FINE_PRICE, unscaled(-(10**9), padding=40)),
+    "a decimal of 39 digits": (WIDEST, FINE_PRICE, unscaled(10**38)),
+    "a decimal of 16 bytes that are all ones but the first bit": (WIDEST, FINE_PRICE, unscaled(2**127 - 1)),
+    "a decimal of 17 bytes": (WIDEST, FINE_PRICE, unscaled(2**127)),
+    "a decimal of 300 digits": (WIDEST, FINE_PRICE, unscaled(-(10**300))),
     "a time that overflows": (MILLIS, FINE_MILLIS, encode_long(TIMESTAMP_MS_MAX + 1)),
     "a time that overflows before 1970": (MILLIS, FINE_MILLIS, encode_long(-TIMESTAMP_MS_MAX - 1)),
     "a local time that overflows": (LOCAL_MILLIS, FINE_MILLIS, encode_long(TIMESTAMP_MS_MAX + 1)),
@@ -31,7 +47,10 @@ UNREADABLE = {
     "the first long": (MILLIS, FINE_MILLIS, encode_long(-(2**63))),
 }
 READABLE = {
-    "a decimal beyond its precision": (PRICE, encode_bytes((10**30).to_bytes(13, "big"))),
+    "the largest decimal": (PRICE, unscaled(10**9 - 1)),
+    "the smallest decimal": (PRICE, unscaled(-(10**9) + 1)),
+    "the largest decimal of 38 digits, padded": (WIDEST, unscaled(10**38 - 1, padding=40)),
+    "the smallest decimal of 38 digits, padded": (WIDEST, unscaled(-(10**38) + 1, padding=40)),
     "a padded decimal": (PRICE, encode_bytes(b"\x00" * (DECIMAL_BYTES_MAX - 1) + b"\x01")),
     "a decimal whose length takes three bytes": (PRICE, b"\x82\x80\x00\x05"),
     "the last time": (MILLIS, encode_long(TIMESTAMP_MS_MAX)),
@@ -43,6 +62,11 @@ READABLE = {
     "the first local time": (LOCAL_MILLIS, encode_long(-TIMESTAMP_MS_MAX)),
     "local microseconds": ({"type": "long", "logicalType": "local-timestamp-micros"}, encode_long(2**63 - 1)),
     "a decimal that Hive cannot hold": ({**PRICE, "precision": 50}, encode_bytes(b"")),
+    "a decimal that Hive cannot hold, with more digits": ({**PRICE, "precision": 50}, unscaled(10**60)),
+    "a decimal on fixed, which is binary, with more digits": (
+        {"type": "fixed", "name": "F", "size": 4, "logicalType": "decimal", "precision": 5, "scale": 2},
+        b"\x7f" * 4,
+    ),
     "plain bytes": ("bytes", encode_bytes(b"")),
     "a plain long": ("long", encode_long(2**63 - 1)),
 }
@@ -96,6 +120,31 @@ def test_value_on_which_queries_fail_is_rejected_with_its_position(name: str, po
         with pytest.raises(UnreadableValue, match=rf"^c[\w.{{}}\[\]]*: .*\b{kind['logicalType']}\b"):
             convert(b"\x02" + encoded_in(position, bad) + b"\x02z")
         decode(load, convert(good_body))
+
+
+@pytest.mark.parametrize("precision", range(1, 39))
+def test_decimal_is_loaded_up_to_the_last_number_with_the_digits_of_its_column(precision: int) -> None:
+    writer = record(("c", {**PRICE, "precision": precision, "scale": 0}))
+    load = load_schema_of(writer)
+    largest = 10**precision - 1
+    powers = [sign * (1 << bits) + step for bits in range(0, 140, 4) for sign in (1, -1) for step in (-1, 0, 1)]
+    edges = [sign * (largest + step) for sign in (1, -1) for step in (-1, 0, 1, 2)]
+    for number in edges + powers:
+        for padding in (0, 1, 9, 16):
+            body = unscaled(number, padding=padding)
+            if abs(number) <= largest:
+                assert project(writer, load, body) == body
+                continue
+            with pytest.raises(UnreadableValue, match=rf"^c: .* {len(str(abs(number)))} digits"):
+                project(writer, load, body)
+
+
+def test_decimal_with_the_digits_of_a_later_version_is_loaded() -> None:
+    narrow, wide = ({**PRICE, "precision": precision} for precision in (9, 12))
+    versions = [record(("c", kind)) for kind in (narrow, wide)]
+    with pytest.raises(UnreadableValue):
+        project(versions[0], load_schema_of(versions[0]), unscaled(10**9))
+    assert project(versions[0], load_schema_of(*versions), unscaled(10**9)) == unscaled(10**9)
 
 
 @pytest.mark.parametrize("name", READABLE)

@@ -71,16 +71,27 @@ COLUMNS = {
     "price": Column(
         decimal(9, 2),
         unscaled(150),
-        rejected=(encode_bytes(b""), encode_bytes(b"\x7f" * 300_000)),
+        rejected=(
+            encode_bytes(b""),
+            encode_bytes(b"\x7f" * 300_000),
+            unscaled(10**9),
+            unscaled(-(10**9)),
+            unscaled(-(10**300)),
+            encode_bytes(b"\x7f" * 1_024),
+        ),
         loaded=(
-            (unscaled(10**9), None),
-            (unscaled(-(10**300)), None),
-            (encode_bytes(b"\x7f" * 1_024), None),
+            (unscaled(10**9 - 1), "9999999.99"),
+            (unscaled(-(10**9) + 1), "-9999999.99"),
+            (unscaled(0), "0.00"),
             (encode_bytes(b"\x00" * 40 + b"\x01"), "0.01"),
+            (encode_bytes(b"\xff" * 40), "-0.01"),
         ),
     ),
     "total": Column(
-        decimal(38, 38), unscaled(1), loaded=((unscaled(10**38), None), (unscaled(10**38 - 1), "0." + "9" * 38))
+        decimal(38, 38),
+        unscaled(1),
+        rejected=(unscaled(10**38), unscaled(-(10**38))),
+        loaded=((unscaled(10**38 - 1), "0." + "9" * 38), (unscaled(-(10**38) + 1), "-0." + "9" * 38)),
     ),
     "at": Column(
         MILLIS,
@@ -102,8 +113,8 @@ COLUMNS = {
     "mapped": Column(
         {"type": "map", "values": ["null", decimal(9, 2)]},
         b"\x00",
-        rejected=(b"\x02\x02k\x02\x00\x00",),
-        loaded=((b"\x04\x02k\x00\x02k\x02" + unscaled(10**12) + b"\x00", '{"k":null}'),),
+        rejected=(b"\x02\x02k\x02\x00\x00", b"\x04\x02j\x00\x02k\x02" + unscaled(10**12) + b"\x00"),
+        loaded=((b"\x04\x02k\x00\x02k\x02" + unscaled(10**9 - 1) + b"\x00", '{"k":9999999.99}'),),
     ),
     "nested": Column(
         {"type": "record", "name": "Nested", "fields": [{"name": "x", "type": MILLIS}]},
@@ -128,7 +139,10 @@ COLUMNS = {
 }
 CHOICE = {
     "choice": Column(
-        ["null", "string", decimal(9, 2)], b"\x00", rejected=(b"\x04\x00",), loaded=((b"\x02\x00", None),)
+        ["null", "string", decimal(9, 2)],
+        b"\x00",
+        rejected=(b"\x04\x00", b"\x04" + unscaled(10**9)),
+        loaded=((b"\x02\x00", None),),
     ),
 }
 """A union of several branches, which is never copied unchanged."""
@@ -302,13 +316,27 @@ REFUSED_AT_TOP = {
 }
 
 
+def table_of(tables: Tables, name: str, row: bytes, *fields: tuple[str, Any]) -> str:
+    """Creates a table of one row, without the checks of the loader."""
+    text = fold(EMPTY, 1, parse_schema(event(*fields))).text
+    container = ContainerFormat(text, "null", SYNC)
+    content = container.header({}) + container.block([row])
+    return tables.make(name.replace(" ", "_"), text, {"dt=2026-01-31": [content]})
+
+
+def test_rejected_decimals_would_be_null(tables: Tables) -> None:
+    price = decimal(5, 2)
+    prices = unscaled(99_999) + unscaled(-99_999) + unscaled(100_000) + unscaled(-100_000)
+    row = prices + b"\x04" + unscaled(1) + unscaled(100_000) + b"\x00"
+    fields = [(name, price) for name in "abcd"]
+    table = table_of(tables, "more digits", row, *fields, ("listed", {"type": "array", "items": price}))
+    (found,) = tables.rows(f"SELECT cast(a AS string), cast(b AS string), c, d, to_json(listed) FROM {table}")
+    assert found == ("999.99", "-999.99", None, None, "[0.01,null]")
+
+
 @pytest.mark.parametrize("name", REFUSED_AT_TOP)
 def test_rejected_values_would_fail_queries(tables: Tables, name: str) -> None:
     kind, value, failure = REFUSED_AT_TOP[name]
-    fields = [{"name": "c", "type": kind}]
-    text = fold(EMPTY, 1, parse_schema(json.dumps({"type": "record", "name": "R", "fields": fields}))).text
-    container = ContainerFormat(text, "null", SYNC)
-    content = container.header({}) + container.block([value])
-    table = tables.make(name.replace(" ", "_"), text, {"dt=2026-01-31": [content]})
+    table = table_of(tables, name, value, ("c", kind))
     with pytest.raises((PySparkException, Py4JJavaError), match=failure):
         tables.rows(f"SELECT cast(c AS string) FROM {table}")

@@ -16,6 +16,7 @@ from headrace.avro_schema import (
     Array,
     Enum,
     Fixed,
+    LogicalType,
     Map,
     Primitive,
     PrimitiveType,
@@ -243,12 +244,14 @@ def data_for(schema: Schema, node: Type | None = None, *, depth: int = 4) -> st.
     """Generates data that fastavro can write with the schema.
 
     Below `depth` levels, values that can be null or empty are so. Timestamps are between 1970 and 2100, and decimals
-    have at least one byte, because Hive's reader fails on others. A value of a union is a pair of branch name and value
-    if the value alone would be ambiguous to fastavro.
+    have at least one byte and at most the declared digits, because queries cannot show others. A value of a union is a
+    pair of branch name and value if the value alone would be ambiguous to fastavro.
     """
     node = schema.resolve(schema.root if node is None else node)
     if isinstance(node, Primitive):
         logical = node.logical.name if node.logical is not None else ""
+        if node.logical is not None and logical == "decimal":
+            return decimal_data(node.logical)
         return _LOGICAL_DATA.get(logical, _PRIMITIVE_DATA[node.type.value])
     if isinstance(node, Enum):
         return st.sampled_from(node.symbols)
@@ -266,6 +269,22 @@ def data_for(schema: Schema, node: Type | None = None, *, depth: int = 4) -> st.
     fields = node.fields
     return st.fixed_dictionaries(
         {item.name: st.deferred(lambda item=item: data_for(schema, item.type, depth=depth - 1)) for item in fields}
+    )
+
+
+def decimal_data(logical: LogicalType) -> st.SearchStrategy[bytes]:
+    """Generates the bytes of a decimal: numbers of at most its digits, often the largest, some with repeated signs."""
+    assert logical.precision is not None
+    largest = 10**logical.precision - 1
+
+    def encoded(number: int, padding: int) -> bytes:
+        return number.to_bytes(number.bit_length() // 8 + 1 + padding, "big", signed=True)
+
+    numbers = st.one_of(
+        st.integers(-largest, largest), st.integers(-70_000, 70_000).filter(lambda n: abs(n) <= largest)
+    )
+    return st.builds(
+        encoded, st.one_of(numbers, st.sampled_from([largest, -largest])), st.sampled_from([0, 0, 0, 1, 20])
     )
 
 
@@ -297,7 +316,6 @@ _LOGICAL_DATA: dict[str, st.SearchStrategy[Any]] = {
     "timestamp-millis": st.integers(0, 4_102_444_800_000),
     "timestamp-micros": st.integers(0, 4_102_444_800_000_000),
     "local-timestamp-millis": st.integers(0, 4_102_444_800_000),
-    "decimal": st.binary(min_size=1, max_size=3),
 }
 _FLOATS = st.floats(width=32, allow_nan=False)
 _PRIMITIVE_DATA: dict[str, st.SearchStrategy[Any]] = {
