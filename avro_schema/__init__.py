@@ -12,6 +12,7 @@ from headrace.avro_schema.fingerprint import (
     fingerprint_sha256,
     parsing_canonical_form,
 )
+from headrace.avro_schema.json_reader import blank_out_comments
 from headrace.avro_schema.message_time import TimeField, check_time_property, find_time_field
 from headrace.avro_schema.model import (
     NO_DEFAULT,
@@ -69,6 +70,7 @@ __all__ = [
     "TimeField",
     "Type",
     "Union",
+    "blank_out_comments",
     "canonical_text",
     "check_time_property",
     "children",

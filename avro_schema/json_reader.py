@@ -2,7 +2,8 @@
 
 `read_json` returns plain scalars, and objects and arrays that also hold the offset of every member, so that the schema
 parser can report exact positions. It is stricter than `json.loads`: duplicate keys, NaN, infinities and lone surrogates
-are errors, and the text's length, nesting and numbers are limited.
+are errors, and the text's length, nesting and numbers are limited. Only lenient reading accepts comments and duplicate
+keys, like Avro Java.
 
 One regular expression matches a complete `"key": "text",`, because most of a schema consists of such members. A schema
 of 40 fields is therefore read in about a millisecond.
@@ -37,6 +38,9 @@ _STRING_BODY = re.compile(r'[^"\\\x00-\x1f]*(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)((?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)")
 _WORD = re.compile(r"[A-Za-z0-9_.+-]{1,40}")
 _LITERALS = {"true": True, "false": False, "null": None}
+# An unclosed string or comment extends to the end of the text. Possessive quantifiers make it linear for any text.
+_TEXT_OR_COMMENT = re.compile(r'"(?:[^"\\]++|\\.)*+"?|/\*(?:[^*]++|\*(?!/))*+(?P<end>\*/)?|//[^\r\n]*+', re.DOTALL)
+_NOT_A_LINE_END = re.compile(r"[^\r\n]")
 _UNPAIRED_SURROGATE = r"an unpaired surrogate (\ud800 to \udfff), which UTF-8 cannot represent; remove it"
 
 
@@ -77,11 +81,13 @@ class JsonArray(list[JsonValue]):
 class JsonDocument:
     """A text, its JSON value, and the mapping from offsets to lines and columns."""
 
-    __slots__ = ("_lines", "offset", "root", "source", "text")
+    __slots__ = ("_lines", "offset", "repeats_keys", "root", "source", "text")
 
-    def __init__(self, text: str, source: str) -> None:
+    def __init__(self, text: str, source: str, *, repeats_keys: bool = False) -> None:
         self.text = text
         self.source = source
+        self.repeats_keys = repeats_keys
+        """Whether an object may have a key several times; the last value counts."""
         self.root: JsonValue = None
         self.offset = 0
         self._lines: list[int] = []
@@ -99,16 +105,34 @@ class JsonDocument:
         raise SchemaParseError(message, self.position(pointer, offset), self.source)
 
 
-def read_json(text: str, source: str = "") -> JsonDocument:
+def blank_out_comments(text: str) -> str:
+    """Returns a JSON text with its comments (`/* */` and `//`) replaced by blanks, so that positions do not change.
+
+    Strings and unclosed comments stay unchanged.
+    """
+    if "/*" not in text and "//" not in text:
+        return text
+    return _TEXT_OR_COMMENT.sub(_without_comment, text)
+
+
+def _without_comment(found: re.Match[str]) -> str:
+    part = found[0]
+    is_comment = part.startswith("//") or found["end"] is not None
+    return _NOT_A_LINE_END.sub(" ", part) if is_comment else part
+
+
+def read_json(text: str, source: str = "", *, lenient: bool = False) -> JsonDocument:
     """Parses a text that is one JSON value; returns the document with the value (`root`) and its positions.
 
     Args:
         source: a file name or subject, for messages.
+        lenient: also accept comments, and keys that an object has several times: the last value counts. Avro Java
+            does both. The document's text then has blanks instead of comments.
 
     Raises:
         SchemaParseError: the text is not one JSON value within the limits of this module.
     """
-    document = JsonDocument(text, source)
+    document = JsonDocument(text, source, repeats_keys=lenient)
     if len(text) > TEXT_CHARS_MAX:
         document.fail(f"the text has {len(text)} characters; the limit is {TEXT_CHARS_MAX}", 0)
     if text.startswith("\ufeff"):
@@ -117,6 +141,8 @@ def read_json(text: str, source: str = "") -> JsonDocument:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         document.fail(_UNPAIRED_SURROGATE, error.start)
+    if lenient:
+        document.text = text = blank_out_comments(text)
     start = _skip(text, 0)
     document.offset = start
     document.root, end = _read_value(document, start, 1)
@@ -174,7 +200,7 @@ def _read_object(document: JsonDocument, start: int, depth: int) -> tuple[JsonVa
         else:
             key, short, closer = match.groups()
             value_at = match.end()
-        if key in offsets:
+        if key in offsets and not document.repeats_keys:
             document.fail(f'duplicate key "{key}" in one object', _skip(text, at))
         item: Any = short
         if closer is None:
@@ -292,6 +318,8 @@ def _describe_at(text: str, at: int) -> str:
     """Returns a description of the text at an offset, such as "the end of the text", for an error message."""
     if at >= len(text):
         return "the end of the text"
+    if text.startswith("/*", at) and "*/" not in text[at + 2 :]:
+        return "a comment that is not closed"
     if text.startswith(("//", "/*"), at):
         return 'a comment, which JSON does not have; use "doc"'
     word = _WORD.match(text, at)

@@ -58,7 +58,14 @@ _ORDERS: Final = {order.value: order for order in Order}
 _NON_FINITE: Final = frozenset(("NaN", "Infinity", "-Infinity"))
 
 
-def parse_schema(text: str, *, references: Sequence[Schema] = (), source: str = "", strict: bool = True) -> Schema:
+def parse_schema(
+    text: str,
+    *,
+    references: Sequence[Schema] = (),
+    source: str = "",
+    strict: bool = True,
+    lenient_json: bool = False,
+) -> Schema:
     """Parses a schema text.
 
     Args:
@@ -66,6 +73,9 @@ def parse_schema(text: str, *, references: Sequence[Schema] = (), source: str = 
         references: schemas with named types that this text may use by full name.
         source: a file name or subject, for messages.
         strict: also refuse invalid defaults and namespaces.
+        lenient_json: also accept comments, and keys that an object has several times: the last value counts. Avro Java
+            does both, so registries may have accepted and stored such texts. `Schema.text` then has blanks instead of
+            comments.
 
     Raises:
         SchemaParseError: the text is not a schema; the error has the position and the expected syntax.
@@ -76,7 +86,7 @@ def parse_schema(text: str, *, references: Sequence[Schema] = (), source: str = 
             return _parsed(quick, references, strict)
         except SchemaParseError:
             pass  # the parser with positions reports the error
-    return _parsed(read_json(text, source), references, strict)
+    return _parsed(read_json(text, source, lenient=lenient_json), references, strict)
 
 
 def _parsed(document: JsonDocument, references: Sequence[Schema], strict: bool) -> Schema:

@@ -628,4 +628,6 @@ def _record(message: Any) -> FetchedRecord:
 
 
 def _as_schema(schema: str | Schema | None) -> Schema | None:
-    return parse_schema(schema, source="reader schema", strict=False) if isinstance(schema, str) else schema
+    if isinstance(schema, str):
+        return parse_schema(schema, source="reader schema", strict=False, lenient_json=True)
+    return schema

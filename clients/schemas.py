@@ -157,7 +157,11 @@ class EncodingCache:
     def _register(self, topic: str, text: str, schema: str | Schema) -> Encoding:
         subject = self._loader.subject_of(topic)
         try:
-            parsed = parse_schema(text, source="schema", strict=False) if isinstance(schema, str) else schema
+            parsed = (
+                parse_schema(text, source="schema", strict=False, lenient_json=True)
+                if isinstance(schema, str)
+                else schema
+            )
         except AvroSchemaError as error:
             raise SchemaRefused(f"topic {topic}: {error}", topic=topic, subject=subject) from error
         try:

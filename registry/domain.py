@@ -200,7 +200,8 @@ class SchemaRequest:
     import must have a text. `version` is the number that the version must get; None, 0 and `LATEST` accept any number.
     `schema_id` is the id that the schema must get; only imports may set it. `tags_to_add` are applied before
     `tags_to_remove`. With `propagates_tags` the new version also has the tags of the subject's latest version on
-    records and fields that it still defines.
+    records and fields that it still defines. `invalid_reference` describes a reference that lacks a key, which
+    `references` omits; "" if there is none.
     """
 
     text: str | None
@@ -213,6 +214,7 @@ class SchemaRequest:
     tags_to_add: tuple[TaggedEntity, ...] = ()
     tags_to_remove: tuple[TaggedEntity, ...] = ()
     propagates_tags: bool = False
+    invalid_reference: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
-from headrace.avro_schema import Position
+from headrace.avro_schema import Position, blank_out_comments
 from headrace.compat.check_result import Failure, FailureKind
 
 STANDARD_INPUT = "-"
@@ -33,9 +33,6 @@ SKIPPED_DIRECTORIES = frozenset({"node_modules", "__pycache__"})
 
 FILES_MAX = 20_000
 """Maximum number of files that are searched for the definition of a type."""
-
-_TEXT_OR_COMMENT = re.compile(r'"(?:[^"\\]|\\.)*"|/\*.*?\*/|//[^\n]*', re.DOTALL)
-_NOT_A_LINE_END = re.compile(r"[^\r\n]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,16 +262,6 @@ def _describe_encoding_error(data: bytes, error: UnicodeDecodeError) -> tuple[st
     position = Position("", before.count(b"\n") + 1, len(before[line_start:].decode("utf-8")) + 1)
     found = "UTF-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else f"the byte 0x{data[error.start]:02x}"
     return f"not UTF-8 text (found {found}); expected an Avro schema in JSON", position
-
-
-def blank_out_comments(text: str) -> str:
-    """Returns a schema text with its comments replaced by blanks, so that positions do not change. JSON has no
-    comments, but Avro Java ignores comments."""
-    if "/*" not in text and "//" not in text:
-        return text
-    return _TEXT_OR_COMMENT.sub(
-        lambda found: found[0] if found[0].startswith('"') else _NOT_A_LINE_END.sub(" ", found[0]), text
-    )
 
 
 @dataclass(frozen=True, slots=True)

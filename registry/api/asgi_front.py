@@ -65,7 +65,9 @@ OFFLOADED_COMPARISONS_MAX: Final = 3  # per request; a concurrent new version ma
 BODYLESS: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS", "TRACE"})
 CACHEABLE_METHODS: Final = frozenset({"GET", "HEAD", "POST"})
 KEY_BYTES_MAX: Final = 512  # longer cache keys are hashed; a request may be a hundred times as long
-KEY_HEADERS: Final = frozenset({b"accept", b"content-type", b"confluent-accept-unknown-properties"})
+KEY_HEADERS: Final = frozenset(
+    {b"accept", b"content-type", b"content-encoding", b"confluent-accept-unknown-properties"}
+)
 """Headers that responses depend on, besides the credentials."""
 
 KEY_HEADERS_BYTES_MAX: Final = 4096  # in total; parsing 60 KB of `Accept` takes 0.2 s

@@ -1,4 +1,5 @@
-"""Request bodies: strict JSON, validated by marshmallow and converted to the values of `registry.domain`."""
+"""Request bodies: inflated, parsed as strict JSON, validated by marshmallow and converted to the values of
+`registry.domain`."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import encodings
 import json
 import pkgutil
 import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from encodings.aliases import aliases
@@ -14,7 +16,7 @@ from functools import cache
 from typing import Any, NoReturn, TypeVar
 
 from flask import request
-from marshmallow import EXCLUDE, Schema, ValidationError, fields, post_load, validate
+from marshmallow import EXCLUDE, Schema, ValidationError, fields, post_load, pre_load, validate
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
 from headrace.registry.api.access import require_permissions_in
@@ -45,6 +47,11 @@ NO_CHARSETS = frozenset({"idna", "punycode", "raw-unicode-escape", "undefined", 
 CHARSETS = frozenset({*aliases, *(module.name for module in pkgutil.iter_modules(encodings.__path__))})
 """Names of existing codecs, as `encodings` spells them. It would cache failed lookups of other names forever."""
 
+GZIP = frozenset({"gzip", "x-gzip"})
+"""Accepted compressions of bodies."""
+
+_LIMIT = "the limit registry.request_bytes_max"
+
 VALUES_MAX = 20_000
 """Limit of the JSON values in a body, counted by their opening brackets and commas. marshmallow may take 40
 microseconds for each value; 1,000 references have 4,001."""
@@ -64,19 +71,54 @@ def _require_storable(text: str) -> bool:
     return True
 
 
+class _Integer(fields.Integer):
+    """A whole number, also as text: `1`, `1.0` or `"1"`. Fractions are errors."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **more: Any) -> int:
+        if isinstance(value, float) and not value.is_integer():
+            raise self.make_error("invalid", input=value)
+        number = super()._deserialize(value, attr, data, **more)
+        assert isinstance(number, int)
+        return number
+
+
+class _Flag(fields.Boolean):
+    """A boolean, also as text or number: `true`, `"true"` or `1`."""
+
+    truthy = frozenset({"true", "True", "TRUE", 1})
+    falsy = frozenset({"false", "False", "FALSE", 0})
+
+
 class _Payload(Schema):
     class Meta:
         unknown = EXCLUDE  # clients of newer releases send additional keys
 
 
+@dataclass(frozen=True, slots=True)
+class IncompleteReference:
+    """A reference to a schema that lacks a key. It makes the schema invalid (42201), as in the Confluent registry."""
+
+    name: str | None = None
+    subject: str | None = None
+    version: int | None = None
+
+    def __str__(self) -> str:
+        name, subject = ("null" if value is None else f"'{value}'" for value in (self.name, self.subject))
+        return f"{{name={name}, subject={subject}, version={'null' if self.version is None else self.version}}}"
+
+
 class ReferencePayload(_Payload):
     name = fields.String(required=True, validate=_STORABLE)
     subject = fields.String(required=True, validate=_STORABLE)
-    version = fields.Integer(required=True, validate=_INT32)
+    version = _Integer(required=True, validate=_INT32)
+
+    @pre_load
+    def drop_nulls(self, data: Any, **_: Any) -> Any:
+        return {key: value for key, value in data.items() if value is not None} if isinstance(data, dict) else data
 
     @post_load
-    def make(self, data: dict[str, Any], **_: Any) -> SchemaReference:
-        return SchemaReference(**data)
+    def make(self, data: dict[str, Any], **_: Any) -> SchemaReference | IncompleteReference:
+        return SchemaReference(**data) if len(data) == len(self.fields) else IncompleteReference(**data)
 
 
 class _Text(fields.String):
@@ -118,7 +160,7 @@ class RulePayload(_Payload):
     expr = _optional_text()
     onSuccess = _optional_text()  # noqa: N815
     onFailure = _optional_text()  # noqa: N815
-    disabled = fields.Boolean(allow_none=True)
+    disabled = _Flag(allow_none=True)
 
 
 def _rules() -> fields.List[Any]:
@@ -162,20 +204,24 @@ class SchemaPayload(_Payload):
 
     text = fields.String(data_key="schema", load_default=None, allow_none=True)
     schema_type = fields.String(data_key="schemaType", load_default=None, allow_none=True)
-    references = fields.List(fields.Nested(ReferencePayload), load_default=None, allow_none=True)
+    references = fields.List(fields.Nested(ReferencePayload(partial=True)), load_default=None, allow_none=True)
     metadata = fields.Nested(MetadataPayload, load_default=None, allow_none=True)
-    version = fields.Integer(load_default=None, allow_none=True, validate=_INT32)
-    schema_id = fields.Integer(data_key="id", load_default=None, allow_none=True, validate=_INT32)
+    version = _Integer(load_default=None, allow_none=True, validate=_INT32)
+    schema_id = _Integer(data_key="id", load_default=None, allow_none=True, validate=_INT32)
     rule_set = fields.Nested(RuleSetPayload, data_key="ruleSet", load_default=None, allow_none=True)
     tags_to_add = _tags("schemaTagsToAdd")
     tags_to_remove = _tags("schemaTagsToRemove")
-    propagates_tags = fields.Boolean(data_key="propagateSchemaTags", load_default=None, allow_none=True)
+    propagates_tags = _Flag(data_key="propagateSchemaTags", load_default=None, allow_none=True)
 
     @post_load
     def make(self, data: dict[str, Any], **_: Any) -> SchemaRequest:
         data["schema_type"] = data["schema_type"] or SCHEMA_TYPE
         for key in ("references", "tags_to_add", "tags_to_remove"):
             data[key] = tuple(data[key] or ())
+        incomplete = [item for item in data["references"] if isinstance(item, IncompleteReference)]
+        if incomplete:
+            data["references"] = tuple(item for item in data["references"] if isinstance(item, SchemaReference))
+            data["invalid_reference"] = str(incomplete[0])
         data["propagates_tags"] = bool(data["propagates_tags"])
         # Clients that do not impose an id may send -1.
         if (data["schema_id"] or 0) < 0:
@@ -186,7 +232,7 @@ class SchemaPayload(_Payload):
 class TagChangePayload(_Payload):
     """The body of a request that registers a copy of a version with other tags, metadata or rules."""
 
-    new_version = fields.Integer(data_key="newVersion", load_default=None, allow_none=True, validate=_INT32)
+    new_version = _Integer(data_key="newVersion", load_default=None, allow_none=True, validate=_INT32)
     tags_to_add = _tags("tagsToAdd")
     tags_to_remove = _tags("tagsToRemove")
     metadata = fields.Nested(MetadataPayload, load_default=None, allow_none=True)
@@ -209,10 +255,10 @@ class ConfigPayload(_Payload):
     compatibility = fields.String(allow_none=True)
     compatibility_policy = fields.String(data_key="compatibilityPolicy", allow_none=True)
     compatibility_group = fields.String(data_key="compatibilityGroup", allow_none=True, validate=_STORABLE)
-    normalize = fields.Boolean(allow_none=True)
-    validate_fields = fields.Boolean(data_key="validateFields", allow_none=True)
-    validate_new_schemas = fields.Boolean(data_key="validateNewSchemas", allow_none=True)
-    validate_rules = fields.Boolean(data_key="validateRules", allow_none=True)
+    normalize = _Flag(allow_none=True)
+    validate_fields = _Flag(data_key="validateFields", allow_none=True)
+    validate_new_schemas = _Flag(data_key="validateNewSchemas", allow_none=True)
+    validate_rules = _Flag(data_key="validateRules", allow_none=True)
     alias = fields.String(allow_none=True, validate=_STORABLE)
     alias_for_deks = fields.String(data_key="aliasForDeks", allow_none=True, validate=_STORABLE)
     default_metadata = fields.Nested(MetadataPayload, data_key="defaultMetadata", allow_none=True)
@@ -245,7 +291,7 @@ class ReplicationPayload(_Payload):
     seen = fields.String(load_default="")
     subjects = fields.List(fields.String(validate=_STORABLE), load_default=list)
     ids = fields.Dict(
-        keys=fields.String(validate=_STORABLE), values=fields.List(fields.Integer(validate=_INT32)), load_default=dict
+        keys=fields.String(validate=_STORABLE), values=fields.List(_Integer(validate=_INT32)), load_default=dict
     )
 
     @post_load
@@ -262,14 +308,14 @@ def read_body(payload: type[_Payload], kind: type[T]) -> T:
         kind: the class of the result, to which `payload` converts the body.
 
     Raises:
-        BadRequest: the content type, the JSON or a value in it is invalid.
+        BadRequest: the content type, the compression, the JSON or a value in it is invalid.
         RequestEntityTooLarge: the body, its number of JSON values or its schema is too large.
         AccessDenied: the client lacks a permission on a subject that the body names.
         InvalidSubject: the body names an invalid subject.
     """
     if request.mimetype not in CONSUMED:
         raise BadRequest(415, "HTTP 415 Unsupported Media Type")
-    value = _read_json(_decoded(_body()))
+    value = _read_json(_decoded(_inflated(_body())))
     if value is None:
         raise BadRequest(422, "The request body is empty; expected a JSON object")
     if not isinstance(value, dict):
@@ -340,7 +386,34 @@ def _body() -> bytes:
 
 
 def _too_many_bytes() -> str:
-    return f"the body has more than {request.max_content_length} bytes, the limit registry.request_bytes_max"
+    return f"the body has more than {request.max_content_length} bytes, {_LIMIT}"
+
+
+def _inflated(body: bytes) -> bytes:
+    """Returns the body without its compression. Inflates no more than the maximum size of a request body.
+
+    Raises:
+        BadRequest: the compression is not gzip (415), or the data is not valid gzip (400).
+        RequestEntityTooLarge: the inflated body is too large.
+    """
+    encoding = request.headers.get("Content-Encoding", "").strip().lower()
+    if encoding in ("", "identity"):
+        return body
+    if encoding not in GZIP:
+        raise BadRequest(
+            415, f"The request body has the Content-Encoding {encoding!r}; send it as gzip or uncompressed"
+        )
+    bytes_max = request.max_content_length or 0
+    inflater = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    try:
+        inflated = inflater.decompress(body, bytes_max + 1)
+    except zlib.error as error:
+        raise BadRequest(400, f"The request body is not valid gzip: {error}") from None
+    if len(inflated) > bytes_max:
+        raise RequestEntityTooLarge(f"the inflated body has more than {bytes_max} bytes, {_LIMIT}")
+    if not inflater.eof or inflater.unused_data:
+        raise BadRequest(400, "The request body is not valid gzip: it is cut off, or more data follows")
+    return inflated
 
 
 def _decoded(body: bytes) -> str:
@@ -350,7 +423,7 @@ def _decoded(body: bytes) -> str:
     try:
         if name not in CHARSETS or codecs.lookup(name).name in NO_CHARSETS:
             raise LookupError
-        return body.decode(name)
+        return body.decode(name).removeprefix("\ufeff")
     except (LookupError, ValueError):
         raise BadRequest(400, f"The request body is not {charset} text") from None
 

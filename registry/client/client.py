@@ -246,7 +246,8 @@ class RegistryClient:
             for item in schema.references
         ]
         source = schema.subject or f"schema {schema.schema_id}"
-        return parse_schema(schema.text, references=referenced, source=source, strict=False)
+        # Some registries return texts as they were sent.
+        return parse_schema(schema.text, references=referenced, source=source, strict=False, lenient_json=True)
 
     def contexts(self) -> list[str]:
         """The names of the registry's contexts, including the default one (`.`)."""

@@ -42,8 +42,8 @@ class Candidate:
     """A parsed schema of a request. `lookup_key` is the same for schemas that differ only in spelling.
 
     `content` is the content that a registration stores: the text in canonical JSON, normalized on request, with
-    references, metadata and rules. `text` is the request's own text. `targets` are hashes of the referenced schemas
-    (see `SchemaParser.closure_key`). `text` and `targets` together determine `schema`.
+    references, metadata and rules. `text` is the request's own text, which may have comments. `targets` are hashes of
+    the referenced schemas (see `SchemaParser.closure_key`). `text` and `targets` together determine `schema`.
     """
 
     content: SchemaContent
@@ -137,6 +137,8 @@ class SchemaParser:
             raise InvalidSchema(f"Invalid schema type {request.schema_type}")
         if not request.text or not request.text.strip():
             raise InvalidSchema("Empty schema")
+        if request.invalid_reference:
+            raise _invalid(subject, request, f"Invalid reference: {request.invalid_reference}")
         try:
             references = tuple(_resolved_reference(repository, subject, item, deleted) for item in request.references)
             read = self._read_text(repository, subject, request.text, references, strict)
@@ -164,7 +166,8 @@ class SchemaParser:
         key = (text, strict, tuple(target.closure_key for target in targets))
         read = self._parsed_requests.get(key)
         if read is None:
-            schema = parse_schema(text, references=_schemas_within_bounds(targets), strict=strict)
+            referenced = _schemas_within_bounds(targets)
+            schema = parse_schema(text, references=referenced, strict=strict, lenient_json=True)
             read = _ParsedRequest(schema, canonical_text(schema), _lookup_key(schema, bool(references)), key[2])
             self._parsed_requests.put(key, read, len(text))
             # Also cached under the canonical text, which a registration stores: the next version is compared with it.

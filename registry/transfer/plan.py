@@ -446,5 +446,7 @@ class _Schemas:
             known = [schema for schema in referenced if schema is not None]
             if len(known) == len(referenced):
                 with contextlib.suppress(AvroSchemaError):
-                    self._parsed[version.key] = parse_schema(version.text, references=known, strict=False)
+                    self._parsed[version.key] = parse_schema(
+                        version.text, references=known, strict=False, lenient_json=True
+                    )
         return self._parsed[version.key]

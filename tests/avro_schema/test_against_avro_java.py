@@ -1,6 +1,7 @@
 """Compares our parser with Avro Java: verdicts, texts, Parsing Canonical Form and fingerprints."""
 
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +15,7 @@ from headrace.avro_schema import (
     parse_schema,
     parsing_canonical_form,
 )
+from support.cases import all_cases
 from support.java_oracle import JavaOracle, decode_text, java_oracle
 from support.schemas.strategies import schema_values
 
@@ -24,9 +26,9 @@ def java(tmp_path_factory) -> Iterator[JavaOracle]:
         yield oracle
 
 
-def python_result(text: str) -> list[str]:
+def python_result(text: str, *, lenient_json: bool = False) -> list[str]:
     try:
-        schema = parse_schema(text)
+        schema = parse_schema(text, lenient_json=lenient_json)
     except SchemaParseError as error:
         return ["error", str(error)]
     return ["ok", canonical_text(schema), parsing_canonical_form(schema), f"{fingerprint_crc64(schema):016x}"]
@@ -153,3 +155,47 @@ def test_a_duplicate_key_is_refused_although_java_takes_the_last(java):
     text = '{"type":"int","a":1,"a":2}'
     assert python_result(text)[0] == "error"
     assert java_result(java, text)[0] == "ok"
+
+
+LENIENT_CASES = [
+    '/* licence */ "string"',
+    '// licence\n{"type":"int"}',
+    '// one\r"int"',
+    '/**/{/*a*/"type"//b\n:/*c*/"int"/**/,/*d*/"x"/**/:[/**/1/**/,/**/2/***/]/*e*/}',
+    '{"type":"int","x":"/* no */ // comment"}',
+    '{"type":"int","x":"a\\"/* no comment"}',
+    '{"type":"int","type":"string"}',
+    '{"p":1,"type":"record","name":"A","q":2,"p":3,"fields":[]}',
+    '{"type":"record","name":"A","doc":"x","doc":"y","fields":[{"name":"a","type":"int"}],"fields":[]}',
+    '{"type":"record","name":"A","fields":[{"name":"a","name":"b","type":"int","type":"long","default":1,"default":2}]}',
+    '/* open "string"',
+    '"string" /* open',
+    "/",
+    '{"type":"int"/}',
+    '# no comment\n"int"',
+    '{"type":"int",}',
+    '\ufeff"string"',
+]
+
+
+def test_lenient_json_matches_avro_java(java):
+    """Comments, and keys that an object has several times."""
+    with all_cases() as case:
+        for text in LENIENT_CASES:
+            with case(text):
+                expected, found = java_result(java, text), python_result(text, lenient_json=True)
+                assert expected[0] == found[0]
+                assert expected[0] == "error" or expected == found
+
+
+def test_lenient_json_takes_linear_time():
+    for part in ('"', '\\"', "/*", "/**", "//", "*/"):
+        assert python_result(part * 1_000_000, lenient_json=True)[0] == "error"
+
+
+@given(value=schema_values(), data=st.data())
+def test_comments_between_json_tokens_do_not_change_a_schema(value, data):
+    comments = st.sampled_from(["", " ", '/* " */', "/***/", "// [ {\n", "//\r\n"])
+    tokens = re.findall(r'"(?:[^"\\]|\\.)*"|[\[\]{}:,]|[^\s\[\]{}:,"]+', json.dumps(value))
+    text = "".join(data.draw(comments) + token for token in tokens)
+    assert python_result(text, lenient_json=True) == python_result(json.dumps(value))

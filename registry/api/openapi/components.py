@@ -109,7 +109,7 @@ def _body(payload: type[Schema]) -> Json:
 
 def _field(field: Any) -> Json:
     if isinstance(field, fields.Nested):
-        found = ref(next(name for name, payload in BODIES.items() if payload is field.nested))
+        found = ref(next(name for name, payload in BODIES.items() if payload is type(field.schema)))
         return {"anyOf": [found, {"type": "null"}]} if field.allow_none else found
     if isinstance(field, fields.List):
         found = _list(_field(field.inner))

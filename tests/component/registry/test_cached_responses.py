@@ -205,6 +205,7 @@ def test_key_headers_select_different_cached_responses(front: RegistryBehindFron
     known = {"schema": STRING}
     assert is_cached(front, "POST", "/subjects/a", known)
     assert front.call("POST", "/subjects/a", known, {"Content-Type": "text/plain"}).status == 415
+    assert front.call("POST", "/subjects/a", known, {"Content-Encoding": "gzip"}).status == 400
     assert front.call("POST", "/subjects/a", {"schema": USER_1}).status == 404
     assert front.call("GET", "/subjects/a", known).status == 405
 

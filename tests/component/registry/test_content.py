@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -83,6 +84,83 @@ def test_texts_and_guids_equal_those_of_the_confluent_registry(registry: Registr
                 assert (response["schema"], response["guid"]) == (stored, guid)
 
 
+def test_texts_that_avro_java_accepts_are_registered_in_canonical_form(
+    registry: RegistryInProcess, subject: str
+) -> None:
+    """Comments and repeated keys vanish, as in the Confluent registry, so every JSON parser reads the stored text."""
+    user_1 = USER_1.replace('"type":"long"', '"type":"int","type":/* 64 bits */"long"')
+    with all_cases() as case:
+        for row, (written, stored) in enumerate(
+            [
+                ("/* licence */\n" + USER_1.replace(",", ",// http://x\n"), USER_1),
+                (user_1, USER_1),
+                ('{"type":"string","p":1,"q":"/* text */","p":2}', '{"type":"string","p":2,"q":"/* text */"}'),
+            ]
+        ):
+            with case(written):
+                own = f"{subject}-{row}"
+                registered = registry.register(own, written).json
+                assert registered["schema"] == stored
+                assert registry.get(f"/schemas/ids/{registered['id']}/schema").text == stored
+                for again in (written, stored):
+                    assert registry.post(f"/subjects/{own}", {"schema": again}).json["version"] == 1
+                    assert registry.register(own, again).json["version"] == 1
+                check = registry.post(f"/compatibility/subjects/{own}/versions/latest", {"schema": written})
+                assert check.json == {"is_compatible": True}
+
+
+def test_byte_order_mark_before_a_body_is_ignored(registry: RegistryInProcess, subject: str) -> None:
+    body = json.dumps({"schema": STRING})
+    for encoded, charset in (
+        (b"\xef\xbb\xbf" + body.encode(), "utf-8"),
+        (body.encode("utf-16"), "utf-16"),
+        (("\ufeff" + body).encode("utf-16-le"), "utf-16-le"),
+    ):
+        headers = {"Content-Type": f"application/json; charset={charset}"}
+        assert registry.call("POST", f"/subjects/{subject}/versions", encoded, headers).json["version"] == 1
+    assert registry.put(f"/config/{subject}", b'\xef\xbb\xbf{"compatibility":"NONE"}').status == 200
+
+
+def test_gzip_bodies_are_inflated(registry: RegistryInProcess, subject: str) -> None:
+    body = gzip.compress(json.dumps({"schema": STRING}).encode())
+    for encoding, sent in (
+        ("gzip", body),
+        ("X-GZIP", body),
+        ("identity", json.dumps({"schema": STRING}).encode()),
+    ):
+        response = registry.call("POST", f"/subjects/{subject}/versions", sent, {"Content-Encoding": encoding})
+        assert response.json["version"] == 1
+
+
+def test_invalid_compressed_bodies_are_rejected(registry: RegistryInProcess, subject: str) -> None:
+    body = gzip.compress(json.dumps({"schema": STRING}).encode())
+    bomb = gzip.compress(b" " * (4 << 20) + b"{}", 1)
+    assert len(gzip.compress(bomb)) < 20_000
+    damaged = body[:-8] + b"\0" * 8
+    with all_cases() as case:
+        for encoding, sent, error in [
+            ("deflate", body, (415, 415)),
+            ("br", body, (415, 415)),
+            ("gzip, gzip", gzip.compress(body), (415, 415)),
+            ("gzip", body[:-1], (400, 400)),
+            ("gzip", body + body, (400, 400)),
+            ("gzip", damaged, (400, 400)),
+            ("gzip", b"{}", (400, 400)),
+            ("gzip", b"", (400, 400)),
+            ("gzip", bomb, (422, 42209)),
+            ("", body, (400, 400)),
+        ]:
+            with case((encoding, sent[:20])):
+                headers = {"Content-Encoding": encoding}
+                found = registry.call("POST", f"/subjects/{subject}/versions", sent, headers).error
+                assert found[:2] == error
+                assert error[0] != 415 or "gzip" in found[2]
+        with case("bomb elsewhere"):
+            message = registry.call("POST", f"/subjects/{subject}", bomb, {"Content-Encoding": "gzip"}).error
+            assert message[:2] == (413, 413)
+            assert "registry.request_bytes_max" in message[2]
+
+
 def test_normalize_registers_the_normalized_text(registry: RegistryInProcess, subject: str) -> None:
     written = (
         '{"type":"record","name":"R","fields":[{"name":"f","type":{"type":"bytes","scale":0,"precision":4,'
@@ -147,6 +225,23 @@ def test_unresolvable_references_are_rejected(registry: RegistryInProcess, subje
     status, code, message = registry.register(subject, STRING, references=many).error
     assert (status, code) == (422, 42201)
     assert "the limit is 1000" in message
+
+
+def test_incomplete_references_make_the_schema_invalid(registry: RegistryInProcess, subject: str) -> None:
+    registry.registered("sub", SUB)
+    registry.registered(subject, STRING)
+    complete = {"name": "otherns.Sub", "subject": "sub", "version": 1}
+    with all_cases() as case:
+        for key, value in (("name", None), ("subject", None), ("version", None)):
+            for reference in ({**complete, key: value}, {k: v for k, v in complete.items() if k != key}):
+                with case(reference):
+                    body = {"schema": MY, "references": [complete, reference]}
+                    for path in (f"/subjects/{subject}/versions", f"/subjects/{subject}"):
+                        status, code, message = registry.post(path, body).error
+                        assert (status, code) == (422, 42201)
+                        assert f"{key}=null" in message
+                    check = registry.post(f"/compatibility/subjects/{subject}/versions/latest?verbose=true", body)
+                    assert check.json["is_compatible"] is False
 
 
 def test_references_to_soft_deleted_versions_are_rejected(registry: RegistryInProcess, subject: str) -> None:
