@@ -85,8 +85,9 @@ class _Integer(fields.Integer):
 class _Flag(fields.Boolean):
     """A boolean, also as text or number: `true`, `"true"` or `1`."""
 
-    truthy = frozenset({"true", "True", "TRUE", 1})
-    falsy = frozenset({"false", "False", "FALSE", 0})
+    def __init__(self, **more: Any) -> None:
+        # In Python 1 equals True.
+        super().__init__(truthy={"true", "True", "TRUE", 1}, falsy={"false", "False", "FALSE", 0}, **more)
 
 
 class _Payload(Schema):
