@@ -2,7 +2,7 @@
 
 The serializers have three of the strategies: by topic (`orders-value`), by record (`shop.Order`), by both
 (`orders-shop.Order`). The fourth is the file name without its suffix. A rule for matching paths takes precedence over
-the strategy.
+the strategy. Names of files and directories are percent-decoded, because `schema download` encodes them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import PurePosixPath
 from types import MappingProxyType
 
 from headrace.compat.errors import NoSubject
+from headrace.compat.file_names import decode_subject
 
 SUFFIXES = (".avsc", ".json")
 """Suffixes of schema files, in any case; the rest of the file name is the topic or subject."""
@@ -33,8 +34,8 @@ class SubjectSource:
 
     @property
     def stem(self) -> str:
-        """Name of the schema file without its suffix."""
-        return without_suffix(PurePosixPath(self.path).name)
+        """Name of the schema file without its suffix, percent-decoded."""
+        return self._stem_and_directory[0]
 
     @property
     def topic(self) -> str:
@@ -43,7 +44,14 @@ class SubjectSource:
 
     @property
     def directory(self) -> str:
-        return PurePosixPath(self.path).parent.name
+        """Name of the schema file's directory, percent-decoded."""
+        return decode_subject(self._stem_and_directory[1])[0]
+
+    @property
+    def _stem_and_directory(self) -> tuple[str, Sequence[str]]:
+        path = PurePosixPath(self.path)
+        directories = [part for part in path.parent.parts if part != path.root]
+        return decode_subject([*directories, without_suffix(path.name)])
 
 
 def without_suffix(name: str) -> str:
@@ -100,7 +108,8 @@ def derive_subject(source: SubjectSource, strategy: str, rules: Sequence[Subject
         strategy: the name of a strategy in `STRATEGIES`.
 
     Raises:
-        NoSubject: the template needs the name of the schema or directory, and there is none, or the subject is empty.
+        NoSubject: the template needs the name of the file, schema or directory, and there is none, or the subject is
+            empty.
     """
     template = next((rule.template for rule in rules if rule.covers(source.path)), STRATEGIES[strategy].template)
     subject = _fill_template(template, source)
@@ -149,6 +158,8 @@ def _fill_template(template: str, source: SubjectSource) -> str:
         raise NoSubject(f"{template!r} is not a subject template; expected text that may contain {expected}") from None
     if not source.record and any(f"{{{word}}}" in template for word in ("record", "name")):
         raise NoSubject(f"the subject is derived from the name of the schema, and the schema has no name; {REMEDY}")
+    if not source.stem and any(f"{{{word}}}" in template for word in ("stem", "topic")):
+        raise NoSubject(f"the subject is derived from the name of the file, and the name is empty; {REMEDY}")
     if "{directory}" in template and not source.directory:
         raise NoSubject(
             f"the subject is derived from the name of the file's directory, and its path has no directory; {REMEDY}"

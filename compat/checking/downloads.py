@@ -6,15 +6,14 @@ name leaves the directory, and two subjects that differ only in case get two fil
 
 from __future__ import annotations
 
-import errno
 import fnmatch
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.compat.checking.baselines.directory import subject_file_name
 from headrace.compat.checking.inputs import SUFFIX
+from headrace.compat.file_names import subject_file_name
 from headrace.registry.client import RegisteredSchema, RegistryClient
 from headrace.registry.errors import SubjectNotFound, VersionNotFound
 
@@ -28,6 +27,14 @@ class Download:
     subject: str
     version: int
     state: str
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedDownload:
+    """A subject, or a version of one, for which no file can be written."""
+
+    subject: str
+    reason: str
 
 
 def match_subjects(client: RegistryClient, patterns: Sequence[str]) -> list[str]:
@@ -53,9 +60,9 @@ def match_subjects(client: RegistryClient, patterns: Sequence[str]) -> list[str]
 
 def plan_downloads(
     client: RegistryClient, subjects: Sequence[str], directory: Path, *, all_versions: bool
-) -> Iterator[Download]:
+) -> Iterator[Download | SkippedDownload]:
     """Yields the files to write for the given subjects and all subjects that their schemas refer to, directly or
-    indirectly.
+    indirectly, and the subjects for which there can be no file.
 
     Args:
         directory: the directory of the files.
@@ -63,45 +70,54 @@ def plan_downloads(
 
     Raises:
         RegistryError: a request to the registry failed.
-        OSError: an existing file cannot be read, or has a name that differs from the file's only in case.
+        OSError: an existing file cannot be read.
     """
     waiting, seen = list(subjects), set(subjects)
     names = _Names(directory, "" if all_versions else SUFFIX)
     while waiting:
         subject = waiting.pop(0)
         name = names.of(subject)
-        for item in _versions(client, subject, all_versions):
-            for reference in item.references:
-                named = reference.subject
-                target = named if named.startswith(":.") else _context(subject) + named
-                if target not in seen:
-                    seen.add(target)
-                    waiting.append(target)
-            version = item.version or 1
-            path = directory / name / f"{version}{SUFFIX}" if all_versions else directory / name
-            yield _download(item, subject, version, path)
+        if name is None:
+            reason = f"{directory} has an entry with the same name in other case; delete or rename that entry"
+            yield SkippedDownload(subject, reason)
+            continue
+        try:
+            for item in _versions(client, subject, all_versions):
+                new = [target for target in _referenced_subjects(item, subject) if target not in seen]
+                seen.update(new)
+                waiting += new
+                version = item.version or 1
+                path = directory / name / f"{version}{SUFFIX}" if all_versions else directory / name
+                yield _download(item, subject, version, path)
+        except (SubjectNotFound, VersionNotFound):
+            yield SkippedDownload(subject, "the registry no longer has it")
 
 
 class _Names:
-    """Assigns each subject the name of a file or directory below one directory. Existing and assigned names are
+    """Assigns each subject the path of a file or directory below one directory. Existing and assigned paths are
     compared in lower case, as case-insensitive file systems compare them."""
 
     def __init__(self, directory: Path, suffix: str) -> None:
-        self._directory = directory
         self._suffix = suffix
         existing = [entry.name for entry in directory.iterdir()] if directory.is_dir() else []
         self._names = {name.lower(): name for name in existing}
 
-    def of(self, subject: str) -> str:
+    def of(self, subject: str) -> str | None:
+        """Returns the path of a subject's file or directory; None if each possible path is in use."""
         for encodes_letters in (False, True):
             name = subject_file_name(subject, encodes_letters=encodes_letters) + self._suffix
-            if self._names.setdefault(name.lower(), name) == name:
+            parts = name.split("/")
+            paths = ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]
+            if all(self._names.setdefault(path.lower(), path) == path for path in paths):
                 return name
-        raise FileExistsError(
-            errno.EEXIST,
-            "its directory has an entry whose name differs only in upper and lower case",
-            str(self._directory / name),
-        )
+        return None
+
+
+def _referenced_subjects(item: RegisteredSchema, subject: str) -> Iterator[str]:
+    """Yields the subjects to which a schema of `subject` refers."""
+    for reference in item.references:
+        is_qualified = reference.subject.startswith(":.")
+        yield reference.subject if is_qualified else _context(subject) + reference.subject
 
 
 def _context(subject: str) -> str:
@@ -122,7 +138,9 @@ def _versions(client: RegistryClient, subject: str, all_versions: bool) -> Itera
             continue
 
 
-def _download(item: RegisteredSchema, subject: str, version: int, path: Path) -> Download:
+def _download(item: RegisteredSchema, subject: str, version: int, path: Path) -> Download | SkippedDownload:
+    if item.schema_type != "AVRO":
+        return SkippedDownload(subject, f"version {version} is of the schema type {item.schema_type}; expected AVRO")
     text = _indented(item.text)
     state = "new"
     if path.exists():
@@ -132,8 +150,12 @@ def _download(item: RegisteredSchema, subject: str, version: int, path: Path) ->
 
 def _indented(text: str) -> str:
     """Returns the text of a schema with indented lines, because the registry stores it as one line, and diffs and line
-    numbers need several."""
+    numbers need several. A text with half of a surrogate pair, which only a JSON escape can represent in a file, is
+    escaped."""
     try:
-        return json.dumps(json.loads(text), indent=2, ensure_ascii=False) + "\n"
+        document = json.loads(text)
+        indented = json.dumps(document, indent=2, ensure_ascii=False)
+        is_encodable = not any("\ud800" <= letter <= "\udfff" for letter in indented)
+        return (indented if is_encodable else json.dumps(document, indent=2)) + "\n"
     except (ValueError, RecursionError):
         return text

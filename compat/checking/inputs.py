@@ -21,8 +21,14 @@ SUFFIX = ".avsc"
 JSON_SUFFIX = ".json"
 """Files with this suffix that are found in a directory are schemas only if their text is a named type."""
 
+OTHER_FORMATS = {
+    ".avdl": "is Avro IDL; convert it to schemas with `avro-tools idl2schemata`",
+    ".avpr": 'is an Avro protocol; write each of its "types" to an .avsc file',
+}
+"""Files of other formats of Avro: the reason, by suffix, why they are not read."""
+
 NAMED_TYPE_KEYS = {"record": "fields", "error": "fields", "enum": "symbols", "fixed": "size"}
-BROKEN_SCHEMA = re.compile(r'\s*\{[^{]*"type"\s*:\s*"(record|error|enum|fixed)"')
+BROKEN_SCHEMA = re.compile(r'\ufeff?\s*\{[^{]*"type"\s*:\s*"(record|error|enum|fixed)"')
 """Matches the start of a text that is invalid JSON but was probably meant to be a schema."""
 
 FILE_BYTES_MAX = 16_000_000
@@ -165,7 +171,8 @@ def is_json_name(name: str) -> bool:
 
 
 def is_schema_text(text: str) -> bool:
-    """Whether the text is a record, error, enum or fixed type in Avro's JSON, or invalid JSON that starts like one."""
+    """Whether the text is a record, error, enum or fixed type in Avro's JSON, or invalid JSON that starts like one
+    (also after a byte order mark)."""
     try:
         document: Any = json.loads(text)
     except (ValueError, RecursionError):
@@ -193,6 +200,10 @@ def is_file(path: str) -> bool:
 def _no_match_reason(argument: str) -> str:
     if is_pattern(argument):
         return "the pattern matches no file; expected schema files (.avsc)"
+    suffixes = (PurePath(name).suffix.lower() for _, names in _walk_directories(argument) for name in names)
+    reason = next((OTHER_FORMATS[suffix] for suffix in suffixes if suffix in OTHER_FORMATS), "")
+    if reason:
+        return f"the directory holds no schema file (.avsc), but a file that {reason}"
     return "the directory holds no schema file (.avsc)"
 
 
@@ -238,9 +249,12 @@ def decode(data: bytes, path: str, *, comments: bool = False) -> str | Failure:
     """Returns the text of a schema file with the content `data`, or the failure to decode it.
 
     Args:
-        path: name of the file, for messages.
+        path: name of the file, for messages and for its format.
         comments: replace comments with blanks.
     """
+    other_format = OTHER_FORMATS.get(PurePath(path).suffix.lower())
+    if other_format is not None:
+        return Failure(FailureKind.INVALID, path, f"{other_format}; expected an Avro schema in JSON")
     if len(data) > FILE_BYTES_MAX:
         message = f"longer than {FILE_BYTES_MAX} bytes; expected an Avro schema in JSON"
         return Failure(FailureKind.INVALID, path, message, Position("", 1, 1))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from headrace.avro_schema import SchemaParseError
+from headrace.avro_schema import SchemaParseError, canonical_text, self_contained_text
 from headrace.compat.check_result import Failure, FailureKind
 from headrace.compat.checking.baselines.subject_config import alias_target, plain_subject
 from headrace.compat.checking.inputs import SchemaFile
@@ -65,10 +65,30 @@ def plan_registrations(
     first: dict[str, PlannedRegistration] = {}
     for item in plan.values():
         other = first.setdefault(item.subject, item)
-        if other is not item:
+        if other is not item and not _are_equal(item, other, plan, sources):
             message = f"its subject {item.subject} is also that of {other.file}; set another subject with --subject"
             failures[item.file] = Failure(FailureKind.UNREADABLE, item.file, message)
     return tuple(plan.values()), tuple(failures.values())
+
+
+def _are_equal(
+    item: PlannedRegistration,
+    other: PlannedRegistration,
+    plan: Mapping[str, PlannedRegistration],
+    sources: Sources,
+) -> bool:
+    """Whether two files register the same version of a subject: the same schema, with references to the same subjects,
+    as for a symbolic link and its target."""
+
+    def references(planned: PlannedRegistration) -> list[tuple[str, str]]:
+        return [(name, plan[file].subject if file in plan else "") for name, file in planned.dependencies]
+
+    schemas = [sources.types.schema(planned.file) for planned in (item, other)]
+    return (
+        canonical_text(schemas[0]) == canonical_text(schemas[1])
+        and self_contained_text(schemas[0]) == self_contained_text(schemas[1])
+        and references(item) == references(other)
+    )
 
 
 def _add(

@@ -7,6 +7,7 @@ failure of a file or the command line; 3 a file is not a schema; 4 the registry 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +33,7 @@ from headrace.compat.checking.run import check, find_invalid
 from headrace.settings import Settings
 
 if TYPE_CHECKING:
+    from headrace.compat.checking.downloads import SkippedDownload
     from headrace.compat.checking.registering import PlannedRegistration, RegisteredFile
     from headrace.compat.checking.sources import Sources
     from headrace.registry.client import RegistryClient
@@ -129,8 +131,6 @@ def _add_registry_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    import sys
-
     escape_unencodable(sys.stdout)
     escape_unencodable(sys.stderr)
     return int(args.run_verb(args))
@@ -140,7 +140,8 @@ def run_validate(args: argparse.Namespace) -> int:
     sources = _sources(args, settings_from(args))
     broken = [failure for file in sources.files if (failure := find_invalid(sources.types, file.path)) is not None]
     if sources.failures or broken:
-        return _refused(CompatCheckResult((), (*sources.failures, *broken)))
+        valid = pluralize(len(sources.files) - len(broken), "valid schema")
+        return _refused_files((*sources.failures, *broken), valid)
     print(styled(pluralize(len(sources.files), "valid schema"), "good"))
     return EXIT_OK
 
@@ -154,7 +155,7 @@ def run_register(args: argparse.Namespace) -> int:
     sources = _sources(args, settings)
     plan, failures = plan_registrations(sources, naming)
     if failures:
-        return _refused(CompatCheckResult((), failures))
+        return _refused_files(failures, "nothing was registered")
     with open_client(settings, "") as client:
         result = check(with_planned_files(sources, plan), naming, RegistryBaseline(client), LevelChoice())
         if not result.is_compatible:
@@ -185,6 +186,18 @@ def _refused(result: CompatCheckResult) -> int:
     """
     print_result(result, "text", quiet=True)
     return result.exit_code
+
+
+def _refused_files(failures: Sequence[Failure], rest: str) -> int:
+    """Prints the failures that prevent a command, and a summary. Returns the exit code for the failures.
+
+    Args:
+        rest: the result for all other files, for the summary.
+    """
+    for failure in failures:
+        print(failure.text(), file=sys.stderr)
+    print(f"{rest}, {styled(pluralize(len(failures), 'error'), 'bad')}")
+    return CompatCheckResult((), tuple(failures)).exit_code
 
 
 @contextmanager
@@ -243,34 +256,44 @@ def _print_rows(header: Sequence[str], rows: Sequence[dict[str, Any]]) -> None:
 
 
 def run_download(args: argparse.Namespace) -> int:
-    from headrace.compat.checking.downloads import match_subjects, plan_downloads
+    from headrace.compat.checking.downloads import SkippedDownload, match_subjects, plan_downloads
 
     settings = settings_from(args)
-    rows = []
+    rows: list[dict[str, Any]] = []
+    skipped: list[SkippedDownload] = []
     with open_client(settings, "") as client, _registry_errors():
         subjects = match_subjects(client, args.subjects)
         try:
             for item in plan_downloads(client, subjects, args.to, all_versions=args.all_versions):
+                if isinstance(item, SkippedDownload):
+                    skipped.append(item)
+                    continue
                 rows.append(
-                    {
-                        "file": str(item.path),
-                        "subject": item.subject,
-                        "action": item.state,
-                        "version": item.version,
-                    }
+                    {"file": str(item.path), "subject": item.subject, "action": item.state, "version": item.version}
                 )
                 if not args.dry_run and item.state != "unchanged":
                     item.path.parent.mkdir(parents=True, exist_ok=True)
                     item.path.write_text(item.text, encoding="utf-8")
         except OSError as error:
             raise CommandError(f"{error.filename or args.to} cannot be written: {error.strerror}") from None
-    if args.format == "json":
-        print_json({"format": 1, "dry_run": args.dry_run, "schemas": rows})
-    else:
-        _print_rows(("FILE", "SUBJECT", "ACTION", "VERSION"), rows)
-        if args.dry_run:
-            print("dry run: no file was written")
+    _print_downloads(args, rows, skipped)
+    if skipped:
+        raise CommandError(f"{pluralize(len(skipped), 'schema')} could not be downloaded")
     return EXIT_OK
+
+
+def _print_downloads(
+    args: argparse.Namespace, rows: Sequence[dict[str, Any]], skipped: Sequence[SkippedDownload]
+) -> None:
+    if args.format == "json":
+        reasons = [{"subject": item.subject, "reason": item.reason} for item in skipped]
+        print_json({"format": 1, "dry_run": args.dry_run, "schemas": rows, "skipped": reasons})
+        return
+    _print_rows(("FILE", "SUBJECT", "ACTION", "VERSION"), rows)
+    for item in skipped:
+        print(styled(f"not downloaded: {item.subject}: {item.reason}", "bad"))
+    if args.dry_run:
+        print("dry run: no file was written")
 
 
 def run_lock(args: argparse.Namespace) -> int:
@@ -282,7 +305,7 @@ def run_lock(args: argparse.Namespace) -> int:
     sources = _sources(args, settings)
     plan, failures = plan_registrations(sources, parse_naming(args, settings.compat))
     if failures:
-        return _refused(CompatCheckResult((), failures))
+        return _refused_files(failures, "nothing was checked" if args.check else "nothing was locked")
     with open_client(settings, "") as client, _registry_errors():
         if args.check:
             return _check_lock(args, sources, plan, None if args.offline else client)
@@ -306,7 +329,7 @@ def _write_lock(
         if item.version is None
     )
     if missing:
-        return _refused(CompatCheckResult((), missing))
+        return _refused_files(missing, pluralize(len(found) - len(missing), "registered schema"))
     text = lock_text([lock_entry(item, sources) for item in found])
     if args.dry_run:
         print(text, end="")

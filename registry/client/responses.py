@@ -60,6 +60,7 @@ class RegisteredSchema:
     references: tuple[SchemaReference, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     guid: str = ""
+    schema_type: str = "AVRO"
 
 
 def schema_body(text: str, references: Sequence[SchemaReference], metadata: Mapping[str, str] | None) -> dict[str, Any]:
@@ -99,6 +100,7 @@ def parse_registered_schema(response: Mapping[str, Any]) -> RegisteredSchema:
             references,
             MappingProxyType(dict(properties)),
             response.get("guid") or "",
+            response.get("schemaType") or "AVRO",
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ServiceError(

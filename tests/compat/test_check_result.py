@@ -21,6 +21,7 @@ from headrace.compat.check_result import (
     compute_fingerprint,
 )
 from headrace.compat.errors import InvalidBaselineFile, InvalidSuppression, NoSubject
+from headrace.compat.file_names import subject_file_name
 from headrace.compat.subjects import SubjectRule, SubjectSource, derive_subject
 from headrace.compat.suppressions import Suppression, apply_suppressions, parse_suppression
 from support.golden import case_lines, golden
@@ -263,7 +264,31 @@ def test_subject_needs_record_name_directory_and_template() -> None:
         derive_subject(SubjectSource("a.avsc"), "topic", [SubjectRule("*", "")])
 
 
-@given(st.text(min_size=1).filter(lambda text: "/" not in text and text not in (".", "..")))
+@given(st.text(min_size=1).filter(lambda text: not {"/", "%"} & set(text) and text not in (".", "..")))
 def test_topic_strategy_appends_value(topic: str) -> None:
     if not topic.endswith(("-key", "-value", ".avsc", ".json")):
         assert derive_subject(SubjectSource(f"x/{topic}.avsc"), "topic") == f"{topic}-value"
+
+
+@given(st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=200), st.booleans(), st.integers(1, 5))
+def test_file_names_of_subjects_are_valid_and_decoded_again(subject: str, encodes_letters: bool, times: int) -> None:
+    name = subject_file_name(subject * times, encodes_letters=encodes_letters)
+    for part in f"{name}.avsc".split("/"):
+        assert len(part.encode()) <= 255
+        assert part[0] not in ". " and part.isascii()
+    for path, template in ((f"released/{name}.avsc", "{stem}"), (f"{name}/2.avsc", "{directory}")):
+        rules = [SubjectRule("*", f"x{template}")]
+        if subject:
+            assert derive_subject(SubjectSource(path), "file", rules) == f"x{subject * times}"
+
+
+@pytest.mark.parametrize("name", [f"{subject_file_name('')}.avsc", ".avsc"])
+def test_file_with_an_empty_name_has_no_subject(name: str) -> None:
+    for strategy in ("topic", "file"):
+        with pytest.raises(NoSubject):
+            derive_subject(SubjectSource(f"x/{name}", "R"), strategy)
+
+
+@pytest.mark.parametrize("name", ["50%.avsc", "a%2.avsc", "%FF.avsc", "a%zz.avsc"])
+def test_file_name_that_is_not_percent_encoded_is_the_subject(name: str) -> None:
+    assert derive_subject(SubjectSource(f"x/{name}"), "file") == name.removesuffix(".avsc")

@@ -20,7 +20,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import PurePath, PurePosixPath
-from urllib.parse import quote
 
 from headrace.compat.check_result import Failure, FailureKind
 from headrace.compat.checking.baselines.base import (
@@ -34,39 +33,11 @@ from headrace.compat.checking.inputs import SUFFIX, SchemaFile, find_files, read
 from headrace.compat.checking.scope import FileScope
 from headrace.compat.checking.type_sets import TypeSet, root_type_name
 from headrace.compat.errors import NoSubject
+from headrace.compat.file_names import subject_file_name
 from headrace.compat.subjects import SubjectNaming, SubjectSource, without_suffix
-
-SUBJECT_CHARS = " !#$&'()+,;=@[]^_`{}~-."
-"""Characters besides ASCII letters and digits that are not percent-encoded in a file name derived from a subject."""
-
-DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)
-"""Device names on Windows, with any suffix; not usable as file names."""
 
 VERSION_NAME = re.compile(r"(?:.*[-_.])?v?\d+(?:[._]\d+)*", re.IGNORECASE)
 """Pattern of a file name, without suffix, that contains the number of a version: 1, v2, order-v3, 1.0.2."""
-
-
-def subject_file_name(subject: str, *, encodes_letters: bool = False) -> str:
-    """Returns the file or directory name of a subject, without suffix.
-
-    The name is valid on every system, unless it is too long: not hidden, without path separators, and without
-    characters that Windows removes.
-
-    Args:
-        encodes_letters: also encode ASCII letters, for subjects that differ only in case.
-    """
-    name = "".join(
-        f"%{ord(letter):02X}" if encodes_letters and letter.isascii() and letter.isalpha() else _quoted(letter)
-        for letter in subject
-    )
-    encoded = {at for at in (0, len(name) - 1) if name[at : at + 1] in (".", " ")}
-    if DEVICES.match(name):
-        encoded.add(0)
-    return "".join(f"%{ord(letter):02X}" if at in encoded else letter for at, letter in enumerate(name)) or "%"
-
-
-def _quoted(letter: str) -> str:
-    return quote(letter, safe=SUBJECT_CHARS, errors="replace")
 
 
 class DirectoryBaseline:

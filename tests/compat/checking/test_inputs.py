@@ -160,6 +160,32 @@ def test_argument_without_schema_files_is_an_error(directory: Path, argument: st
     assert (failure.file, failure.exit_code) == (argument, 2)
 
 
+def test_validate_counts_valid_files_next_to_invalid_ones(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("x", "y", "z"):
+        Path(f"s/{name}.avsc").write_text('"itn"')
+    assert main(["schema", "validate", "s"]) == 3
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.count("\n")) == ("3 valid schemas, 3 errors\n", 3)
+
+
+def test_files_of_other_avro_formats_are_named(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("other").mkdir()
+    Path("other/P.avdl").write_text("protocol P { record A { int x; } }")
+    Path("other/P.AVPR").write_text('{"protocol": "P", "types": [], "messages": {}}')
+    for file, words in (("other/P.avdl", "Avro IDL"), ("other/P.AVPR", "an Avro protocol")):
+        for arguments in (["schema", "validate", file], ["compat", "check", "s/a.avsc", "--against", file]):
+            assert main(arguments) == 3
+            assert f"{file}: error: is {words}; " in capsys.readouterr().err
+    assert main(["schema", "validate", "other"]) == 2
+    assert re.search(r"^other: error: .* (Avro IDL|an Avro protocol); ", capsys.readouterr().err)
+
+
+def test_json_schema_with_byte_order_mark_is_not_skipped(directory: Path) -> None:
+    Path("s/windows.json").write_bytes(b"\xef\xbb\xbf" + (RECORD % ("W", "int")).encode())
+    assert "s/windows.json" in paths("s")
+    assert main(["schema", "validate", "s"]) == 3
+
+
 def test_pipes_in_a_directory_are_skipped(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     os.mkfifo("s/pipe.avsc")
     Path("s/loop.avsc").symlink_to("loop.avsc")

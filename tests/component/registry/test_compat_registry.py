@@ -486,6 +486,95 @@ def test_downloaded_file_names_stay_in_the_directory_and_are_unique(
             assert run("compat", "check", "schemas/x.avsc", *arguments)[0] == 0, name
 
 
+def test_downloaded_files_name_their_subjects_again(registry: ServedRegistry, run: Run) -> None:
+    url = ("--registry-url", registry.url)
+    names = ("a/b", "50%", "Orders", "orders", ".x ", "NUL", ":.eu:a b", "ü" * 100, "x" * 400, "/" * 300, "z")
+    for number, name in enumerate(names):
+        registry.client.register(name, ORDER.replace("Order", f"R{number}") % ("long", ""))
+    code, out, err = run("schema", "download", "*", ":*", "--to", "all", *url, "--format", "json")
+    assert (code, err) == (0, "")
+    assert {row["subject"] for row in json.loads(out)["schemas"]} == set(names)
+    by_name = ("all", "--subject-strategy", "file")
+    code, out, err = run("schema", "register", *by_name, *url, "--format", "json")
+    assert (code, err) == (0, "")
+    rows = json.loads(out)["schemas"]
+    assert {(row["subject"], row["action"]) for row in rows} == {(name, "unchanged") for name in names}
+    assert run("schema", "lock", *by_name, *url)[0] == 0
+    assert run("schema", "lock", *by_name, *url, "--check")[0] == 0
+    assert run("compat", "check", *by_name, "--against-registry", registry.url, "--require-subject")[0] == 0
+    assert run("compat", "check", *by_name, "--against", "all", "--require-subject")[0] == 0
+    for row in rows:
+        text = Path(row["file"]).read_text()
+        Path(row["file"]).write_text(text.replace('"long"', '"string"'))
+    code, out, _ = run("compat", "check", *by_name, "--against-registry", registry.url, "--format", "json")
+    assert code == 1
+    assert {report["subject"]: report["compatible"] for report in json.loads(out)["reports"]} == dict.fromkeys(
+        names, False
+    )
+
+
+@pytest.mark.parametrize("every", [(), ("--all-versions",)])
+def test_download_continues_after_a_subject_without_a_file(
+    registry: ServedRegistry, run: Run, every: tuple[str, ...]
+) -> None:
+    for name in ("J", "b", "c", "d"):
+        registry.client.register(name, HEADER)
+    Path("all").mkdir()
+    for existing in ("j", "j.avsc", "%4a", "%4a.avsc"):
+        Path("all", existing).write_text("")
+    entity = {"subject": "b", "version": 1, "id": 7, "schemaType": "PROTOBUF", "schema": 'syntax = "proto3";'}
+
+    def respond(request: Request) -> Response | None:
+        if request.path.startswith("/subjects/b/versions/"):
+            return Response(json.dumps(entity))
+        if request.path.startswith("/subjects/c/versions"):
+            return Response('{"error_code":40401,"message":"not found"}', 404)
+        return None
+
+    registry.respond = respond
+    arguments = ("schema", "download", "--to", "all", *every, "--registry-url", registry.url)
+    code, out, _ = run(*arguments, "--format", "json")
+    assert code == 2
+    assert [row["subject"] for row in json.loads(out)["schemas"]] == ["d"]
+    skipped = {row["subject"]: row["reason"] for row in json.loads(out)["skipped"]}
+    assert list(skipped) == ["J", "b", "c"]
+    assert "PROTOBUF" in skipped["b"]
+    code, out, err = run(*arguments)
+    assert (code, out.count("not downloaded: "), err.count("\n")) == (2, 3, 1)
+
+
+def test_text_with_half_a_surrogate_pair_is_downloaded(registry: ServedRegistry, run: Run) -> None:
+    text = HEADER.replace('"name": "Header"', '"name": "Header", "doc": "\\ud800"')
+    entity = {"subject": "b", "version": 1, "id": 7, "schema": text}
+    registry.client.register("b", HEADER)
+    registry.respond = lambda request: (
+        Response(json.dumps(entity)) if request.path.startswith("/subjects/b/versions/") else None
+    )
+    assert run("schema", "download", "--to", "all", "--registry-url", registry.url)[0] == 0
+    assert json.loads(Path("all/b.avsc").read_text()) == json.loads(text)
+
+
+def test_links_to_a_shared_file_are_registered_once(registry: ServedRegistry, run: Run) -> None:
+    for name in ("one", "two"):
+        Path(name).mkdir()
+        Path(name, "header.avsc").symlink_to("../shared/header.avsc")
+    Path("linked").symlink_to("shared")
+    Path("shared").mkdir()
+    Path("shared/header.avsc").write_text(HEADER)
+    Path("one/pay.avsc").write_text(PAY)
+    Path("two/refund.avsc").write_text(PAY.replace("Pay", "Refund"))
+    url = ("--registry-url", registry.url)
+    for command in ("register", "lock"):
+        code, _, err = run("schema", command, "one", "two", "shared", "linked", *url)
+        assert (code, err) == (0, "")
+    assert registry.client.subjects() == ["header-value", "pay-value", "refund-value"]
+    assert registry.client.versions("header-value") == [1]
+    assert run("schema", "lock", "one", "two", "shared", "linked", *url, "--check")[0] == 0
+    Path("two/header.avsc").unlink()
+    Path("two/header.avsc").write_text(HEADER.replace("long", "int"))
+    assert run("schema", "register", "one", "two", *url)[0] == 2, "two schemas of one subject"
+
+
 def test_referenced_schema_is_downloaded_from_its_context(registry: ServedRegistry, run: Run) -> None:
     registry.client.register("header", HEADER.replace("Header", "Other"))
     registry.client.register(":.eu:header", HEADER)
