@@ -242,8 +242,7 @@ class Mode(StrEnum):
     READWRITE = "READWRITE"
     READONLY = "READONLY"
     READONLY_OVERRIDE = "READONLY_OVERRIDE"
-    """Read-only for all enclosed subjects, including subjects with their own mode. Other implementations dropped this
-    mode; this registry still accepts it."""
+    """Read-only; see `service.modes.ModeInheritance`. The Confluent registry deprecated it in 8.2."""
     IMPORT = "IMPORT"
     """Registrations name the id, and may name the version, that the schema has in its source registry. They are not
     checked for compatibility."""

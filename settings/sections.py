@@ -51,7 +51,8 @@ class RegistrySettings(Section):
     client_hosts: tuple[str, ...] = ()
     client_timeout: Duration = Duration(10_000)  # timeout of a connection attempt and of each wait for a response
     compatibility: str = "BACKWARD"  # compatibility level of subjects without a level of their own
-    # response bodies follow this release of the Confluent Schema Registry; 7 suits clients older than 7.0
+    # release of the Confluent Schema Registry that response bodies, error codes and modes follow; 7 suits clients older
+    # than 7.0
     api_profile: int = 8
     # keep | drop: whether rule sets of requests are stored; dropped rule sets do not affect ids, as in the community
     # edition

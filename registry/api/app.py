@@ -72,7 +72,8 @@ def create_app(
         request_bytes_max: larger request bodies are rejected.
         now_ms: the clock, in milliseconds since 1970.
         version: the version that the registry reports.
-        profile: the release of the Confluent Schema Registry to imitate in response bodies, 7 or 8.
+        profile: the release of the Confluent Schema Registry to imitate in response bodies, error codes and modes: 7
+            or 8.
         stores_rules: whether rule sets in requests are stored. The community edition drops them.
         mutable_modes: whether clients may change modes.
         users: authenticates clients; None gives every client all permissions.

@@ -12,9 +12,9 @@ from headrace.registry.tags import TaggedEntity
 
 
 class Profile(IntEnum):
-    """The release of the Confluent Schema Registry to imitate in response bodies.
+    """The release of the Confluent Schema Registry to imitate in response bodies, error codes and modes.
 
-    Clients older than 7.0 fail on unknown keys.
+    Clients older than 7.0 fail on unknown keys in bodies.
     """
 
     LEAN = 7

@@ -12,7 +12,7 @@ from headrace.registry.access.required_permissions import FORBIDDEN
 from headrace.registry.api.entities import Profile
 from headrace.registry.api.hooks import DEFERRED_KEY
 from headrace.registry.api.responses import error_response
-from headrace.registry.api.services import profile
+from headrace.registry.api.services import services
 from headrace.registry.service.compatibility import ComparisonDeferred
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ def install(app: Flask) -> None:
 
 def _registry_error(error: errors.RegistryError) -> Response:
     status, error_code = next((ERROR_CODES[kind] for kind in type(error).__mro__ if kind in ERROR_CODES), (500, 500))
-    if isinstance(error, errors.IncompatibleSchema) and profile() is Profile.LEAN:
+    if isinstance(error, errors.IncompatibleSchema) and services().profile is Profile.LEAN:
         error_code = 409  # the code in Confluent's releases up to 8.0.3, and in 8.1.1
     return error_response(status, error_code, str(error))
 

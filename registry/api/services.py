@@ -15,7 +15,7 @@ from headrace.registry.service.compatibility import Compatibility
 from headrace.registry.service.configuration import Configuration
 from headrace.registry.service.deletion import Deletion
 from headrace.registry.service.lookup import Lookup, RestrictedLookup
-from headrace.registry.service.modes import Modes
+from headrace.registry.service.modes import ModeInheritance, Modes
 from headrace.registry.service.presentation import Presentation, PresentationOptions, PresentedSchema
 from headrace.registry.service.registration import Registration
 from headrace.registry.service.schema_parser import SchemaParser
@@ -51,7 +51,8 @@ class Services:
         mutable_modes: bool = True,
     ) -> Services:
         parser = SchemaParser()
-        configuration = Configuration(database, default_level)
+        inheritance = ModeInheritance(override_wins=profile is Profile.LEAN)
+        configuration = Configuration(database, default_level, inheritance)
         compatibility = Compatibility(database, parser, configuration)
         registration = Registration(database, parser, configuration, compatibility, now_ms)
         lookup = Lookup(database, parser, configuration)
@@ -60,9 +61,9 @@ class Services:
             registration,
             lookup,
             compatibility,
-            Deletion(database),
+            Deletion(database, inheritance),
             configuration,
-            Modes(database, mutable=mutable_modes),
+            Modes(database, inheritance, mutable=mutable_modes),
             Presentation(database, parser),
             Tagging(lookup, registration),
             now_ms,

@@ -13,7 +13,7 @@ from headrace.registry.domain import ConfigChange, ConfigEntry, Mode
 from headrace.registry.errors import InvalidCompatibilityLevel, SubjectLevelNotConfigured, SubjectNotFound
 from headrace.registry.names import is_context_scope, quoted_for_log, resolve_in_context, scopes_of
 from headrace.registry.rules import check_rule_set
-from headrace.registry.service.modes import mode_of, require_writable
+from headrace.registry.service.modes import ModeInheritance
 from headrace.registry.storage.database import Database
 from headrace.registry.storage.repository import Repository
 
@@ -103,9 +103,10 @@ def effective_config(entries: Sequence[ConfigEntry | None], default_level: str) 
 class Configuration:
     """Reads and changes configurations; `default_level` is the level of subjects without one."""
 
-    def __init__(self, database: Database, default_level: CompatibilityLevel) -> None:
+    def __init__(self, database: Database, default_level: CompatibilityLevel, inheritance: ModeInheritance) -> None:
         self._database = database
         self._default_level = default_level
+        self._inheritance = inheritance
 
     def settings(self, repository: Repository, subject: str) -> SubjectSettings:
         """Resolves a subject's alias and returns the effective configuration and mode of the resolved subject, whether
@@ -114,7 +115,7 @@ class Configuration:
         target = alias_target(subject, config)
         if target != subject:
             config = self.config(repository, target)
-        return SubjectSettings(target, config, mode_of(repository, target))
+        return SubjectSettings(target, config, self._inheritance.mode_of(repository, target))
 
     def config(self, repository: Repository, scope: str | None) -> ConfigEntry:
         """The effective configuration of a scope: its own entry merged with the entries of its enclosing scopes and the
@@ -169,13 +170,13 @@ class Configuration:
             resolve_in_context(scope or "", values.alias)
 
         def find_unchanged(repository: Repository) -> ConfigEntry | None:
-            require_writable(repository, scope)
+            self._inheritance.require_writable(repository, scope)
             entry = repository.config(scope)
             return entry if entry is not None and change.applied_to(entry) == entry else None
 
         def write(repository: Repository) -> ConfigEntry:
             repository.bump_revision(of_settings=True)
-            require_writable(repository, scope)
+            self._inheritance.require_writable(repository, scope)
             entry = change.applied_to(repository.config(scope) or ConfigEntry())
             repository.put_config(scope, entry)
             return entry
@@ -207,7 +208,7 @@ class Configuration:
             entry = repository.config(scope)
             if entry is None and scope is not None:
                 raise SubjectNotFound(subject=scope)
-            require_writable(repository, scope)
+            self._inheritance.require_writable(repository, scope)
             was_set = repository.remove_config(scope)
             return ConfigRemoved(entry or ConfigEntry(compatibility=self._default_level.value), was_set)
 

@@ -18,7 +18,7 @@ from headrace.registry.errors import (
 )
 from headrace.registry.names import DEFAULT_CONTEXT, context_scope, quoted_for_log
 from headrace.registry.service.configuration import resolve_alias
-from headrace.registry.service.modes import require_writable
+from headrace.registry.service.modes import ModeInheritance
 from headrace.registry.storage.cache import SubjectState
 from headrace.registry.storage.database import Database
 from headrace.registry.storage.repository import Repository
@@ -33,8 +33,9 @@ class Deletion:
     deletion.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, inheritance: ModeInheritance) -> None:
         self._database = database
+        self._inheritance = inheritance
 
     def delete_version(self, subject: str, version: int, *, permanent: bool) -> int:
         """Deletes a version, the newest live one for `LATEST`, and returns its number.
@@ -60,7 +61,7 @@ class Deletion:
             number, is_deleted = _chosen(repository, name, version)
             if is_deleted and not permanent:
                 raise VersionSoftDeleted(subject=name, version=number)
-            require_writable(repository, name)
+            self._inheritance.require_writable(repository, name)
             _claim(repository, name, state, [number])
             if repository.referencing_schemas(name, number, deleted=permanent):
                 raise ReferenceExists(subject=name, version=number)
@@ -97,7 +98,7 @@ class Deletion:
             live = [number for number, is_deleted in stored if not is_deleted]
             if not permanent and not live:
                 raise SubjectSoftDeleted(subject=name)
-            require_writable(repository, name)
+            self._inheritance.require_writable(repository, name)
             if permanent and live:
                 raise SubjectNotSoftDeleted(subject=name)
             chosen = [number for number, _ in stored] if permanent else live
@@ -130,7 +131,7 @@ class Deletion:
             if repository.has_subjects(context):
                 raise ContextNotEmpty(context)
             scope = context_scope(context)
-            require_writable(repository, scope)
+            self._inheritance.require_writable(repository, scope)
             if context == DEFAULT_CONTEXT:
                 return False
             was_listed = repository.unlist_context(context)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -34,23 +34,72 @@ FORWARD_GLOBAL_ONLY: Final = "Forward mode only supported on global level"
 
 @dataclass(frozen=True, slots=True)
 class ModeRemoved:
-    """The removed mode of a scope. If the scope had none, `mode` is None after a recursive removal; otherwise the scope
-    is the default context, and `mode` is READWRITE. `was_set` is True if any mode was removed."""
+    """The removed mode of a scope. If the scope had none, `mode` is None after a recursive removal; otherwise it is the
+    mode that overrules the scope, or READWRITE of the default context. `was_set` is True if any mode was removed."""
 
     mode: Mode | None
     was_set: bool
 
 
+@dataclass(frozen=True, slots=True)
+class ModeInheritance:
+    """Determines the modes of scopes.
+
+    A scope without a mode of its own has the mode of the innermost enclosing scope with one. READONLY_OVERRIDE of all
+    contexts overrules every other mode, because it makes a replica read-only. With `override_wins`, so does
+    READONLY_OVERRIDE of the default context, also in other contexts, as in the Confluent registry before 8.2.
+    """
+
+    override_wins: bool = False
+
+    def mode_of(self, repository: Repository, scope: str | None) -> Mode:
+        """The effective mode of a scope."""
+        scopes = scopes_of(scope)
+        modes = repository.modes(tuple(dict.fromkeys((*scopes, None))) if self.override_wins else scopes)
+        return self.effective(modes, scopes)
+
+    def effective(self, modes: Mapping[str | None, Mode], scopes: Sequence[str | None]) -> Mode:
+        """The effective mode of a scope.
+
+        Args:
+            modes: the modes of these scopes and, with `override_wins`, of the default context. Scopes without a mode
+                are missing.
+            scopes: the scope and its enclosing scopes, the innermost first; see `scopes_of`.
+        """
+        if modes.get(ALL_CONTEXTS_SCOPE) is Mode.READONLY_OVERRIDE or self._is_overruled(modes):
+            return Mode.READONLY_OVERRIDE
+        return next((modes[scope] for scope in scopes if scope in modes), Mode.READWRITE)
+
+    def own_mode(self, repository: Repository, scope: str | None) -> Mode | None:
+        """The mode that is set on a scope itself, or the READONLY_OVERRIDE that overrules it. None without one; the
+        default context is then READWRITE."""
+        modes = repository.modes([scope, None] if self.override_wins and scope is not None else [scope])
+        if self._is_overruled(modes):
+            return Mode.READONLY_OVERRIDE
+        return modes.get(scope, Mode.READWRITE if scope is None else None)
+
+    def require_writable(self, repository: Repository, scope: str | None) -> None:
+        """Requires that a scope may be changed.
+
+        Raises:
+            OperationNotPermitted: the scope is read-only.
+        """
+        refuse_readonly(scope, self.mode_of(repository, scope))
+
+    def _is_overruled(self, modes: Mapping[str | None, Mode]) -> bool:
+        return self.override_wins and modes.get(None) is Mode.READONLY_OVERRIDE
+
+
 class Modes:
     """Reads and changes modes; without `mutable` modes cannot be changed."""
 
-    def __init__(self, database: Database, *, mutable: bool = True) -> None:
+    def __init__(self, database: Database, inheritance: ModeInheritance, *, mutable: bool = True) -> None:
         self._database = database
+        self._inheritance = inheritance
         self._mutable = mutable
 
     def read_scope(self, scope: str | None, *, in_effect: bool) -> Mode:
-        """The mode that is set on the scope, or READONLY_OVERRIDE if an enclosing scope has it; with `in_effect` the
-        effective mode.
+        """The mode that is set on the scope, or overrules it; with `in_effect` the effective mode.
 
         Raises:
             SubjectModeNotConfigured: the scope has no mode, and `in_effect` is False. Without a mode, the default
@@ -58,13 +107,12 @@ class Modes:
         """
 
         def read(repository: Repository) -> Mode:
-            in_scope = mode_of(repository, scope)
-            if in_effect or in_scope is Mode.READONLY_OVERRIDE:
-                return in_scope
-            found = repository.modes([scope]).get(scope)
-            if found is None and scope is not None:
-                raise SubjectModeNotConfigured(subject=scope)
-            return found or Mode.READWRITE
+            if in_effect:
+                return self._inheritance.mode_of(repository, scope)
+            found = self._inheritance.own_mode(repository, scope)
+            if found is None:
+                raise SubjectModeNotConfigured(subject=scope or "")
+            return found
 
         return self._database.read(read)
 
@@ -93,7 +141,8 @@ class Modes:
             repository.bump_revision(of_settings=True)
             _refuse_on_replica(repository)
             has_purged = False
-            if mode is Mode.IMPORT and not force and mode_of(repository, scope) is not Mode.IMPORT:
+            is_importing = self._inheritance.mode_of(repository, scope) is Mode.IMPORT
+            if mode is Mode.IMPORT and not force and not is_importing:
                 repository.lock_out_writers()
                 has_purged = _purge_soft_deleted(repository, scope)
             if mode is None:
@@ -117,16 +166,16 @@ class Modes:
             SubjectNotFound: the scope has no mode, and `recursive` is False; never raised for the default context.
             OperationNotPermitted: modes cannot be changed, or the registry is a replica.
         """
-        self._require_mutable()
 
         def remove(repository: Repository) -> ModeRemoved:
             repository.bump_revision(of_settings=True)
+            if not recursive and self._inheritance.own_mode(repository, scope) is None:
+                raise SubjectNotFound(subject=scope or "")
+            self._require_mutable()
             _refuse_on_replica(repository)
             found = repository.modes([scope]).get(scope)
             if found is None and not recursive:
-                if scope is not None:
-                    raise SubjectNotFound(subject=scope)
-                return ModeRemoved(Mode.READWRITE, was_set=False)
+                return ModeRemoved(self._inheritance.own_mode(repository, scope), was_set=False)
             inside = [other for other in repository.mode_scopes() if _encloses(scope, other)] if recursive else []
             return ModeRemoved(found, repository.remove_modes([scope, *inside]))
 
@@ -152,33 +201,6 @@ def _refuse_on_replica(repository: Repository) -> None:
         raise OperationNotPermitted(
             f"This registry is a replica of {replication.url} and is read-only until it is promoted"
         )
-
-
-def effective_mode(modes: Sequence[Mode | None]) -> Mode:
-    """The effective mode of a scope.
-
-    Args:
-        modes: the modes that are set on the scope itself and on its enclosing scopes, the innermost first. None
-            stands for a scope without one.
-    """
-    if Mode.READONLY_OVERRIDE in modes[1:]:
-        return Mode.READONLY_OVERRIDE
-    return next((mode for mode in modes if mode is not None), Mode.READWRITE)
-
-
-def mode_of(repository: Repository, scope: str | None) -> Mode:
-    scopes = scopes_of(scope)
-    modes = repository.modes(scopes)
-    return effective_mode([modes.get(scope) for scope in scopes])
-
-
-def require_writable(repository: Repository, scope: str | None) -> None:
-    """Requires that a scope may be changed.
-
-    Raises:
-        OperationNotPermitted: the scope is read-only.
-    """
-    refuse_readonly(scope, mode_of(repository, scope))
 
 
 def refuse_readonly(scope: str | None, mode: Mode) -> None:

@@ -10,10 +10,8 @@ from typing import Final, TypeVar
 from headrace.registry.domain import Mode, SubjectVersion
 from headrace.registry.errors import RegistryChanged
 from headrace.registry.names import (
-    ALL_CONTEXTS_SCOPE,
     DEFAULT_CONTEXT,
     GLOBAL_CONTEXT,
-    context_of,
     quoted_for_log,
 )
 from headrace.registry.transfer.parallel import PARALLEL_REQUESTS_MAX
@@ -57,7 +55,7 @@ def read_registry(remote: RemoteRegistry, selection: Selection, steps: ProgressC
         if read_versions(remote, remote.contexts(), steps) == all_versions:
             if hidden:
                 logger.warning(
-                    "own modes are hidden by READONLY_OVERRIDE of an enclosing scope and are not in the export; "
+                    "own modes are hidden by READONLY_OVERRIDE of the default context and are not in the export; "
                     "remove the override for the export: scopes=%d url=%s",
                     hidden,
                     remote.url,
@@ -118,23 +116,18 @@ def read_modes(remote: RemoteRegistry, scopes: Sequence[str], steps: ProgressCal
     """Reads the scopes' own modes from the registry `remote`; `steps` receives the progress.
 
     The API cannot list them, so each scope is read. Scopes without a mode are omitted. So are scopes whose own mode is
-    hidden, because the API returns READONLY_OVERRIDE of an enclosing scope instead.
+    hidden: if the default context has READONLY_OVERRIDE, releases before 8.2 return that for every scope.
 
     Returns:
         The modes by scope, and the number of scopes with a hidden mode.
     """
     found = _read_scopes(remote.mode, scopes, lambda done: steps("reading modes", done, len(scopes)))
-    overridden = {scope for scope, mode in found.items() if mode == Mode.READONLY_OVERRIDE}
-    unread_scopes = sorted({outer for scope in overridden for outer in _enclosing_scopes(scope)}.difference(scopes))
-    outer_modes = _read_scopes(remote.mode, unread_scopes, lambda done: None)
-    overriding = overridden | {scope for scope, mode in outer_modes.items() if mode == Mode.READONLY_OVERRIDE}
-    hidden = {scope for scope in overridden if not overriding.isdisjoint(_enclosing_scopes(scope))}
-    return {scope: mode for scope, mode in found.items() if scope not in hidden}, len(hidden)
-
-
-def _enclosing_scopes(scope: str) -> list[str]:
-    """Returns the context of a subject, and all contexts; for a context only the latter."""
-    return [outer for outer in (scope_of_context(context_of(scope)), ALL_CONTEXTS_SCOPE) if outer != scope]
+    default = scope_of_context(DEFAULT_CONTEXT)
+    others = [scope for scope in scopes if scope != default]
+    is_hidden = all(found.get(scope) == Mode.READONLY_OVERRIDE for scope in others)
+    if not (others and is_hidden and remote.mode(default) == Mode.READONLY_OVERRIDE):
+        return found, 0
+    return {scope: mode for scope, mode in found.items() if scope == default}, len(others)
 
 
 def sort_by_references(versions: Sequence[ExportedVersion]) -> tuple[ExportedVersion, ...]:

@@ -114,8 +114,8 @@ class RemoteRegistry:
             return None if value is None else json_text(dict(value)) or "{}"
 
     def mode(self, scope: str) -> str | None:
-        """The scope's own mode, or READONLY_OVERRIDE if an enclosing scope has this mode. None if the scope has none or
-        the server has no such scope."""
+        """The scope's own mode, or READONLY_OVERRIDE if the server returns that for every scope. None if the scope has
+        none or the server has no such scope."""
         value = self._read_own("mode", scope)
         with self._checking_response("/mode"):
             return None if value is None else str(value["mode"])

@@ -16,6 +16,7 @@ from headrace.registry.errors import VersionSoftDeleted
 from headrace.registry.names import ALL_SUBJECTS
 from headrace.registry.service.configuration import Configuration
 from headrace.registry.service.deletion import Deletion
+from headrace.registry.service.modes import ModeInheritance
 from headrace.registry.service.registration import RegistrationResult
 from headrace.registry.storage import dependencies, statements
 from headrace.registry.storage.cache import NewestRevision
@@ -210,7 +211,7 @@ def test_error_that_reveals_a_change_waits_for_leases(database: Database, waits_
 
 
 def test_unchanged_configuration_waits_for_leases(database: Database, waits_s: list[float]) -> None:
-    configuration = Configuration(database, CompatibilityLevel.NONE)
+    configuration = Configuration(database, CompatibilityLevel.NONE, ModeInheritance())
     change = ConfigChange(ConfigEntry("FULL"), frozenset({"compatibility"}))
     for times in (1, 2):
         configuration.change("a", change)
@@ -234,7 +235,7 @@ def registering(database: Database) -> Callable[[], RegistrationResult]:
 def revive(database: Database) -> None:
     """Registers a version, soft-deletes it and registers it again."""
     registering(database)()
-    Deletion(database).delete_subject("s", permanent=False)
+    Deletion(database, ModeInheritance()).delete_subject("s", permanent=False)
     assert registering(database)().is_new
 
 

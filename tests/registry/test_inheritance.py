@@ -15,7 +15,7 @@ from headrace.registry.names import (
     split_subject,
 )
 from headrace.registry.service.configuration import effective_config
-from headrace.registry.service.modes import effective_mode
+from headrace.registry.service.modes import ModeInheritance
 from support.cases import all_cases
 
 LABELS = Metadata.of({"owner": "x"})
@@ -112,15 +112,28 @@ def test_effective_configuration_inherits_from_enclosing_scopes() -> None:
                 assert effective_config(entries, "DEFAULT") == expected
 
 
-def test_effective_mode_inherits_from_enclosing_scopes() -> None:
+@pytest.mark.parametrize("override_wins", [False, True])
+def test_effective_mode_is_that_of_the_innermost_scope_with_one(override_wins: bool) -> None:
+    inheritance = ModeInheritance(override_wins)
     with all_cases() as case:
-        for modes, expected in [
-            ([None, None], Mode.READWRITE),
-            ([None, None, Mode.READONLY], Mode.READONLY),
-            ([None, Mode.IMPORT, Mode.READONLY], Mode.IMPORT),
-            ([Mode.READWRITE, Mode.READONLY], Mode.READWRITE),
-            ([Mode.READWRITE, None, Mode.READONLY_OVERRIDE], Mode.READONLY_OVERRIDE),
-            ([Mode.READONLY_OVERRIDE, Mode.READWRITE], Mode.READONLY_OVERRIDE),
+        for scope, modes, expected in [
+            ("s", {}, Mode.READWRITE),
+            ("s", {ALL_CONTEXTS_SCOPE: Mode.READONLY}, Mode.READONLY),
+            ("s", {None: Mode.IMPORT, ALL_CONTEXTS_SCOPE: Mode.READONLY}, Mode.IMPORT),
+            ("s", {"s": Mode.READWRITE, None: Mode.READONLY}, Mode.READWRITE),
+            ("s", {"s": Mode.READONLY_OVERRIDE, None: Mode.READWRITE}, Mode.READONLY_OVERRIDE),
+            (":.c:s", {":.c:": Mode.READONLY_OVERRIDE}, Mode.READONLY_OVERRIDE),
+            (":.c:s", {":.c:s": Mode.READWRITE, ":.c:": Mode.READONLY_OVERRIDE}, Mode.READWRITE),
+            (":.c:s", {":.c:s": Mode.READWRITE, ALL_CONTEXTS_SCOPE: Mode.READONLY_OVERRIDE}, Mode.READONLY_OVERRIDE),
         ]:
-            with case((modes, expected)):
-                assert effective_mode(modes) is expected
+            with case((scope, modes)):
+                assert inheritance.effective(modes, scopes_of(scope)) is expected
+
+
+def test_readonly_override_of_the_default_context_overrules_others_before_release_8_2() -> None:
+    with all_cases() as case:
+        for scope, own in (("s", Mode.READWRITE), (":.c:s", Mode.IMPORT), (":.c:", Mode.READWRITE), (None, None)):
+            modes = {None: Mode.READONLY_OVERRIDE} if own is None else {scope: own, None: Mode.READONLY_OVERRIDE}
+            with case(scope):
+                assert ModeInheritance(True).effective(modes, scopes_of(scope)) is Mode.READONLY_OVERRIDE
+                assert ModeInheritance().effective(modes, scopes_of(scope)) is (own or Mode.READONLY_OVERRIDE)

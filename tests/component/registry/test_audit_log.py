@@ -63,7 +63,7 @@ HISTORIES: dict[str, list[Step]] = {
         ("PUT", "/mode/s", IMPORT, ""),
         ("DELETE", SUBJECT, None, "subject_deleted"),
         ("DELETE", SUBJECT, None, ""),
-        ("PUT", "/mode", {"mode": "READONLY_OVERRIDE"}, "mode_changed"),
+        ("PUT", "/mode/:.__GLOBAL:", {"mode": "READONLY_OVERRIDE"}, "mode_changed"),
         ("PUT", "/mode/s", IMPORT, "mode_changed"),
         ("PUT", "/mode/s", IMPORT, ""),
     ],

@@ -59,7 +59,9 @@ def import_schema(registry: Registry, subject: str, text: str, schema_id: int, v
         ({ALL_CONTEXTS_SCOPE: "READONLY"}, "READONLY"),
         ({"": "READWRITE", ALL_CONTEXTS_SCOPE: "READONLY"}, "READWRITE"),
         ({"s": "READWRITE", "": "READONLY"}, "READWRITE"),
-        ({"s": "READWRITE", "": "READONLY_OVERRIDE"}, "READONLY_OVERRIDE"),
+        ({"s": "READWRITE", "": "READONLY_OVERRIDE"}, "READWRITE"),
+        ({"": "READONLY_OVERRIDE"}, "READONLY_OVERRIDE"),
+        ({"s": "READWRITE", ALL_CONTEXTS_SCOPE: "READONLY_OVERRIDE"}, "READONLY_OVERRIDE"),
         ({":.c:": "READONLY"}, "READWRITE"),
         ({"other": "READONLY"}, "READWRITE"),
     ],
@@ -116,13 +118,40 @@ def test_global_mode_is_set_read_and_removed(registry: Registry) -> None:
     assert registry.delete("/mode").json == {"mode": "READWRITE"}
 
 
-def test_readonly_override_applies_to_every_subject(registry: Registry) -> None:
-    set_mode(registry, "s", "READWRITE")
-    set_mode(registry, "", "READONLY_OVERRIDE")
-    assert registry.get("/mode/s").json == registry.get("/mode/other").json == {"mode": "READONLY_OVERRIDE"}
-    assert registry.register("s", STRING).error[1] == 42205
-    registry.delete("/mode")
-    assert registry.get("/mode/s").json == {"mode": "READWRITE"}
+def test_readonly_override_is_inherited_like_other_modes_as_in_release_8_2(registry: Registry, context: str) -> None:
+    own, other = f"{context}s", f"{context}other"
+    for scope in (own, "s"):
+        set_mode(registry, scope, "READWRITE")
+    for scope in (context, ""):
+        set_mode(registry, scope, "READONLY_OVERRIDE")
+    for subject, unset in ((own, other), ("s", "other")):
+        assert registry.get(f"/mode/{subject}").json == {"mode": "READWRITE"}
+        assert registry.get(f"/mode/{unset}").error[1] == registry.get(f"/mode/:.fresh:{unset}").error[1] == 40409
+        assert registry.register(subject, STRING).status == 200
+        assert registry.register(unset, STRING).error[1] == 42205
+    registry.delete("/mode/s")
+
+
+def test_readonly_override_of_the_default_context_overrules_others_in_profile_7(sqlite_database_url: str) -> None:
+    """Also in other contexts, and in requests for the own mode of a subject; as before release 8.2."""
+    with registry_in_process(sqlite_database_url, profile=7) as registry:
+        for scope in ("s", ":.c:s"):
+            set_mode(registry, scope, "READWRITE")
+        set_mode(registry, "", "READONLY_OVERRIDE")
+        for subject in ("s", "other", ":.c:s", ":.c:", ":.d:other"):
+            assert registry.get(f"/mode/{subject}").json == {"mode": "READONLY_OVERRIDE"}
+            assert registry.get(f"/mode/{subject}?defaultToGlobal=true").json == {"mode": "READONLY_OVERRIDE"}
+        for subject in ("s", ":.c:s"):
+            assert registry.register(subject, STRING).error[1] == 42205
+        assert registry.delete("/mode/s").json == {"mode": "READWRITE"}
+        assert registry.delete("/mode/other").json == {"mode": "READONLY_OVERRIDE"}
+        set_mode(registry, "", "READWRITE")
+        assert registry.get("/mode/:.c:s").json == {"mode": "READWRITE"}
+        assert registry.get("/mode/s").error[1] == 40409
+        # A context's READONLY_OVERRIDE applies to subjects without a mode of their own only.
+        set_mode(registry, ":.c:", "READONLY_OVERRIDE")
+        assert registry.register(":.c:s", STRING).status == 200
+        assert registry.register(":.c:other", STRING).error[1] == 42205
 
 
 def test_recursive_removal_includes_modes_of_subjects(registry: Registry, context: str) -> None:
@@ -412,5 +441,6 @@ def test_immutable_modes_cannot_be_changed(tmp_path: Any) -> None:
         refused = (422, 42205, "Mode changes are not allowed")
         assert registry.put("/mode", {"mode": "READONLY"}).error == refused
         assert registry.put("/mode/s", {"mode": "READONLY"}).error == refused
-        assert registry.delete("/mode/s").error == refused
+        assert registry.delete("/mode").error == registry.delete("/mode/s?recursive=true").error == refused
+        assert registry.delete("/mode/s").error == (404, 40401, "Subject 's' not found.")
         assert registry.get("/mode").json == {"mode": "READWRITE"}

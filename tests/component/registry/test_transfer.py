@@ -61,14 +61,14 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 @pytest.fixture
 def start_registry(
     sqlite_template: SqliteTemplate, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[], Registry]]:
-    """Starts an empty registry in this process."""
+) -> Iterator[Callable[..., Registry]]:
+    """Starts an empty registry in this process, with options of `create_app`."""
     directory, numbers = tmp_path_factory.mktemp("registries"), itertools.count()
     with ExitStack() as stack:
 
-        def start() -> Registry:
+        def start(**options: Any) -> Registry:
             url = sqlite_template.copy_to(directory / f"{next(numbers)}.db")
-            return Registry(stack.enter_context(serve_registry(url)).url)
+            return Registry(stack.enter_context(serve_registry(url, **options)).url)
 
         yield start
 
@@ -175,27 +175,33 @@ def test_subject_with_empty_name_is_imported_into_a_context_in_use(
     assert target.get("/mode").json == {"mode": "READWRITE"}
 
 
+OWN_MODES = {":.:": "READWRITE", "a": "READONLY"}
+
+
 @pytest.mark.parametrize(
-    ("override", "selection", "exported", "hidden"),
+    ("profile", "override", "selection", "exported", "hidden"),
     [
-        (":.__GLOBAL:", [], {":.__GLOBAL:": "READONLY_OVERRIDE"}, 4),
-        (":.__GLOBAL:", ["--subject", "a"], {}, 1),
-        (":.__GLOBAL:", ["--context", ".eu"], {}, 2),
-        (":.eu:", [], {":.:": "READWRITE", "a": "READONLY", ":.eu:": "READONLY_OVERRIDE"}, 1),
-        (":.eu:b", [], {":.:": "READWRITE", "a": "READONLY", ":.eu:b": "READONLY_OVERRIDE"}, 0),
+        (7, ":.:", [], {":.:": "READONLY_OVERRIDE"}, 4),
+        (7, ":.:", ["--subject", "a"], {}, 1),
+        (7, ":.:", ["--context", ".eu"], {}, 2),
+        (7, ":.eu:", [], {**OWN_MODES, ":.eu:": "READONLY_OVERRIDE"}, 0),
+        (8, ":.:", [], {":.:": "READONLY_OVERRIDE", "a": "READONLY"}, 0),
+        (8, ":.__GLOBAL:", [], {**OWN_MODES, ":.__GLOBAL:": "READONLY_OVERRIDE"}, 0),
+        (8, ":.eu:b", [], {**OWN_MODES, ":.eu:b": "READONLY_OVERRIDE"}, 0),
     ],
 )
 def test_modes_hidden_by_readonly_override_are_not_exported(
+    profile: int,
     override: str,
     selection: list[str],
     exported: dict[str, str],
     hidden: int,
-    start_registry: Callable[[], Registry],
+    start_registry: Callable[..., Registry],
     run: Run,
     caplog: pytest.LogCaptureFixture,
     tmp_path: Path,
 ) -> None:
-    file, source, target = tmp_path / "e.jsonl", start_registry(), start_registry()
+    file, source, target = tmp_path / "e.jsonl", start_registry(profile=profile), start_registry()
     source.registered("a", FIXED.format(1))
     source.registered("%3A.eu%3Ab", FIXED.format(2))
     put(source, "/mode/a", {"mode": "READONLY"})

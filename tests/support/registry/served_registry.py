@@ -35,10 +35,11 @@ class ServedRegistry:
 
 
 @contextmanager
-def serve_registry(database_url: str) -> Iterator[ServedRegistry]:
+def serve_registry(database_url: str, **options: Any) -> Iterator[ServedRegistry]:
+    """Serves a registry with options of `create_app`."""
     database = Database(database_url, lease_s=0)
     database.upgrade()
-    app = create_app(database)
+    app = create_app(database, **options)
     registry = ServedRegistry("")
 
     def application(environ: dict[str, Any], start_response: Any) -> Any:
