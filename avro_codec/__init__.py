@@ -9,11 +9,11 @@ clients use `check` and `encode`.
 from headrace.avro_codec.check import Check, compile_check
 from headrace.avro_codec.core import library
 from headrace.avro_codec.readable import UnreadableValue
-from headrace.avro_codec.walk import BadBody, CapturedLong
+from headrace.avro_codec.walk import BadBody, CapturedTime
 
 __all__ = [
     "BadBody",
-    "CapturedLong",
+    "CapturedTime",
     "Check",
     "UnreadableValue",
     "build",

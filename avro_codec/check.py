@@ -52,7 +52,7 @@ def compile_check(schema: Schema, core: Library | None) -> Check:
     found = walk_program(schema) if core is not None else None
     if core is None or found is None:
         return walk
-    compiled, words = c_program(found, 0, 0)
+    compiled, words = c_program(found, 0, has_time_field=False)
     is_value, address = core.is_value, ctypes.addressof(compiled)
 
     def check(body: bytes, *, _references: object = (compiled, words)) -> None:  # the core has only their addresses

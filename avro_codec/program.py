@@ -24,6 +24,10 @@ from headrace.avro_schema.message_time import TimeUnit
 
 FRAMES_MAX = 32
 SLOTS_MAX = 4_096
+TIME_FIELDS_MAX = 8
+TIME_UNITS = {TimeUnit.MILLIS: 1, TimeUnit.MICROS: 2, TimeUnit.NANOS: 3, TimeUnit.DAYS: 4, TimeUnit.TEXT: 5}
+"""The numbers of time units in `core/core.h`."""
+UNITS_BY_NUMBER = {number: unit for unit, number in TIME_UNITS.items()}
 
 
 class Op(IntEnum):
@@ -41,20 +45,21 @@ class Op(IntEnum):
     TIMESTAMP = 9
     UNION = 10
     CAPTURE = 11
-    EMIT = 12
-    INT_TO_FLOAT = 13
-    LONG_TO_FLOAT = 14
-    INT_TO_DOUBLE = 15
-    LONG_TO_DOUBLE = 16
-    FLOAT_TO_DOUBLE = 17
-    ENUM_MAP = 18
-    UNION_DROP = 19
-    JUMP = 20
-    REFUSE = 21
-    BLOCK = 22
-    NEXT = 23
-    MARK = 24
-    ARRANGE = 25
+    CAPTURE_TEXT = 12
+    EMIT = 13
+    INT_TO_FLOAT = 14
+    LONG_TO_FLOAT = 15
+    INT_TO_DOUBLE = 16
+    LONG_TO_DOUBLE = 17
+    FLOAT_TO_DOUBLE = 18
+    ENUM_MAP = 19
+    UNION_DROP = 20
+    JUMP = 21
+    REFUSE = 22
+    BLOCK = 23
+    NEXT = 24
+    MARK = 25
+    ARRANGE = 26
 
 
 class OperationFlag(IntFlag):
@@ -100,7 +105,6 @@ class Arrangement:
 Code = tuple[CoreOperation | Branches | Loop | Arrangement, ...]
 
 NOTHING: Code = ()
-CAPTURE: Code = (CoreOperation(Op.CAPTURE),)
 REFUSE: Code = (CoreOperation(Op.REFUSE),)
 
 _WALKS: dict[PrimitiveType, Code] = {
@@ -143,6 +147,20 @@ def walk_readable(writer: Primitive, load: Primitive) -> Code:
     if logical in MILLIS_TIMES and writer.type is PrimitiveType.LONG:
         return (CoreOperation(Op.TIMESTAMP, (TIMESTAMP_MS_MAX & 0xFFFFFFFF, TIMESTAMP_MS_MAX >> 32)),)
     return _WALKS[writer.type]
+
+
+def capture_time(rank: int, unit: TimeUnit) -> Code | None:
+    """Returns the core's operation that captures the time in a value, without moving on; None if the core cannot,
+    because there are too many time fields.
+
+    Args:
+        rank: number of the time field, by preference from 0.
+    """
+    if rank >= TIME_FIELDS_MAX:
+        return None
+    if unit is TimeUnit.TEXT:
+        return (CoreOperation(Op.CAPTURE_TEXT, (rank,)),)
+    return (CoreOperation(Op.CAPTURE, (rank, TIME_UNITS[unit])),)
 
 
 def promote(writer: PrimitiveType, load: PrimitiveType) -> Code:
@@ -266,9 +284,9 @@ class Program:
 
     def _operands(self, at: int) -> int:
         match Op(self.words[at]):
-            case Op.FIXED | Op.ENUM | Op.JUMP | Op.MARK:
+            case Op.FIXED | Op.ENUM | Op.CAPTURE_TEXT | Op.JUMP | Op.MARK:
                 return 1
-            case Op.TIMESTAMP | Op.EMIT:
+            case Op.TIMESTAMP | Op.CAPTURE | Op.EMIT:
                 return 2
             case Op.BLOCK:
                 return 3
@@ -314,10 +332,6 @@ class Program:
 
 def _flags(flags: int) -> str:
     return "+".join(str(flag.name).lower() for flag in OperationFlag if flag & flags) or "plain"
-
-
-TIME_UNITS = {TimeUnit.MILLIS: 1, TimeUnit.MICROS: 2, TimeUnit.NANOS: 3, TimeUnit.DAYS: 4}
-"""The numbers of time units in `core/core.h`; 0 there means that messages have no time field."""
 
 
 def assemble(code: Code | None) -> Program | None:

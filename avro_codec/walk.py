@@ -30,6 +30,7 @@ from headrace.avro_schema import (
     Type,
     Union,
 )
+from headrace.avro_schema.message_time import TIME_TEXT_BYTES_MAX, TO_MS, TimeUnit, parse_time_text, time_unit
 
 DEPTH_MAX = 96  # nesting of recursive types; each level needs a few of Python's 1,000 frames
 ZERO_WIDTH_ITEMS_MAX = 65_536  # per body
@@ -422,43 +423,88 @@ def walk_body(skip: Skip, limits: Limits, body: bytes) -> None:
 
 
 @dataclass(slots=True)
-class CapturedLong:
-    """Variable in which a walk stores a number that it reads (see `skip_capturing`); None before that."""
+class CapturedTime:
+    """Variable in which a walk stores the time that it reads in a body (see `skip_capturing`).
+
+    `rank` is the number of the time field with this time, by preference from 0. `value` is the number in the field, in
+    `unit`; for a text it is the time in milliseconds. It is None if no time was found. `unread` has a bit for each rank
+    whose field has a text that is no time. The caller clears `value` and `unread` before each body.
+    """
 
     value: int | None = None
+    rank: int = 0
+    unit: TimeUnit = TimeUnit.MILLIS
+    unread: int = 0
+
+    @property
+    def time_ms(self) -> int:
+        """The captured time in milliseconds since 1970. Only if `value` is not None."""
+        assert self.value is not None
+        return self.value if self.unit is TimeUnit.TEXT else TO_MS[self.unit](self.value)
+
+    def capture(self, rank: int, unit: TimeUnit, value: int) -> None:
+        """Stores a time, unless that of a preferred field is stored."""
+        if self.value is None or rank < self.rank:
+            self.value, self.rank, self.unit = value, rank, unit
 
 
-def skip_capturing(compiler: WalkCompiler, node: Type, path: Sequence[str], captured: CapturedLong) -> Skip:
-    """Returns a walk of the type `node` that also stores the int or long at `path` in `captured`.
+RankedPath = tuple[int, tuple[str, ...]]
+"""The rank of a time field, and the names of the nested fields that lead to it from the current type."""
 
-    `captured` is set as soon as the value is read, so it is known even if the rest of the body is malformed.
+
+def skip_capturing(compiler: WalkCompiler, node: Type, paths: Sequence[RankedPath], captured: CapturedTime) -> Skip:
+    """Returns a walk of the type `node` that also stores the time in the first of several time fields that has one.
+
+    A time is stored as soon as it is read, so it is known even if the rest of the body is malformed.
 
     Args:
-        compiler: compiles the walks of fields outside `path`.
+        compiler: compiles the walks of fields outside `paths`.
         node: the type of the values.
-        path: names of nested fields; their types may be unions with null.
+        paths: the time fields; their types may be unions.
         captured: the variable to set.
     """
+    if not paths:
+        return compiler.skip(node)
     node = compiler.schema.resolve(node)
     match node:
-        case Record(fields=fields) if path:
+        case Record(fields=fields):
             return skip_record(
-                [
-                    skip_capturing(compiler, field.type, path[1:], captured)
-                    if field.name == path[0]
-                    else compiler.skip(field.type)
-                    for field in fields
-                ]
+                [skip_capturing(compiler, field.type, below(paths, field.name), captured) for field in fields]
             )
         case Union(branches=branches):
-            return skip_union([skip_capturing(compiler, branch, path, captured) for branch in branches])
-        case Primitive(type=PrimitiveType.LONG | PrimitiveType.INT as kind) if not path:
-            check = PRIMITIVE_SKIPS[kind]
+            return skip_union([skip_capturing(compiler, branch, paths, captured) for branch in branches])
+    unit, rank = time_unit(node), next((rank for rank, path in paths if not path), None)
+    if unit is None or rank is None:
+        return compiler.skip(node)
+    return _capture_text(rank, captured) if unit is TimeUnit.TEXT else _capture_number(compiler, node, rank, captured)
 
-            def skip(b: bytes, p: int) -> int:
-                q = check(b, p)
-                captured.value = read_varint(b, p)[0]
-                return q
 
-            return skip
-    return compiler.skip(node)
+def below(paths: Sequence[RankedPath], name: str) -> tuple[RankedPath, ...]:
+    """Returns those of the paths that lead through the field `name`, from that field on."""
+    return tuple((rank, path[1:]) for rank, path in paths if path[:1] == (name,))
+
+
+def _capture_number(compiler: WalkCompiler, node: Type, rank: int, captured: CapturedTime) -> Skip:
+    check, unit = compiler.skip(node), time_unit(node)
+    assert unit is not None
+
+    def skip(b: bytes, p: int) -> int:
+        q = check(b, p)
+        captured.capture(rank, unit, read_varint(b, p)[0])
+        return q
+
+    return skip
+
+
+def _capture_text(rank: int, captured: CapturedTime) -> Skip:
+    def skip(b: bytes, p: int) -> int:
+        q = skip_string(b, p)
+        length, start = read_varint(b, p)
+        time_ms = parse_time_text(b[start:q].decode()) if length <= TIME_TEXT_BYTES_MAX else None
+        if time_ms is None:
+            captured.unread |= 1 << rank
+        else:
+            captured.capture(rank, TimeUnit.TEXT, time_ms)
+        return q
+
+    return skip

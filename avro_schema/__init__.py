@@ -4,7 +4,7 @@
 """
 
 from headrace.avro_schema.defaults import default_datum, default_problem
-from headrace.avro_schema.errors import AvroSchemaError, FramingError, MessageTimeError, SchemaParseError
+from headrace.avro_schema.errors import AvroSchemaError, FramingError, SchemaParseError
 from headrace.avro_schema.fingerprint import (
     crc64_avro,
     fingerprint_crc64,
@@ -13,7 +13,7 @@ from headrace.avro_schema.fingerprint import (
     parsing_canonical_form,
 )
 from headrace.avro_schema.json_reader import blank_out_comments
-from headrace.avro_schema.message_time import TimeField, check_time_property, find_time_field
+from headrace.avro_schema.message_time import TimeField, find_time_fields, read_time
 from headrace.avro_schema.model import (
     NO_DEFAULT,
     NO_POSITION,
@@ -55,7 +55,6 @@ __all__ = [
     "JsonValue",
     "LogicalType",
     "Map",
-    "MessageTimeError",
     "Name",
     "NamedType",
     "Order",
@@ -72,13 +71,12 @@ __all__ = [
     "Union",
     "blank_out_comments",
     "canonical_text",
-    "check_time_property",
     "children",
     "crc64_avro",
     "default_datum",
     "default_problem",
     "defined_names",
-    "find_time_field",
+    "find_time_fields",
     "fingerprint_crc64",
     "fingerprint_md5",
     "fingerprint_sha256",
@@ -86,6 +84,7 @@ __all__ = [
     "normalized_text",
     "parse_schema",
     "parsing_canonical_form",
+    "read_time",
     "schema_to_json",
     "self_contained_text",
     "unframe",

@@ -2,8 +2,7 @@
 
 AvroSchemaError
 ├── SchemaParseError  a text is not an Avro schema; has the position and the expected syntax
-├── FramingError      a message has no valid schema id
-└── MessageTimeError  the field configured as the message's time is unsuitable
+└── FramingError      a message has no valid schema id
 """
 
 from __future__ import annotations
@@ -42,18 +41,6 @@ class FramingError(AvroSchemaError):
         super().__init__(message, reason)
         self.message = message
         self.reason = reason
-
-    def __str__(self) -> str:
-        return self.message
-
-
-class MessageTimeError(AvroSchemaError):
-    """The field `path`, configured as the message's time, does not exist or has no unit."""
-
-    def __init__(self, message: str, path: str) -> None:
-        super().__init__(message, path)
-        self.message = message
-        self.path = path
 
     def __str__(self) -> str:
         return self.message

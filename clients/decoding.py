@@ -18,7 +18,8 @@ from headrace.avro_schema import (
     Schema,
     SchemaParseError,
     TimeField,
-    find_time_field,
+    find_time_fields,
+    read_time,
     unframe,
 )
 from headrace.avro_schema.message_time import TIME_PROPERTY
@@ -51,13 +52,21 @@ class _Writer(NamedTuple):
         check: validates a body. If fastavro cannot use the schema, rejects every body with the reason.
         compiled: the schema for fastavro.
         plain: the same without logical types.
-        time_field: the field with the message time; None if the schema has none.
+        time_fields: the fields that may hold the message time, the preferred one first.
     """
 
     check: Check
     compiled: Any
     plain: Any
-    time_field: TimeField | None
+    time_fields: tuple[TimeField, ...]
+
+
+class _NewestVersion(NamedTuple):
+    """The newest version of a topic's subject: the metadata property `headrace.time`, and the schema. "" and None if
+    the subject has no version that can be used."""
+
+    time_property: str = ""
+    schema: Schema | None = None
 
 
 class Decoder:
@@ -84,7 +93,7 @@ class Decoder:
             raise AvroSchemaError(f"reader_schema cannot be used: {error}") from error
         self._loader = loader
         self._writers: dict[tuple[str, int], _Writer] = {}
-        self._time_properties: dict[str, str] = {}
+        self._newest: dict[str, _NewestVersion] = {}
 
     def decode(self, record: FetchedRecord) -> tuple[int | None, Any, int | None]:
         """Returns three values of a record: the schema id, the decoded value, and the message time, which is the time
@@ -117,17 +126,17 @@ class Decoder:
         return framed.schema_id, value, time_ms
 
     def _time_ms(self, writer: _Writer, body: bytes, value: Any) -> int | None:
-        if writer.time_field is None:
+        if not writer.time_fields:
             return None
         if self._reader is not None:
             value = fastavro.schemaless_reader(BytesIO(body), writer.plain, None)
-        return writer.time_field.read(value) if isinstance(value, dict) else None
+        return read_time(writer.time_fields, value)
 
     def _find_writer(self, record: FetchedRecord, schema_id: int) -> _Writer:
         try:
             schema = self._registry.parsed(self._registry.schema_by_id(schema_id))
-            if record.topic not in self._time_properties:
-                self._time_properties[record.topic] = self._time_property(self._loader.subject_of(record.topic))
+            if record.topic not in self._newest:
+                self._newest[record.topic] = self._newest_version(self._loader.subject_of(record.topic))
         except SchemaNotFound as error:
             raise _undecodable(
                 record,
@@ -143,24 +152,25 @@ class Decoder:
         return writer
 
     def _writer(self, topic: str, schema: Schema) -> _Writer:
-        time_fields = self._loader.of_topic(topic).time_fields
+        time_fields, newest = self._loader.of_topic(topic).time_fields, self._newest[topic]
         try:
             return _Writer(
                 compile_check(schema, core_library()),
                 compiled_schema(schema),
                 compiled_schema(schema, logical_types=False),
-                find_time_field(schema, self._time_properties[topic], time_fields),
+                find_time_fields(schema, newest.time_property, time_fields, newest.schema),
             )
         except Exception as error:  # fastavro rejects some valid schemas
-            return _Writer(_always_raising(f"the schema cannot be used: {error_text(error)}"), None, None, None)
+            return _Writer(_always_raising(f"the schema cannot be used: {error_text(error)}"), None, None, ())
 
-    def _time_property(self, subject: str) -> str:
+    def _newest_version(self, subject: str) -> _NewestVersion:
         try:
-            return self._registry.version(subject, "latest").metadata.get(TIME_PROPERTY, "")
+            registered = self._registry.version(subject, "latest")
+            return _NewestVersion(registered.metadata.get(TIME_PROPERTY, ""), self._registry.parsed(registered))
         except (*INCONCLUSIVE_ERRORS, AccessDenied):
             raise
-        except RegistryError:
-            return ""  # the topic may have no subject; its messages are decoded nevertheless
+        except (RegistryError, AvroSchemaError):
+            return _NewestVersion()  # the topic may have no subject; its messages are decoded nevertheless
 
 
 def _always_raising(reason: str) -> Check:

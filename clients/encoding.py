@@ -23,8 +23,9 @@ from headrace.avro_schema import (
     Record,
     Schema,
     TimeField,
-    find_time_field,
+    find_time_fields,
     frame,
+    read_time,
     self_contained_text,
 )
 from headrace.avro_schema.logical import logical_type
@@ -52,8 +53,9 @@ class Encoding:
 
     Args:
         time_property: dotted path of the time field in the metadata of the subject; "" if it has none.
-        time_fields: dotted paths for a schema without that field; the first of these fields that the schema has with a
-            unit of time is the time field.
+        time_fields: dotted paths for a schema without that field: the fields that may hold the message time.
+        newest: the newest version of the subject; its aliases are names of time fields in older versions. None if it is
+            `schema`, or unknown.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Encoding:
         *,
         time_property: str,
         time_fields: Sequence[str],
+        newest: Schema | None = None,
     ) -> None:
         self.topic = topic
         self.subject = subject
@@ -78,10 +81,9 @@ class Encoding:
         # Only values of recursive schemas can be nested too deeply for readers.
         self._check = _compile_check(schema) if is_recursive(schema) else None
         self._checking = threading.Lock()
-        field = find_time_field(schema, time_property, time_fields)
-        self._time_field = field
-        self.read_time = _time_reader(field, self._time_of_encoded) if field is not None else None
-        self._plain = compiled_schema(schema, logical_types=False) if field is not None else None
+        self._time_fields = find_time_fields(schema, time_property, time_fields, newest)
+        self.read_time = _time_reader(self._time_fields[0], self._time_of_encoded) if self._time_fields else None
+        self._plain = compiled_schema(schema, logical_types=False) if self._time_fields else None
 
     def _encode_any(self, value: Any) -> bytes:
         if self._check is not None and is_deeper(value, NESTED_MAX):  # fastavro would crash the process
@@ -129,11 +131,10 @@ class Encoding:
 
     def _time_of_encoded(self, encoded: bytes) -> int | None:
         """Returns the message time from the encoded value, as consumers read it. This is necessary if the value has no
-        plain integer in its time field: the field may be missing and have a default, or contain a datetime or a named
-        union branch."""
-        assert self._time_field is not None
+        plain integer in its preferred time field: the field may be missing and have a default, or contain a datetime
+        or a named union branch, or another field may have the time."""
         decoded = fastavro.schemaless_reader(BytesIO(encoded[len(self._prefix) :]), self._plain, None)
-        return self._time_field.read(decoded) if isinstance(decoded, dict) else None
+        return read_time(self._time_fields, decoded)
 
     def _refused(self, sentence: str, field: str) -> ValueRefused:
         return ValueRefused(
@@ -288,9 +289,9 @@ def _time_reader(field: TimeField, read_encoded: Callable[[bytes], int | None]) 
     """Returns a function that reads the message time from a value.
 
     Args:
-        field: the schema's time field.
-        read_encoded: reads the message time from the encoded value; used if the value has no plain integer in its time
-            field.
+        field: the schema's preferred time field.
+        read_encoded: reads the message time from the encoded value; used if the value has no plain integer or text with
+            a time in this field.
     """
     path, to_ms = field.path, field.to_ms
 
@@ -300,7 +301,8 @@ def _time_reader(field: TimeField, read_encoded: Callable[[bytes], int | None]) 
                 value = value[name]
         except (KeyError, TypeError, IndexError):
             return read_encoded(encoded)
-        return to_ms(value) if value.__class__ is int else read_encoded(encoded)
+        time_ms = to_ms(value) if value.__class__ is int or value.__class__ is str else None
+        return read_encoded(encoded) if time_ms is None else time_ms
 
     def read_millis(value: Any, encoded: bytes) -> int | None:
         """Reads the message time from a field in milliseconds at the top level of the value, or from `encoded`, the

@@ -176,14 +176,16 @@ class EncodingCache:
 
     def _encoding(self, topic: str, registered: RegisteredSchema, schema: Schema | None) -> Encoding:
         subject = self._loader.subject_of(topic)
+        newest = registered if schema is None else self._newest_version(subject, registered)
         try:
             return Encoding(
                 topic,
                 subject,
                 registered.schema_id,
                 schema if schema is not None else self._registry.parsed(registered),
-                time_property=registered.metadata.get(TIME_PROPERTY, ""),
+                time_property=newest.metadata.get(TIME_PROPERTY, ""),
                 time_fields=self._loader.of_topic(topic).time_fields,
+                newest=None if newest.schema_id == registered.schema_id else self._registry.parsed(newest),
             )
         except RegistryError as error:
             raise _unavailable(topic, subject, "fetched", error) from error
@@ -194,6 +196,20 @@ class EncodingCache:
                 topic=topic,
                 subject=subject,
             ) from error
+
+    def _newest_version(self, subject: str, registered: RegisteredSchema) -> RegisteredSchema:
+        """Returns the newest version of the subject, which determines the time fields of older ones. Returns the
+        version of this encoding if the registry gives no usable response: a producer can send without it.
+
+        Args:
+            registered: the version of this encoding.
+        """
+        try:
+            newest = self._registry.version(subject, "latest")
+            self._registry.parsed(newest)
+        except (RegistryError, AvroSchemaError):
+            return registered
+        return newest
 
 
 def _evict_oldest(cache: dict[Any, Any]) -> None:

@@ -14,7 +14,8 @@ FAIL, QUARANTINE = "fail", "quarantine"
 @dataclass(frozen=True, slots=True)
 class TopicPolicy:
     """The settings in force for one topic. Each field is the setting `loader.…` of the same name, except
-    `future_ms_max`: it is `loader.future_max`, None if `loader.future_records` is not `clamp`."""
+    `future_ms_max`: it is `loader.future_max`, None if `loader.future_records` is not `clamp`. `are_time_fields_set`
+    means that `loader.time_fields` is not the default."""
 
     partition_by: str  # hour | day
     kafka_column: str  # none | position | full
@@ -25,6 +26,7 @@ class TopicPolicy:
     record_bytes_max: int  # of one decompressed batch
     corrupt_batches: str  # fail | quarantine | skip
     future_ms_max: int | None  # largest time of a message after its arrival; None for no limit
+    are_time_fields_set: bool = False
 
     def with_table(self, partition_by: str, kafka_column: str) -> TopicPolicy:
         """Returns the policy for a topic that has a table. The table keeps its partitioning. Its `kafka` column gets

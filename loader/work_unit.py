@@ -50,6 +50,7 @@ class TopicPlan:
     to `policy`. `writer_schemas` maps schema ids to self-contained schema texts; `absent_ids` are ids that the registry
     does not have: their messages are quarantined. `time_property` is the subject's metadata property `headrace.time`,
     or "". `routes` maps the schema ids of the subject's versions to their stored routes from fields to columns.
+    `newest_id` is the schema id of the newest version, None if unknown.
     """
 
     topic: str
@@ -59,6 +60,7 @@ class TopicPlan:
     absent_ids: frozenset[int] = frozenset()
     time_property: str = ""
     routes: Mapping[int, StoredRoute] = field(default_factory=dict)
+    newest_id: int | None = None
 
 
 BLOCK_BYTES = 1024 * 1024  # size of an Avro block before compression
@@ -191,6 +193,7 @@ class ImplausibleTimeKind(StrEnum):
     OUT_OF_RANGE = "out of range"  # before 1970 or after 9999
     SCATTERED = "scattered"  # in more windows than the audit counts separately
     WRONG_UNIT = "wrong unit"  # within range, but plausible only in another unit
+    NO_TIME = "no time"  # a text that is no ISO 8601 time with a zone
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +201,8 @@ class ImplausibleTimeCount:
     """Messages of one topic with implausible times of one kind.
 
     `source` is the field with the time, or `record` for the record's timestamp. `unit` is the unit in which the time
-    was read, "" for `ImplausibleTimeKind.SCATTERED`. `value` is an example in this unit, or in milliseconds if `unit`
-    is "": the time of one of the messages, or the start of its window.
+    was read, "" for the kinds `SCATTERED` and `NO_TIME`. `value` is an example in this unit, or in milliseconds if
+    `unit` is "" or `text`: the time of one of the messages, or the start of its window. It is 0 for `NO_TIME`.
     """
 
     kind: ImplausibleTimeKind

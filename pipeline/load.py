@@ -421,6 +421,7 @@ def topic_policy(loader: LoaderSettings) -> TopicPolicy:
         record_bytes_max=loader.record_bytes_max,
         corrupt_batches=loader.corrupt_batches,
         future_ms_max=loader.future_max.ms if loader.future_records == "clamp" else None,
+        are_time_fields_set=loader.time_fields != LoaderSettings().time_fields,
     )
 
 

@@ -155,7 +155,7 @@ class LoaderSettings(Section):
     topics_include: tuple[str, ...] = (".*",)  # regular expressions that match whole topic names
     # regular expressions of topics to leave out; `__*` and `_schemas` are always left out
     topics_exclude: tuple[str, ...] = ()
-    # fields with the message time; the first one that the schema has is used
+    # fields that may hold the message time, as dotted paths; the first one with a time in the message is used
     time_fields: tuple[str, ...] = ("header.time", "timestamp")
     subject: str = "{topic}-value"  # registry subject of a topic's values; {topic} is the topic's name
     codec: str = "snappy"  # Avro codec of the files: null | deflate | snappy

@@ -10,8 +10,8 @@
 
 #include <stdint.h>
 
-#define HR_ABI 2     /* version of the functions and structures below */
-#define HR_PROGRAM 2 /* version of the operations in program.h */
+#define HR_ABI 3     /* version of the functions and structures below */
+#define HR_PROGRAM 3 /* version of the operations in program.h */
 
 /* A record of a batch. Positions are in the decompressed payload. Sizes are -1 for null. */
 typedef struct {
@@ -25,19 +25,28 @@ typedef struct {
     uint32_t end;
 } hr_record;
 
-/* The conversion of messages with one schema id, and the unit of their time field. */
+/* The conversion of messages with one schema id, and whether they have a time field. */
 typedef struct {
     const uint32_t *code;
     const uint8_t *constants;
     uint64_t constants_size;
     int32_t schema_id;
-    int32_t time_unit; /* HR_UNIT_...; HR_UNIT_NONE without a time field */
+    int32_t has_time_field;
 } hr_program;
 
-enum { HR_UNIT_NONE = 0, HR_UNIT_MILLIS, HR_UNIT_MICROS, HR_UNIT_NANOS, HR_UNIT_DAYS };
+#define HR_TIME_FIELDS_MAX 8 /* time fields of one schema; each has a rank, 0 is preferred */
+
+/* Unit of the number that a time field holds. The time of an ISO 8601 text is in milliseconds. */
+enum { HR_UNIT_NONE = 0, HR_UNIT_MILLIS, HR_UNIT_MICROS, HR_UNIT_NANOS, HR_UNIT_DAYS, HR_UNIT_TEXT };
 enum { HR_SUFFIX_NONE = 0, HR_SUFFIX_POSITION, HR_SUFFIX_FULL };
-/* Source of a message's time. */
-enum { HR_SOURCE_OWN = 0, HR_SOURCE_NULL, HR_SOURCE_FUTURE, HR_SOURCES };
+/* Source of a message's time: the rank of its time field (0 if the schema has none), no time in a field, or the arrival.
+ * From HR_UNREAD on, by rank: texts in time fields that are no times; these are counted with the sources. */
+enum {
+    HR_SOURCE_NONE = HR_TIME_FIELDS_MAX,
+    HR_SOURCE_FUTURE,
+    HR_UNREAD,
+    HR_SOURCES = HR_UNREAD + HR_TIME_FIELDS_MAX
+};
 
 /* Parameters for all messages of an offset range. */
 typedef struct {
@@ -57,13 +66,14 @@ typedef struct {
 /* The count of one window of message time. A window may occur more than once. */
 typedef struct {
     int64_t start_ms;
-    int64_t value; /* of its first message: the raw time value, */
+    int64_t value; /* of its first message: the value in its time field, */
     int64_t time_ms;
     uint64_t count;
     uint64_t bytes;
     uint64_t fingerprint;
-    uint32_t program; /* and the index of its program */
-    int32_t source;
+    uint32_t program; /* the index of its program, */
+    uint16_t source;
+    uint16_t unit; /* and the unit of the value */
 } hr_window;
 
 /* The rows of one time partition, adjacent and in offset order. A time partition may occur more than once. */
@@ -114,7 +124,7 @@ void hr_run(const hr_range *range, const uint8_t *payload, const hr_record *reco
             hr_output *output);
 
 /* Converts one body to a row. Returns its size, or -1 if the reference must report the error. Sets `is_captured` to 1
- * and `value` to the number of the time field if the body has one. */
+ * and `value` to the number, or the milliseconds of the text, in the time field that determines the time, if any. */
 int64_t hr_project(const hr_program *program, const uint8_t *body, uint64_t size, uint8_t *row, uint64_t capacity,
                    int32_t *is_captured, int64_t *value);
 

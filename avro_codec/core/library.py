@@ -11,22 +11,25 @@ from ctypes import POINTER, c_char_p, c_int32, c_int64, c_uint32, c_uint64, c_vo
 from pathlib import Path
 
 from headrace.avro_codec.core.build import LIBRARY
-from headrace.avro_codec.program import Program, pack_words
+from headrace.avro_codec.program import TIME_FIELDS_MAX, Program, pack_words
 
-ABI = 2
-PROGRAM_VERSION = 2
+ABI = 3
+PROGRAM_VERSION = 3
 
 DONE, FULL, MESSAGE = 0, 1, 2
-SOURCES = 3
+SOURCE_NONE = TIME_FIELDS_MAX
+SOURCE_FUTURE = SOURCE_NONE + 1
+UNREAD = SOURCE_FUTURE + 1
+SOURCES = UNREAD + TIME_FIELDS_MAX
 SUFFIX_MODES = {"none": 0, "position": 1, "full": 2}
 
 RECORD = "qqIiIiII"
 """Format of a record (`hr_record` in `core.h`): offset, time, position and size of the key and of the value, position
 of the headers, end of the record. A size is -1 for null."""
-WINDOW = "qqqQQQIi"
-"""Format of the count of a window (`hr_window` in `core.h`): its start, the raw time value and the time of its first
-message, number of messages, bytes, fingerprint, index of the first message's program, source of the messages' time
-(`HR_SOURCE_…`)."""
+WINDOW = "qqqQQQIHH"
+"""Format of the count of a window (`hr_window` in `core.h`): its start, the value in the time field and the time of
+its first message, number of messages, bytes, fingerprint, index of the first message's program, source of its time
+(`HR_SOURCE_…`), unit of the value (`HR_UNIT_…`)."""
 TIME_PARTITION = "qQQQQ"
 """Format of the rows of one time partition (`hr_time_partition` in `core.h`): its number (time divided by the length of
 a time partition), position and size of its rows, index of the first row, number of rows."""
@@ -38,7 +41,7 @@ class CProgram(ctypes.Structure):
         ("constants", c_char_p),
         ("constants_size", c_uint64),
         ("schema_id", c_int32),
-        ("time_unit", c_int32),
+        ("has_time_field", c_int32),
     )
 
 
@@ -123,16 +126,16 @@ def uint32s(words: bytes) -> ctypes.Array[c_uint32]:
     return (c_uint32 * (len(words) // 4)).from_buffer_copy(words)
 
 
-def c_program(program: Program, schema_id: int, time_unit: int) -> tuple[CProgram, object]:
+def c_program(program: Program, schema_id: int, *, has_time_field: bool) -> tuple[CProgram, object]:
     """Returns the C structure of a program, and the Python object that owns the memory to which the structure points.
     Keep this object as long as the structure is used.
 
     Args:
         schema_id: id of the writer schema of the messages that the program converts; 0 if unused.
-        time_unit: unit of the messages' time field, a number of `core.h`; 0 if they have no time field.
+        has_time_field: whether the writer schema has a time field.
     """
     words = uint32s(pack_words(program.words))
-    compiled = CProgram(ctypes.addressof(words), program.constants, len(program.constants), schema_id, time_unit)
+    compiled = CProgram(ctypes.addressof(words), program.constants, len(program.constants), schema_id, has_time_field)
     return compiled, words
 
 

@@ -164,6 +164,13 @@ static bool arrange(machine_t *m, const uint32_t *operands) {
     return true;
 }
 
+static inline void capture(hr_captured *captured, uint32_t rank, uint32_t unit, int64_t value) {
+    if (rank >= captured->rank) return;
+    captured->rank = rank;
+    captured->unit = unit;
+    captured->value = value;
+}
+
 #define WALK(expression)                  \
     do {                                  \
         const uint8_t *q = (expression);  \
@@ -238,10 +245,19 @@ int hr_execute(const hr_program *program, const uint8_t *body, uint64_t size, hr
             break;
         case OP_CAPTURE:
             if (hr_long(m.p, m.end, &value) == NULL) goto refused;
-            captured->is_set = true;
-            captured->value = value;
-            op += 1;
+            capture(captured, op[1], op[2], value);
+            op += 3;
             break;
+        case OP_CAPTURE_TEXT: {
+            const uint8_t *text = hr_bytes(m.p, m.end, &n);
+            if (text == NULL) goto refused;
+            if (hr_parse_time_text(text, n, &value))
+                capture(captured, op[1], HR_UNIT_TEXT, value);
+            else
+                captured->unread |= 1u << op[1];
+            op += 2;
+            break;
+        }
         case OP_EMIT:
             flush(&m);
             emit(&m, op + 1);
@@ -320,9 +336,9 @@ refused:
 int64_t hr_project(const hr_program *program, const uint8_t *body, uint64_t size, uint8_t *row, uint64_t capacity,
                    int32_t *is_captured, int64_t *value) {
     hr_out out = {row, row + capacity, false};
-    hr_captured captured = {false, 0};
+    hr_captured captured = HR_NOT_CAPTURED;
     if (hr_execute(program, body, size, &out, &captured) != PROGRAM_DONE) return -1;
-    *is_captured = captured.is_set;
+    *is_captured = captured.rank < HR_TIME_FIELDS_MAX;
     *value = captured.value;
     return out.at - row;
 }
@@ -331,6 +347,6 @@ int32_t hr_is_value(const hr_program *program, const uint8_t *body, uint64_t siz
     /* Only the run is written, after the complete walk, and the buffer is empty. */
     uint8_t empty[1];
     hr_out out = {empty, empty, false};
-    hr_captured captured = {false, 0};
+    hr_captured captured = HR_NOT_CAPTURED;
     return hr_execute(program, body, size, &out, &captured) != PROGRAM_REFUSED;
 }

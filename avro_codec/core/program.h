@@ -28,7 +28,8 @@ enum {
     OP_DECIMAL,   /* maximum size, largest unscaled value in four words, the lowest first */
     OP_TIMESTAMP, /* maximum, lower and upper half */
     OP_UNION,     /* number of branches, then the jump target of each */
-    OP_CAPTURE,      /* captures the int or long that begins here: the time of the message */
+    OP_CAPTURE,      /* rank, unit: captures the int or long that begins here, which is a time of the message */
+    OP_CAPTURE_TEXT, /* rank: captures the time in the string that begins here, if it is an ISO 8601 time */
     /* Writes. */
     OP_EMIT,            /* constant */
     OP_INT_TO_FLOAT,    /* */
@@ -51,10 +52,19 @@ enum { FLAG_REWRITTEN = 1, FLAG_ZERO_WIDTH = 2, FLAG_WALKED = 4 };
 
 enum { PROGRAM_DONE = 0, PROGRAM_REFUSED, PROGRAM_FULL };
 
+/* The time of a message: the one with the lowest rank. `unread` has a bit for each rank with a text that is no time. */
 typedef struct {
-    bool is_set;
     int64_t value;
+    uint32_t rank; /* HR_TIME_FIELDS_MAX if there is no time */
+    uint32_t unit;
+    uint32_t unread;
 } hr_captured;
+
+static const hr_captured HR_NOT_CAPTURED = {0, HR_TIME_FIELDS_MAX, HR_UNIT_NONE, 0};
+
+/* Reads an ISO 8601 time as milliseconds since 1970; false if the text is none. Like
+ * headrace.avro_schema.message_time.parse_time_text. */
+bool hr_parse_time_text(const uint8_t *text, uint64_t size, int64_t *time_ms);
 
 /* Appends the row of a body to `out`. Unless it returns PROGRAM_DONE, the caller must discard the appended bytes. */
 int hr_execute(const hr_program *program, const uint8_t *body, uint64_t size, hr_out *out, hr_captured *captured);

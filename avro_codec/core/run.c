@@ -22,7 +22,8 @@ typedef struct {
 /* Properties of a message that are determined before it is counted. */
 typedef struct {
     uint32_t program;
-    int32_t source;
+    uint16_t source;
+    uint16_t unit;
     int64_t value;
     int64_t window_time_ms;
     int64_t partition_time_ms;
@@ -51,7 +52,7 @@ static bool has_schema_id_header(const uint8_t *p, uint64_t size) {
     return false;
 }
 
-static bool to_ms(int32_t unit, int64_t value, int64_t *time_ms) {
+static bool to_ms(uint32_t unit, int64_t value, int64_t *time_ms) {
     if (value < 0) return false; /* out of range in every unit */
     switch (unit) {
     case HR_UNIT_MICROS:
@@ -74,13 +75,14 @@ static bool to_ms(int32_t unit, int64_t value, int64_t *time_ms) {
 static bool classify(const hr_range *range, const hr_program *program, const hr_captured *captured, int64_t timestamp,
                   message_t *message) {
     int64_t time_ms = timestamp;
-    message->source = HR_SOURCE_OWN;
     message->value = timestamp;
-    if (captured->is_set) {
+    if (captured->rank < HR_TIME_FIELDS_MAX) {
+        message->source = (uint16_t)captured->rank;
+        message->unit = (uint16_t)captured->unit;
         message->value = captured->value;
-        if (!to_ms(program->time_unit, captured->value, &time_ms)) return false;
-    } else if (program->time_unit != HR_UNIT_NONE) {
-        message->source = HR_SOURCE_NULL;
+        if (!to_ms(captured->unit, captured->value, &time_ms)) return false;
+    } else if (program->has_time_field) {
+        message->source = HR_SOURCE_NONE;
     }
     if (time_ms < 0 || time_ms > range->time_ms_max) return false;
     message->window_time_ms = message->partition_time_ms = time_ms;
@@ -159,7 +161,8 @@ static hr_window *window_of(run_t *run, const message_t *message) {
     int64_t start_ms = number * run->range->window_ms;
     if (*recent == 0 || output->windows[*recent - 1].start_ms != start_ms) {
         output->windows[output->window_count] =
-            (hr_window){start_ms, message->value, message->window_time_ms, 0, 0, 0, message->program, message->source};
+            (hr_window){.start_ms = start_ms, .value = message->value, .time_ms = message->window_time_ms,
+                        .program = message->program, .source = message->source, .unit = message->unit};
         *recent = ++output->window_count;
     }
     return run->window = &output->windows[*recent - 1];
@@ -194,7 +197,7 @@ static int32_t process_record(run_t *run, const hr_record *record) {
     if (program == NULL) return HR_MESSAGE;
 
     uint8_t *row = run->out.at;
-    hr_captured captured = {false, 0};
+    hr_captured captured = HR_NOT_CAPTURED;
     message_t message = {.program = (uint32_t)(program - range->programs)};
     run->out.is_full = false;
     uint64_t body_size = (uint64_t)record->value_size - PREFIX_BYTES;
@@ -214,7 +217,9 @@ static int32_t process_record(run_t *run, const hr_record *record) {
     window->fingerprint += hr_message_hash(run->payload + record->key_at, record->key_size, value,
                                            (uint64_t)record->value_size);
     bool is_future = message.partition_time_ms != message.window_time_ms;
-    output->sources[(uint64_t)message.program * HR_SOURCES + (is_future ? HR_SOURCE_FUTURE : message.source)]++;
+    uint64_t *sources = output->sources + (uint64_t)message.program * HR_SOURCES;
+    sources[is_future ? HR_SOURCE_FUTURE : message.source]++;
+    for (uint32_t rank = 0; captured.unread >> rank != 0; rank++) sources[HR_UNREAD + rank] += captured.unread >> rank & 1;
     uint64_t time_partition = time_partition_of(run, message.partition_time_ms);
     output->offsets[output->row_count] = record->offset;
     output->scratch[2 * output->row_count] = time_partition;

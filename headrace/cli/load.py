@@ -288,7 +288,7 @@ def show_status(args: argparse.Namespace, settings: Settings) -> int:
     from headrace.loader.inspect.status import load_status
     from headrace.loader.plan.discover import discover
     from headrace.loader.run_log import newest_lines
-    from headrace.pipeline.load import audit_positions, commit_log, kafka_cluster, run_log_path
+    from headrace.pipeline.load import audit_positions, commit_log, kafka_cluster, run_log_path, topic_policy
 
     log = commit_log(settings, read_only=True)
     log.check_format(writing=False)
@@ -300,7 +300,15 @@ def show_status(args: argparse.Namespace, settings: Settings) -> int:
         note = f"no lag: {error}"
     path = run_log_path(settings)
     runs = newest_lines(path, RUNS_SHOWN) if path is not None else ()
-    status = load_status(log, discovery, audit_positions(settings), note, runs, missing_core_warnings())
+    status = load_status(
+        log,
+        discovery,
+        audit_positions(settings),
+        note,
+        runs,
+        missing_core_warnings(),
+        policy_of=lambda topic: topic_policy(settings.loader.of_topic(topic)),
+    )
     if args.format == "json":
         print_json(dataclasses.asdict(status))
     else:
@@ -526,7 +534,8 @@ def print_status(status: LoadStatus) -> None:
     print_runs(status.runs)
     for topic in status.waiting[:REASONS_SHOWN_MAX]:
         print(f"not loaded yet: {topic}")
-    for note in (*filter(None, [status.note]), *status.notes):
+    time_notes = (f"{one.topic}: {one.time_note}" for one in status.topics if one.time_note)
+    for note in (*filter(None, [status.note]), *status.notes, *time_notes):
         print_report_line(f"note: {note}")
     if not status.commit_number:
         print("nothing has been committed yet")

@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from headrace.audit.window import OUT_OF_RANGE_MS, SCATTERED_MS, SPECIAL_WINDOWS, WINDOWS_MAX, count_text, time_text
+from headrace.avro_schema.message_time import TimeUnit
 from headrace.loader.commit.reconcile import ReconciledTopic
 from headrace.loader.policy import TopicPolicy
 from headrace.loader.project.implausible_times import UNITS_PER_SECOND, likely_unit
@@ -54,7 +55,7 @@ def _with_findings(topic: str, reconciled: ReconciledTopic, share_max: float) ->
     ]
     for times in reconciled.implausible_times:
         sentence = f"{times.messages:,} of {count_text(messages, 'message')} {_description(times)}"
-        if times.messages > share_max * messages:
+        if times.messages > share_max * messages and times.kind is not ImplausibleTimeKind.NO_TIME:
             problems.append(sentence)
         else:
             notes.append(f"{topic}: {sentence}")
@@ -90,8 +91,13 @@ def _description(times: ImplausibleTimeCount) -> str:
             f"{time_text(times.value)}), and are audited as '{SPECIAL_WINDOWS[SCATTERED_MS]}'; if these are no event "
             f"times, {_another_field(times)}"
         )
-    unit = likely_unit(times.value)
-    example = f"such as {times.value}"
+    if times.kind is ImplausibleTimeKind.NO_TIME:
+        return (
+            f"have text in {where} that is no ISO 8601 time with a zone (such as 2026-01-31T07:00:00Z); they are filed "
+            f"by another time field or the record's timestamp: repair the producer, or {_another_field(times)}"
+        )
+    unit = "" if times.unit == TimeUnit.TEXT else likely_unit(times.value)
+    example = f"such as {time_text(times.value) if times.unit == TimeUnit.TEXT else times.value}"
     if unit:
         time_ms = times.value * 1000 // UNITS_PER_SECOND[unit]
         example += f", which in {UNIT_NAMES[unit]} is {time_text(time_ms)}"

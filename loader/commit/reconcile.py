@@ -19,7 +19,7 @@ from headrace.audit.window import SCATTERED_MS, WINDOWS_MAX
 from headrace.loader.commit.commit import CommittedFile, CommittedRange, CountSeries, WindowCount
 from headrace.loader.epochs import NO_EPOCHS, ReadEpochs
 from headrace.loader.plan.ranges import BROKER_REMEDY, PlannedRange, TopicRanges
-from headrace.loader.project.topic_projection import FUTURE_TIME, NULL_TIME, OUT_OF_RANGE_TIME, RECORD_TIME
+from headrace.loader.project.topic_projection import FUTURE_TIME, NO_TIME, OUT_OF_RANGE_TIME, RECORD_TIME
 from headrace.loader.work_unit import (
     FileKind,
     ImplausibleTimeCount,
@@ -32,7 +32,7 @@ from headrace.loader.work_unit import (
     WorkUnit,
 )
 
-RECORD_TIME_SOURCES = frozenset({RECORD_TIME, NULL_TIME, OUT_OF_RANGE_TIME, FUTURE_TIME})
+RECORD_TIME_SOURCES = frozenset({RECORD_TIME, NO_TIME, OUT_OF_RANGE_TIME, FUTURE_TIME})
 NO_COUNTS = RangeCounts()
 REREAD_REMEDY = (
     "nothing of it was committed and the next load reads it again; if this problem recurs, it is a defect of the loader"

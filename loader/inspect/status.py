@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.loader.apply.base import AppliedCommit
@@ -10,7 +11,11 @@ from headrace.loader.apply.complete import instant_text, read_completeness
 from headrace.loader.apply.engine import cursor_of, read_cursor
 from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.state import TopicState
+from headrace.loader.load_schema import LoadState
 from headrace.loader.plan.discover import Discovery
+from headrace.loader.plan.schema_cache import SchemaCache
+from headrace.loader.plan.time_fields import time_field_note
+from headrace.loader.policy import TopicPolicy
 from headrace.loader.run_log import RunLine
 
 AUDIT = "audit"
@@ -27,7 +32,8 @@ class TopicStatus:
     `lag` is in offsets, None if the brokers are unavailable, or lack the topic, or the settings exclude it. `files` and
     `rows` do not include the quarantine. `file_bytes_mean` is None without files. `complete_until` is the last known
     value of the table's property `headrace.complete_until`, "" for none. `pending` names the appliers that have not
-    applied the topic's newest commit.
+    applied the topic's newest commit. `time_note` is the reason why the rows are not filed by the expected time field,
+    "" if they are.
     """
 
     topic: str
@@ -42,6 +48,7 @@ class TopicStatus:
     schema_version: int
     complete_until: str
     pending: tuple[str, ...]
+    time_note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +81,7 @@ def load_status(
     note: str = "",
     runs: tuple[RunLine, ...] = (),
     notes: tuple[str, ...] = (),
+    policy_of: Callable[[str], TopicPolicy] | None = None,
 ) -> LoadStatus:
     """Collects the status of the loader.
 
@@ -82,6 +90,7 @@ def load_status(
         counted: by topic, the newest commit with counts in the audit's database.
         runs: the newest lines of the run log.
         notes: remarks about this installation.
+        policy_of: returns the settings of a topic, for its `time_note`; None to leave that out.
 
     Raises:
         CommitLogError: the commits cannot be read.
@@ -94,6 +103,7 @@ def load_status(
         for topic, one in read_completeness(log.storage).topics.items()
         if one.property_ms
     }
+    cache = SchemaCache(log.storage, writable=False)
     topics = tuple(
         _topic_status(
             topic,
@@ -102,6 +112,7 @@ def load_status(
             discovery,
             complete_until.get(topic, ""),
             tuple(name for name in APPLIERS if cursors[name].position(topic) < topic_state.commit_number),
+            "" if policy_of is None else _time_note(topic_state, cache, policy_of(topic)),
         )
         for topic, topic_state in sorted(state.topics.items())
     )
@@ -121,6 +132,7 @@ def _topic_status(
     discovery: Discovery | None,
     complete_until: str,
     pending: Sequence[str],
+    time_note: str,
 ) -> TopicStatus:
     discovered = discovery.topics.get(topic) if discovery else None
     next_offsets = {number: partition.next_offset for number, partition in sorted(topic_state.partitions.items())}
@@ -143,4 +155,15 @@ def _topic_status(
         schema_version=topic_state.load_schema.version,
         complete_until=complete_until,
         pending=tuple(pending),
+        time_note=time_note,
     )
+
+
+def _time_note(topic_state: TopicState, cache: SchemaCache, policy: TopicPolicy) -> str:
+    """Returns the note about the topic's time field, from the cached schema of its subject's newest version; "" if that
+    is not cached."""
+    load_schema = topic_state.load_schema
+    newest_id = LoadState.from_json(json.loads(load_schema.fold)).newest
+    text = cache.text(newest_id) if newest_id is not None else None
+    texts = {} if newest_id is None or text is None else {newest_id: text}
+    return time_field_note(texts, newest_id, load_schema.time_property, policy)

@@ -18,6 +18,7 @@ from headrace.loader.plan.discover import DiscoveredTopic, Discovery
 from headrace.loader.plan.packing import pack
 from headrace.loader.plan.ranges import BROKER_REMEDY, TopicRanges, offset_ranges, topic_ranges
 from headrace.loader.plan.schemas import SchemaProblem, SchemasUnavailable, TopicSchemas, WriterSchemas
+from headrace.loader.plan.time_fields import time_field_note
 from headrace.loader.policy import TopicPolicy
 from headrace.loader.work_unit import OffsetRange, TaskSettings, TopicPlan, WorkUnit
 
@@ -167,6 +168,7 @@ def make_plan(
         del planned_topics[topic]
         problems[topic] = (*problems.get(topic, ()), replaced.reason)
     notes += _layout_notes(planned_topics.values(), settings)
+    notes += _time_field_notes(planned_topics[topic] for topic in read_topics if topic in planned_topics)
     missing = state.topics.keys() - discovery.topics.keys() - discovery.unusable.keys()
     reported = sorted(topic for topic in missing if not only or topic in only)
     notes += [f"{topic}: not on the brokers now, or excluded; its table remains" for topic in reported]
@@ -243,6 +245,17 @@ def _layout_notes(planned_topics: Iterable[PlannedTopic], settings: PlanSettings
         yield f"{sentence}: {', '.join(topics[:TOPICS_NAMED_MAX])}{more}"
 
 
+def _time_field_notes(planned_topics: Iterable[PlannedTopic]) -> Iterator[str]:
+    """Yields a note for each topic with messages to read whose time field cannot be used."""
+    for planned_topic in planned_topics:
+        schemas = planned_topic.schemas
+        note = time_field_note(
+            schemas.writer_schemas, schemas.newest_id, schemas.load_schema.time_property, planned_topic.policy
+        )
+        if note:
+            yield f"{planned_topic.topic}: {note}"
+
+
 def work_units(
     tasks: Sequence[Sequence[OffsetRange]],
     planned_topics: Mapping[str, PlannedTopic],
@@ -276,6 +289,7 @@ def _topic_plan(planned_topic: PlannedTopic) -> TopicPlan:
         absent_ids=schemas.absent_ids,
         time_property=schemas.load_schema.time_property,
         routes=schemas.routes,
+        newest_id=schemas.newest_id,
     )
 
 

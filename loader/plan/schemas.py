@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 
 from headrace.avro_schema import AvroSchemaError, Schema, SchemaParseError, self_contained_text
+from headrace.avro_schema.message_time import TIME_PROPERTY
 from headrace.loader.commit.commit import LoadSchema
 from headrace.loader.commit.json_values import canonical
 from headrace.loader.commit.state import TopicState
@@ -43,7 +44,6 @@ from headrace.registry.errors import (
 
 logger = logging.getLogger(__name__)
 
-TIME_PROPERTY = "headrace.time"
 PERMISSION_REMEDY = "allow the loader's registry user to read it"
 
 
@@ -53,7 +53,8 @@ class TopicSchemas:
     new ones.
 
     `writer_schemas` are self-contained texts by id; `absent_ids` were requested and are not cached, and the registry
-    has no usable schema for them. `routes` are the routes of the subject's versions, by id.
+    has no usable schema for them. `routes` are the routes of the subject's versions, by id. `newest_id` is the
+    schema id of the newest version, None if unknown.
     """
 
     load_schema: LoadSchema
@@ -61,6 +62,7 @@ class TopicSchemas:
     writer_schemas: Mapping[int, str]
     absent_ids: frozenset[int]
     routes: Mapping[int, StoredRoute]
+    newest_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +184,8 @@ class WriterSchemas:
             if text is not None:
                 texts[schema_id] = text
         changed = known is None or load_schema != known.load_schema
-        return TopicSchemas(load_schema, changed, texts, frozenset(absent), self._folded(load_schema).routes)
+        folded = self._folded(load_schema)
+        return TopicSchemas(load_schema, changed, texts, frozenset(absent), folded.routes, folded.newest)
 
     def replaced(self, ids: Mapping[str, Collection[int]], run_hash: int) -> Mapping[str, SchemaProblem]:
         """Returns the topics that use a schema id which now has another schema in the registry, each with the problem.

@@ -126,7 +126,8 @@ class CoreWindowCount:
 
     `value` and `time_ms` belong to the first message: the number in its time field (or its record timestamp, if it has
     none), and the message time derived from it. `program` is the position of that message's schema id in
-    `RowsOfBatches.schema_ids`; `source` is the core's number for where the time came from.
+    `RowsOfBatches.schema_ids`; `source` is the core's number for where the time came from, and `unit` that of the unit
+    of `value`.
     """
 
     start_ms: int
@@ -137,6 +138,7 @@ class CoreWindowCount:
     fingerprint: int
     program: int
     source: int
+    unit: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,8 @@ class CoreResult:
 
     `next` is the first record that was not converted; `is_refused` means that Python must convert it. `runs` are the
     rows, `windows` the audit counts. `sources` are numbers of messages: for each schema id in turn, one number for each
-    place from which a message time may come (the time field, the record timestamp, the arrival).
+    place from which a message time may come (a time field, the record timestamp, the arrival), then for each time field
+    one number of texts in it that are no times.
     """
 
     next: int
@@ -232,14 +235,14 @@ class RowsOfBatches:
         sequence, and the numbers in `CoreResult.sources` are in its order."""
         return self._ids
 
-    def add(self, schema_id: int, program: Program, time_unit: int) -> None:
+    def add(self, schema_id: int, program: Program, *, has_time_field: bool) -> None:
         """Adds the program for messages with this schema id. Call it once per id.
 
         Args:
             program: the conversion to rows, as operations of the core.
-            time_unit: the core's number for the unit of the messages' time field, 0 if they have none.
+            has_time_field: whether the writer schema has a time field.
         """
-        compiled, words = c_program(program, schema_id, time_unit)
+        compiled, words = c_program(program, schema_id, has_time_field=has_time_field)
         self._programs = sorted([*self._programs, (schema_id, compiled, words)], key=lambda one: one[0])
         self._rebuild_table()
 
@@ -283,7 +286,7 @@ def project(core: Library, program: Program, body: bytes, row_bytes_max: int) ->
         program: the conversion, as operations of the core.
         row_bytes_max: the maximum size of the row.
     """
-    compiled, _words = c_program(program, 0, 0)
+    compiled, _words = c_program(program, 0, has_time_field=False)
     row = ctypes.create_string_buffer(max(1, row_bytes_max))
     has_time, value = ctypes.c_int32(), ctypes.c_int64()
     size = core.project(compiled, body, len(body), row, row_bytes_max, has_time, value)

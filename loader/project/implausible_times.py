@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from headrace.audit.window import OUT_OF_RANGE_MS, SCATTERED_MS
+from headrace.avro_schema.message_time import TimeUnit
 from headrace.loader.work_unit import ImplausibleTimeCount, ImplausibleTimeKind
 
 PLAUSIBLE_S = range(946_684_800, 4_102_444_800)
@@ -34,7 +35,12 @@ class ImplausibleTimes:
 
     def __init__(self) -> None:
         self._notes: dict[tuple[ImplausibleTimeKind, str, str], list[int]] = {}
+        self._unread: dict[str, int] = {}
         self._wrong_unit_windows: dict[int, tuple[tuple[ImplausibleTimeKind, str, str], int]] = {}
+
+    def note_unread(self, source: str, messages: int) -> None:
+        """Records messages whose time field `source` has a text that is no time."""
+        self._unread[source] = self._unread.get(source, 0) + messages
 
     def note(self, start_ms: int, source: str, unit: str, value: int, time_ms: int) -> None:
         """Records the time of a message if it is implausible.
@@ -50,7 +56,7 @@ class ImplausibleTimes:
             self._add((ImplausibleTimeKind.OUT_OF_RANGE, source, unit), 1, value)
         elif start_ms == SCATTERED_MS:
             self._add((ImplausibleTimeKind.SCATTERED, source, ""), 1, time_ms)
-        elif likely_unit(value) not in ("", unit):
+        elif unit != TimeUnit.TEXT and likely_unit(value) not in ("", unit):
             self._wrong_unit_windows[start_ms] = (ImplausibleTimeKind.WRONG_UNIT, source, unit), value
 
     def counts(self, windows: Mapping[int, Sequence[int]]) -> tuple[ImplausibleTimeCount, ...]:
@@ -66,8 +72,13 @@ class ImplausibleTimes:
         for start_ms, (key, value) in self._wrong_unit_windows.items():
             self._add(key, windows[start_ms][0], value)
         self._wrong_unit_windows.clear()
-        return tuple(
-            ImplausibleTimeCount(*key, messages, value) for key, (messages, value) in sorted(self._notes.items())
+        unread = (
+            ImplausibleTimeCount(ImplausibleTimeKind.NO_TIME, source, "", messages, 0)
+            for source, messages in sorted(self._unread.items())
+        )
+        return (
+            *(ImplausibleTimeCount(*key, messages, value) for key, (messages, value) in sorted(self._notes.items())),
+            *unread,
         )
 
     def _add(self, key: tuple[ImplausibleTimeKind, str, str], messages: int, value: int) -> None:

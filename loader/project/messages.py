@@ -14,7 +14,8 @@ from headrace.audit import window
 from headrace.audit.count import FINGERPRINT_MASK, message_hash
 from headrace.audit.window import TIME_MS_MAX, WINDOW_MS, counted_window
 from headrace.avro_codec import BadBody, UnreadableValue
-from headrace.avro_codec.core.library import SOURCES
+from headrace.avro_codec.core.library import SOURCE_FUTURE, SOURCE_NONE, SOURCES, UNREAD
+from headrace.avro_codec.program import UNITS_BY_NUMBER
 from headrace.avro_schema.message_time import TimeUnit
 from headrace.avro_schema.wire import PREFIX_BYTES, VALUE_HEADER
 from headrace.kafka_wire.record_batch import NO_HEADERS, Record
@@ -26,7 +27,6 @@ from headrace.loader.project.kafka_column import Suffix
 from headrace.loader.project.quarantine import BadMessage, QuarantineCode, encode_row
 from headrace.loader.project.topic_projection import (
     FUTURE_TIME,
-    NULL_TIME,
     OUT_OF_RANGE_TIME,
     RECORD_TIME,
     TopicProjection,
@@ -95,7 +95,9 @@ def _source_of(writer: WriterProjection, source: int) -> str:
         writer: the conversion of the message.
         source: the core's number for the place.
     """
-    return (writer.time_source, NULL_TIME, FUTURE_TIME)[source]
+    if source == SOURCE_FUTURE:
+        return FUTURE_TIME
+    return writer.timeless_source if source == SOURCE_NONE or not writer.time_sources else writer.time_sources[source]
 
 
 class RangeMessages:
@@ -179,7 +181,8 @@ class RangeMessages:
             if counters is None:
                 writer = writers[one.program]
                 source = _source_of(writer, one.source)
-                counters = self._open_window(one.time_ms, writer, source, one.value)
+                unit = UNITS_BY_NUMBER[one.unit] if one.source < SOURCE_NONE and writer.time_sources else None
+                counters = self._open_window(one.time_ms, source, unit, one.value)
             for at in (BROKER, WRITTEN):
                 counters[at] += one.count
                 counters[at + 1] += one.bytes
@@ -187,7 +190,11 @@ class RangeMessages:
             self.written += one.count
         for index, count in enumerate(result.sources):
             if count:
-                source = _source_of(writers[index // SOURCES], index % SOURCES)
+                number, writer = index % SOURCES, writers[index // SOURCES]
+                if number >= UNREAD:
+                    self._implausible_times.note_unread(writer.time_sources[number - UNREAD], count)
+                    continue
+                source = _source_of(writer, number)
                 self.time_sources[source] = self.time_sources.get(source, 0) + count
 
     def _convert_in_python(self, records: Iterable[Record]) -> None:
@@ -206,7 +213,7 @@ class RangeMessages:
             if writer is None:
                 writer, body = self._find_writer(offset, value, NO_HEADERS if is_framed else headers)
             captured_time = writer.captured_time
-            captured_time.value = None
+            captured_time.value, captured_time.unread = None, 0
             row = bad = None
             if writer.project is None:
                 bad = writer.bad
@@ -219,18 +226,17 @@ class RangeMessages:
                     is_readable = not isinstance(error, UnreadableValue)
                     code = QuarantineCode.MALFORMED if is_readable else QuarantineCode.UNREADABLE
                     bad = BadMessage(code, str(error), writer.schema_id)
-            source = writer.time_source
-            if captured_time.value is None:
-                time_ms = timestamp
-                if source is not RECORD_TIME:
-                    source = NULL_TIME
-            else:
-                time_ms = captured_time.value if writer.to_ms is None else writer.to_ms(captured_time.value)
+            if captured_time.unread:
+                self._note_unread(writer)
+            time_ms = number = timestamp
+            unit: TimeUnit | None = None
+            source = writer.timeless_source
+            if captured_time.value is not None:
+                time_ms, number, unit = captured_time.time_ms, captured_time.value, captured_time.unit
+                source = writer.time_sources[captured_time.rank]
             counters = windows.get(time_ms - time_ms % WINDOW_MS)
             if counters is None:
-                counters = self._open_window(
-                    time_ms, writer, source, timestamp if captured_time.value is None else captured_time.value
-                )
+                counters = self._open_window(time_ms, source, unit, number)
             size = len(value) if key is None else len(key) + len(value)
             fingerprint = message_hash(key, value)
             counters[0] += 1
@@ -239,7 +245,7 @@ class RangeMessages:
             if row is not None:
                 if not 0 <= time_ms <= TIME_MS_MAX:
                     time_ms = timestamp
-                    source = OUT_OF_RANGE_TIME if captured_time.value is not None else source
+                    source = OUT_OF_RANGE_TIME if unit is not None else source
                 if clamp is not None and clamp.is_future(time_ms, timestamp):
                     time_ms, source = clamp.arrival_ms(timestamp), FUTURE_TIME
                 add(FileKind.DATA, time_partition_of(time_ms), offset, row + suffix(offset, timestamp, key, headers))
@@ -257,19 +263,29 @@ class RangeMessages:
                 counters[7] += size
                 counters[8] += fingerprint
 
-    def _open_window(self, time_ms: int, writer: WriterProjection, source: str, value: int) -> list[int]:
+    def _note_unread(self, writer: WriterProjection) -> None:
+        """Counts the texts in the time fields of the last message that are no times.
+
+        Args:
+            writer: the conversion of the message.
+        """
+        for rank, source in enumerate(writer.time_sources):
+            if writer.captured_time.unread >> rank & 1:
+                self._implausible_times.note_unread(source, 1)
+
+    def _open_window(self, time_ms: int, source: str, unit: TimeUnit | None, value: int) -> list[int]:
         """Returns the counters for a message time in a window that has no counters yet: new ones, or the counters of a
         special window if the time is implausible. They are nine numbers: messages, bytes and fingerprint of the
         messages read, then written, then quarantined.
 
         Args:
-            writer: the conversion of the message.
             source: the name of the place from which the time came.
-            value: the number in that place, before conversion to milliseconds.
+            unit: the unit of the number in that place, None if the time is the record's timestamp.
+            value: this number, before conversion to milliseconds.
         """
         start_ms = counted_window(time_ms, self._topic_windows)
-        if source is not RECORD_TIME and source is not NULL_TIME:
-            self._implausible_times.note(start_ms, source, writer.time_unit, value, time_ms)
+        if unit is not None:
+            self._implausible_times.note(start_ms, source, unit, value, time_ms)
         elif value != NO_TIMESTAMP:
             self._implausible_times.note(start_ms, RECORD_TIME, TimeUnit.MILLIS, value, time_ms)
         if start_ms < 0:
@@ -301,7 +317,7 @@ class RangeMessages:
             self._by_prefix[value[:PREFIX_BYTES]] = writer
             if self._core is not None and writer.program is not None and schema_id not in self._writers:
                 self._writers[schema_id] = writer
-                self._core.rows.add(schema_id, writer.program, writer.core_unit)
+                self._core.rows.add(schema_id, writer.program, has_time_field=bool(writer.time_sources))
         return writer, body
 
     def skip_corrupt(self, corrupt_batches: str, span: CorruptSpan) -> SkippedOffsets:

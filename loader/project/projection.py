@@ -38,10 +38,12 @@ from headrace.avro_codec.rewrite import (
 from headrace.avro_codec.walk import (
     MALFORMED,
     BadBody,
-    CapturedLong,
+    CapturedTime,
     Limits,
+    RankedPath,
     Skip,
     WalkCompiler,
+    below,
     length_problem,
     malformed_reason,
     read_index,
@@ -63,9 +65,11 @@ from headrace.avro_schema import (
     PrimitiveType,
     Record,
     Schema,
+    TimeField,
     Type,
     Union,
 )
+from headrace.avro_schema.message_time import time_unit
 from headrace.loader.load_schema import (
     JSON,
     MEMBERS,
@@ -128,8 +132,8 @@ class Projection:
 def compile_projection(
     writer: Schema,
     load: Schema,
-    time_path: Sequence[str] | None,
-    captured_time: CapturedLong,
+    time_fields: Sequence[TimeField],
+    captured_time: CapturedTime,
     route: StoredRoute | None = None,
 ) -> Projection:
     """Compiles the conversion of one writer schema.
@@ -138,15 +142,15 @@ def compile_projection(
     load schema cannot hold, and its subclass `UnreadableValue` for a value that queries of the table cannot show.
 
     Args:
-        time_path: field names to an int or long of the writer, through nested records, or None.
-        captured_time: receives the number at `time_path`, even if the conversion raises later; the caller clears it
-            before each body.
+        time_fields: the time fields of the writer, the preferred one first.
+        captured_time: receives the time in them, even if the conversion raises later; the caller clears it before each
+            body.
         route: the route of the writer schema; None for one that is not a version of the subject.
 
     Raises:
         Unconvertible: no value of the writer schema could be loaded.
     """
-    compiler = _Compiler(writer, load, tuple(time_path or ()), captured_time)
+    compiler = _Compiler(writer, load, _ranked(time_fields), captured_time)
     try:
         plan, validate = compiler.message(route), compiler.validator()
     except RecursionError as error:
@@ -185,7 +189,7 @@ def compile_projection(
 
 
 def compile_time_capture(
-    writer: Schema, time_path: Sequence[str], captured_time: CapturedLong
+    writer: Schema, time_fields: Sequence[TimeField], captured_time: CapturedTime
 ) -> Callable[[bytes], None]:
     """Returns a function that finds the message time in a body and nothing else, without a load schema.
 
@@ -193,12 +197,12 @@ def compile_time_capture(
     deep it finds none.
 
     Args:
-        time_path: field names to an int or long of the writer, through nested records.
-        captured_time: receives the number at `time_path`; the caller clears it before each body.
+        time_fields: the time fields of the writer, the preferred one first.
+        captured_time: receives the time in them; the caller clears it before each body.
     """
     limits = Limits()
     try:
-        skip = skip_capturing(WalkCompiler(writer, limits), writer.root, tuple(time_path), captured_time)
+        skip = skip_capturing(WalkCompiler(writer, limits), writer.root, _ranked(time_fields), captured_time)
     except RecursionError:
         return lambda body: None
 
@@ -210,17 +214,23 @@ def compile_time_capture(
     return walk
 
 
+def _ranked(time_fields: Sequence[TimeField]) -> tuple[RankedPath, ...]:
+    return tuple((rank, field.path) for rank, field in enumerate(time_fields))
+
+
 class _Compiler:
     """Compiles the nodes (types) of one writer schema and one load schema. In its methods, `enclosing` are the records
     and columns around the node, `where` is the path in the writer schema, and `stored` is the stored route of the node,
     None without one."""
 
-    def __init__(self, writer: Schema, load: Schema, time_path: tuple[str, ...], captured_time: CapturedLong) -> None:
+    def __init__(
+        self, writer: Schema, load: Schema, time_paths: tuple[RankedPath, ...], captured_time: CapturedTime
+    ) -> None:
         self.writer = writer
         self.load = load
         self.limits = Limits()
         self.walks = WalkCompiler(writer, self.limits)
-        self._time_path = time_path
+        self._time_paths = time_paths
         self._captured_time = captured_time
 
     def message(self, route: StoredRoute | None) -> Plan:
@@ -355,10 +365,14 @@ class _Compiler:
     def _walk(self, writer: Type, where: str) -> Skip:
         """Returns the function that validates a value of the node at the path `where` of the writer schema (a node is a
         type in the schema). The function records the message time if the node is or contains the time field."""
-        steps = tuple(where.split(".")) if where else ()
-        if self._time_path and steps == self._time_path[: len(steps)]:
-            return skip_capturing(self.walks, writer, self._time_path[len(steps) :], self._captured_time)
-        return self.walks.skip(writer)
+        return skip_capturing(self.walks, writer, self._paths_below(where), self._captured_time)
+
+    def _paths_below(self, where: str) -> tuple[RankedPath, ...]:
+        """Returns the paths to time fields that lead through the node at the path `where`, from that node on."""
+        paths = self._time_paths
+        for name in where.split(".") if where and paths else ():
+            paths = below(paths, name)
+        return paths
 
     def _nullable(self, plan: Plan, load: Type, *, is_null: bool = False) -> Plan:
         index = _index(load, is_null=is_null)
@@ -435,18 +449,22 @@ class _Compiler:
 
     def _primitive(self, writer: Primitive, load: Primitive, skip: Skip, where: str) -> Plan:
         skip = skip_readable(load, skip, where or "the message")
-        note = program.CAPTURE if self._is_time(writer, where) else program.NOTHING
+        note = self._capture(writer, where)
         if writer.type is load.type or (writer.type, load.type) in SAME_BYTES:
-            return Plan.copy(skip, note + program.walk_readable(writer, load))
+            return Plan.copy(skip, program.concatenate(note, program.walk_readable(writer, load)))
         promote = PROMOTIONS.get((writer.type, load.type))
         if promote is None:
             raise Unconvertible(f"{where} is {_kind(writer)} and does not fit its column, which is {_kind(load)}")
-        return Plan(skip, walk_first(skip, promote), False, note + program.promote(writer.type, load.type))
+        return Plan(
+            skip, walk_first(skip, promote), False, program.concatenate(note, program.promote(writer.type, load.type))
+        )
 
-    def _is_time(self, writer: Primitive, where: str) -> bool:
-        """Whether the field at path `where` of the writer schema is the topic's time field."""
-        is_number = writer.type in (PrimitiveType.INT, PrimitiveType.LONG)
-        return is_number and bool(where) and tuple(where.split(".")) == self._time_path
+    def _capture(self, writer: Primitive, where: str) -> Code | None:
+        """Returns the core's operations that capture the time in a value at the path `where` of the writer schema; none
+        if it is no time field. Returns None if the core cannot capture it."""
+        unit = time_unit(writer)
+        rank = next((rank for rank, path in self._paths_below(where) if not path), None)
+        return program.NOTHING if unit is None or rank is None else program.capture_time(rank, unit)
 
     def _template(self, columns: Sequence[RoutedColumn]) -> list[bytes]:
         """Returns the parts that all rows have in common: one item per column, in the order of the columns. If no

@@ -5,21 +5,20 @@ No I/O. A `TopicProjection` is created once per topic and task and compiles one 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from headrace.avro_codec import CapturedLong
-from headrace.avro_codec.program import TIME_UNITS, Program
+from headrace.avro_codec import CapturedTime
+from headrace.avro_codec.program import Program
 from headrace.avro_schema import (
     AvroSchemaError,
     FramingError,
     Schema,
     TimeField,
-    find_time_field,
+    find_time_fields,
     parse_schema,
     unframe,
 )
-from headrace.avro_schema.message_time import TimeUnit
 from headrace.kafka_wire.record_batch import NO_HEADERS, parse_headers
 from headrace.loader.load_schema import StoredRoute
 from headrace.loader.project.projection import Unconvertible, compile_projection, compile_time_capture
@@ -31,7 +30,8 @@ RECORD_TIME = "record"
 field."""
 OUT_OF_RANGE_TIME = "record (field out of range)"
 """Name of a time source: the record's timestamp, because the time in the field is before 1970 or after 9999."""
-NULL_TIME = "record (null field)"
+NO_TIME = "record (no time in the field)"
+"""Name of a time source: the record's timestamp, because the time fields are null or contain text that is no time."""
 FUTURE_TIME = "arrival (future time)"
 """Name of a time source: the time of arrival, because the message's own time is later than the policy allows."""
 
@@ -50,30 +50,28 @@ class WriterProjection:
     """The conversion of messages with one schema id.
 
     `project` converts a body; it is None if no message with this id can be converted, and `bad` is the reason then.
-    After each conversion `captured_time` contains the value of the time field, None if the body has none; `to_ms`
-    converts it to milliseconds, None if it is in milliseconds. `note_time` finds the time in a body that cannot be
-    converted, or is None. `program` is `project` for the core, None if the core cannot do it.
+    `time_sources` are the names of the time fields, the preferred one first. After each conversion `captured_time`
+    contains the time in one of them. `note_time` finds the time in a body that cannot be converted, or is None.
+    `program` is `project` for the core, None if the core cannot do it.
     """
 
     schema_id: int | None
     project: Callable[[bytes], bytes] | None
     bad: BadMessage | None
-    captured_time: CapturedLong
-    to_ms: Callable[[int], int] | None = None
-    time_source: str = RECORD_TIME
-    time_unit: TimeUnit = TimeUnit.MILLIS
+    captured_time: CapturedTime
+    time_sources: tuple[str, ...] = ()
     note_time: Callable[[bytes], None] | None = None
     program: Program | None = None
 
     @property
-    def core_unit(self) -> int:
-        """The core's number for the unit of the time field, 0 if there is no time field."""
-        return 0 if self.time_source is RECORD_TIME else TIME_UNITS[self.time_unit]
+    def timeless_source(self) -> str:
+        """The name of the time source of messages without a time in their fields."""
+        return NO_TIME if self.time_sources else RECORD_TIME
 
     @classmethod
     def unconvertible(cls, bad: BadMessage) -> WriterProjection:
         """Returns the `WriterProjection` for a message or schema id that cannot be converted, for the reason `bad`."""
-        return cls(bad.schema_id, None, bad, CapturedLong())
+        return cls(bad.schema_id, None, bad, CapturedTime())
 
 
 class TopicProjection:
@@ -88,6 +86,7 @@ class TopicProjection:
         self._plan = plan
         self._time_fields = time_fields
         self._load = parse_schema(plan.load_schema, source=f"load schema of {plan.topic}", strict=False)
+        self._newest = _newest_schema(plan)
         self._writers: dict[int, WriterProjection] = {}
 
     def knows(self, schema_id: int) -> bool:
@@ -117,35 +116,34 @@ class TopicProjection:
             writer = parse_schema(text, source=f"schema id {schema_id}", strict=False)
         except AvroSchemaError as error:
             return _unconvertible(QuarantineCode.UNREADABLE_SCHEMA, str(error), schema_id)
-        field = find_time_field(writer, self._plan.time_property, self._time_fields)
-        return _compile_writer(writer, self._load, field, schema_id, self._plan.routes.get(schema_id))
+        fields = find_time_fields(writer, self._plan.time_property, self._time_fields, self._newest)
+        return _compile_writer(writer, self._load, fields, schema_id, self._plan.routes.get(schema_id))
+
+
+def _newest_schema(plan: TopicPlan) -> Schema | None:
+    """Returns the newest version of the topic's subject, None if it is unknown or cannot be parsed. Messages with an
+    unreadable schema are quarantined when they are read."""
+    text = plan.writer_schemas.get(plan.newest_id) if plan.newest_id is not None else None
+    try:
+        return None if text is None else parse_schema(text, source=f"schema id {plan.newest_id}", strict=False)
+    except AvroSchemaError:
+        return None
 
 
 def _compile_writer(
-    writer: Schema, load: Schema, field: TimeField | None, schema_id: int, route: StoredRoute | None
+    writer: Schema, load: Schema, fields: Sequence[TimeField], schema_id: int, route: StoredRoute | None
 ) -> WriterProjection:
-    captured_time = CapturedLong()
+    captured_time = CapturedTime()
     project = bad = note_time = program = None
     try:
-        compiled = compile_projection(writer, load, field.path if field is not None else None, captured_time, route)
+        compiled = compile_projection(writer, load, fields, captured_time, route)
         project, program = compiled.convert, compiled.program
     except Unconvertible as error:
         bad = BadMessage(QuarantineCode.UNCONVERTIBLE, str(error), schema_id)
         # The producer counted the message by its own time, so the audit does too.
-        note_time = compile_time_capture(writer, field.path, captured_time) if field is not None else None
-    if field is None:
-        return WriterProjection(schema_id, project, bad, captured_time, program=program)
-    to_ms = None if field.unit is TimeUnit.MILLIS else _to_ms(field)
-    return WriterProjection(schema_id, project, bad, captured_time, to_ms, field.source, field.unit, note_time, program)
-
-
-def _to_ms(field: TimeField) -> Callable[[int], int]:
-    def to_ms(value: int) -> int:
-        time_ms = field.to_ms(value)
-        assert time_ms is not None, "an int is a time in any unit"
-        return time_ms
-
-    return to_ms
+        note_time = compile_time_capture(writer, fields, captured_time) if fields else None
+    sources = tuple(field.source for field in fields)
+    return WriterProjection(schema_id, project, bad, captured_time, sources, note_time, program)
 
 
 def _unconvertible(code: QuarantineCode, reason: str, schema_id: int) -> WriterProjection:

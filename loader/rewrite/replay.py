@@ -178,6 +178,7 @@ def _projection(topic: str, topic_schemas: TopicSchemas, policy: TopicPolicy) ->
         absent_ids=topic_schemas.absent_ids,
         time_property=topic_schemas.load_schema.time_property,
         routes=topic_schemas.routes,
+        newest_id=topic_schemas.newest_id,
     )
     return TopicProjection(plan, policy.time_fields)
 

@@ -14,17 +14,19 @@ from hypothesis import strategies as st
 
 from headrace.audit import window
 from headrace.audit.count import message_hash
-from headrace.avro_codec import BadBody, CapturedLong
+from headrace.avro_codec import BadBody, CapturedTime
 from headrace.avro_codec.core import library
 from headrace.avro_codec.core.library import c_program
 from headrace.avro_codec.encode import encode_bytes, encode_long
 from headrace.avro_codec.program import FRAMES_MAX, SLOTS_MAX, array, assemble, record, walk_readable
-from headrace.avro_schema import Primitive, PrimitiveType, Schema, frame, parse_schema
+from headrace.avro_schema import Primitive, PrimitiveType, Schema, find_time_fields, frame, parse_schema
+from headrace.avro_schema.message_time import parse_time_text
 from headrace.kafka_wire.record_batch import NO_HEADERS, parse_records
 from headrace.loader.load_schema import EMPTY, fold
 from headrace.loader.project.batches import Columns, RecordColumns, project
 from headrace.loader.project.messages import Clamp
 from headrace.loader.project.projection import compile_projection
+from headrace.loader.work_unit import ImplausibleTimeKind
 from support.examples import examples
 from support.loader.compiled_core import required_core
 from support.loader.projection_oracle import core_and_reference, encode, load_schema_of, states_of
@@ -179,6 +181,90 @@ def test_batches_are_converted_like_in_the_reference(
         check_same(shared, [[record_bytes(at, *one) for at, one in enumerate(batch)] for batch in batches])
 
 
+CHAIN = json.dumps(
+    {
+        "type": "record",
+        "name": "Event",
+        "fields": [
+            {"name": "timestamp", "type": ["null", "string", {"type": "long", "logicalType": "timestamp-micros"}]},
+            {
+                "name": "header",
+                "type": ["null", {"type": "record", "name": "H", "fields": [{"name": "time", "type": "string"}]}],
+            },
+            {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+        ],
+    }
+)
+CHAIN_FIELDS = ("header.time", "timestamp", "day")
+
+
+@st.composite
+def time_texts(draw: st.DrawFn) -> str:
+    """Generates texts that are ISO 8601 times, or nearly."""
+    text = draw(
+        st.one_of(
+            st.sampled_from(
+                ["", "2013-01-01T01:30Z", "2013-01-01 01:30:00.123456789+02:00", "2024-02-29T00:00:00-0130"]
+            ),
+            st.datetimes().map(lambda time: time.isoformat() + "Z"),
+            st.datetimes(timezones=st.timezones()).map(lambda time: time.isoformat(" ")),
+        )
+    )
+    for at, other in draw(st.lists(st.tuples(st.integers(0, 34), st.sampled_from("0159:-+TZz., é")), max_size=2)):
+        text = text[:at] + other + text[at + 1 :]
+    return text
+
+
+@given(time_texts())
+def test_times_in_texts_are_captured_like_in_the_reference(text: str) -> None:
+    schema = parse_schema(json.dumps({"type": "record", "name": "R", "fields": [{"name": "at", "type": "string"}]}))
+    seen = CapturedTime()
+    compiled = compile_projection(schema, load_schema_of(schema), find_time_fields(schema, "at", ()), seen)
+    assert compiled.program is not None
+    body = encode_bytes(text.encode())
+    assert compiled.convert(body)
+    expected = parse_time_text(text)
+    assert (seen.value, bool(seen.unread)) == (expected, expected is None)
+    assert project(required_core(), compiled.program, body, 1_000) == (compiled.convert(body), expected)
+
+
+@settings(max_examples=examples(0.5))
+@given(st.lists(st.tuples(st.none() | time_texts(), st.none() | time_texts() | times, st.integers(-5, 3_000_000))))
+def test_first_time_of_several_fields_is_used_like_in_the_reference(
+    messages: list[tuple[str | None, str | int | None, int]],
+) -> None:
+    batch = []
+    for at, (header, timestamp, day) in enumerate(messages):
+        body = b"\x00"
+        if isinstance(timestamp, str):
+            body = b"\x02" + encode_bytes(timestamp.encode())
+        elif timestamp is not None:
+            body = b"\x04" + encode_long(timestamp)
+        body += b"\x00" if header is None else b"\x02" + encode_bytes(header.encode())
+        batch.append(record_bytes(at, at, None, frame(1, body + encode_long(day))))
+    found = check_same(RangeInputs(plan_of([parse_schema(CHAIN)]), CHAIN_FIELDS), [batch] if batch else [])
+    unread = {one.source: one.messages for one in found[5] if one.kind is ImplausibleTimeKind.NO_TIME}
+    assert unread.get("header.time", 0) == sum(
+        header is not None and parse_time_text(header) is None for header, _, _ in messages
+    )
+
+
+def test_core_captures_times_in_eight_fields_and_leaves_more_to_the_reference() -> None:
+    names = [f"t{number}" for number in range(9)]
+    for count, has_program in ((8, True), (9, False)):
+        fields = [{"name": name, "type": "string"} for name in names[:count]]
+        schema = parse_schema(json.dumps({"type": "record", "name": "R", "fields": fields}))
+        time_fields = find_time_fields(schema, "", names)
+        program = compile_projection(schema, load_schema_of(schema), time_fields, CapturedTime()).program
+        assert (program is not None) == has_program
+        bodies = [
+            b"".join(encode_bytes(f"{2000 + n}-01-01T00:00Z".encode()) for n in range(count)),
+            encode_bytes(b"?") * count,
+        ]
+        batch = [record_bytes(at, 0, None, frame(1, body)) for at, body in enumerate(bodies * 2)]
+        check_same(RangeInputs(plan_of([schema]), tuple(names)), [batch])
+
+
 @settings(max_examples=examples(0.5))
 @given(histories(), st.data())
 def test_messages_of_every_schema_history_are_converted_like_in_the_reference(
@@ -262,7 +348,7 @@ def test_too_many_reordered_fields_are_left_to_the_reference(count: int, has_pro
 def test_core_accepts_no_corrupt_body_that_the_reference_rejects(versions: list[Schema], data: Any) -> None:
     number = data.draw(st.integers(1, len(versions)))
     writer, state = versions[number - 1], states_of(*versions)[-1]
-    convert = core_and_reference(writer, parse_schema(state.text), None, CapturedLong(), state.routes[number])
+    convert = core_and_reference(writer, parse_schema(state.text), (), CapturedTime(), state.routes[number])
     body = encode(writer, data.draw(data_for(writer)))
     chance = data.draw(st.randoms(use_true_random=False))
     for _ in range(20):
@@ -283,13 +369,13 @@ def _convert_ignoring_errors(convert: Any, body: bytes) -> None:
 def test_no_byte_is_written_beyond_the_buffer(versions: list[Schema], data: Any) -> None:
     number = data.draw(st.integers(1, len(versions)))
     writer, state = versions[number - 1], states_of(*versions)[-1]
-    program = compile_projection(writer, parse_schema(state.text), None, CapturedLong(), state.routes[number]).program
+    program = compile_projection(writer, parse_schema(state.text), (), CapturedTime(), state.routes[number]).program
     body = encode(writer, data.draw(data_for(writer)))
     projected = None if program is None else project(required_core(), program, body, 1 << 16)
     if program is None or projected is None:
         return
     row = projected[0]
-    made, _words = c_program(program, 0, 0)
+    made, _words = c_program(program, 0, has_time_field=False)
     seen, value = ctypes.c_int32(), ctypes.c_int64()
     for capacity in {0, 1, len(row) // 2, max(0, len(row) - 1), len(row), len(row) + 1}:
         buffer = ctypes.create_string_buffer(UNTOUCHED * (capacity + 64), capacity + 64)
@@ -301,7 +387,7 @@ def test_no_byte_is_written_beyond_the_buffer(versions: list[Schema], data: Any)
 
 def test_signalling_nan_is_left_to_the_reference() -> None:
     writer, load = _float("float"), load_schema_of(_float("float"), _float("double"))
-    program = compile_projection(writer, load, None, CapturedLong()).program
+    program = compile_projection(writer, load, (), CapturedTime()).program
     assert program is not None
     assert project(required_core(), program, bytes.fromhex("0000c07f"), 100) is not None
     assert project(required_core(), program, bytes.fromhex("0100807f"), 100) is None
@@ -316,7 +402,7 @@ def test_body_just_beyond_a_limit_is_rejected_by_both(edge: str) -> None:
     kind, within, beyond = EDGES[edge]
     fields = [{"name": "f", "type": kind}]
     schema = parse_schema(json.dumps({"type": "record", "name": "R", "fields": fields}))
-    convert = core_and_reference(schema, load_schema_of(schema), None, CapturedLong())
+    convert = core_and_reference(schema, load_schema_of(schema), (), CapturedTime())
     assert isinstance(convert(within), bytes)
     with pytest.raises(BadBody):
         convert(beyond)

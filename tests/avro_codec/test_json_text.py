@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.avro_codec import BadBody, CapturedLong, UnreadableValue, compile_check
+from headrace.avro_codec import BadBody, CapturedTime, UnreadableValue, compile_check
 from headrace.avro_codec.encode import encode_long
 from headrace.avro_codec.rewrite import ADDED_BYTES_MAX
-from headrace.avro_schema import parse_schema
+from headrace.avro_schema import find_time_fields, parse_schema
 from headrace.loader.project.projection import Unconvertible, compile_projection, compile_time_capture
 from support.loader.projection_oracle import encode, load_schema_of, project, states_of
 
@@ -95,14 +95,18 @@ def test_too_deeply_nested_types_are_unconvertible(types: int, is_loaded: bool) 
         fields.append({"name": f"r{number}", "type": wrapped})
     writer = parse_schema(json.dumps({"type": "record", "name": "Deep", "fields": fields}))
     state = states_of(writer)[-1]
-    load, seen = parse_schema(state.text), CapturedLong()
+    load, seen = parse_schema(state.text), CapturedTime()
     if is_loaded:
-        compile_projection(writer, load, ("at",), seen, state.routes[1]).convert(b"\x04" + types * b"\x02")
+        compile_projection(writer, load, find_time_fields(writer, "at", ()), seen, state.routes[1]).convert(
+            b"\x04" + types * b"\x02"
+        )
         assert seen.value == 2
     else:
         with pytest.raises(Unconvertible):
-            compile_projection(writer, load, ("at",), seen, state.routes[1])
-        compile_time_capture(writer, ("at",), seen)(b"\x04" + types * b"\x02")  # captures the time, or nothing
+            compile_projection(writer, load, find_time_fields(writer, "at", ()), seen, state.routes[1])
+        compile_time_capture(writer, find_time_fields(writer, "at", ()), seen)(
+            b"\x04" + types * b"\x02"
+        )  # captures the time, or nothing
 
 
 @pytest.mark.parametrize(

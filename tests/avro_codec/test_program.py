@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from headrace.avro_codec import CapturedLong
+from headrace.avro_codec import CapturedTime
 from headrace.avro_codec.core import library
 from headrace.avro_codec.program import FRAMES_MAX, SLOTS_MAX, Op
-from headrace.avro_schema import Schema, parse_schema
+from headrace.avro_schema import Schema, find_time_fields, parse_schema
 from headrace.loader.project.projection import compile_projection
 from support.checkout import ROOT
 from support.loader.projection_oracle import states_of
@@ -75,14 +75,14 @@ def test_programs_match_the_golden_files(name: str) -> None:
 
 
 def _printed(writer: Schema, load: Schema, route: Any) -> str:
-    program = compile_projection(writer, load, ("at",), CapturedLong(), route).program
+    program = compile_projection(writer, load, find_time_fields(writer, "at", ()), CapturedTime(), route).program
     return str(program)
 
 
 def test_unsupported_conversion_has_no_program() -> None:
     node = record(("next", ["null", "Node"]), name="Node")
     writer = parse_schema(json.dumps(node))
-    assert compile_projection(writer, parse_schema(states_of(writer)[-1].text), None, CapturedLong()).program is None
+    assert compile_projection(writer, parse_schema(states_of(writer)[-1].text), (), CapturedTime()).program is None
 
 
 def test_constants_of_python_and_c_are_equal() -> None:

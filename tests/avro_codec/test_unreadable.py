@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from headrace.avro_codec import BadBody, CapturedLong, UnreadableValue
+from headrace.avro_codec import BadBody, CapturedTime, UnreadableValue
 from headrace.avro_codec.encode import encode_bytes, encode_long
 from headrace.avro_codec.readable import DECIMAL_BYTES_MAX, TIMESTAMP_MS_MAX
 from headrace.avro_codec.rewrite import ADDED_BYTES_MAX
-from headrace.avro_schema import Schema, parse_schema
+from headrace.avro_schema import Schema, find_time_fields, parse_schema
 from support.loader.projection_oracle import core_and_reference, decode, load_schema_of, project
 
 PRICE = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
@@ -114,7 +114,7 @@ def test_value_on_which_queries_fail_is_rejected_with_its_position(name: str, po
     kind, fine, bad = UNREADABLE[name]
     writer = record(("id", "int"), ("c", PLACES[position][0](kind)), ("end", "string"))
     for load in loads(writer).values():
-        convert = core_and_reference(writer, load, None, CapturedLong())
+        convert = core_and_reference(writer, load, (), CapturedTime())
         good_body = b"\x02" + encoded_in(position, fine) + b"\x02z"
         decode(load, convert(good_body))
         with pytest.raises(UnreadableValue, match=rf"^c[\w.{{}}\[\]]*: .*\b{kind['logicalType']}\b"):
@@ -206,8 +206,8 @@ def test_time_after_an_unreadable_value_is_captured(time: int) -> None:
     """The producer counted the message at this time, so the loader must, too."""
     writer = record(("c", PRICE), ("at", MILLIS))
     for load in loads(writer).values():
-        seen = CapturedLong()
-        convert = core_and_reference(writer, load, ("at",), seen)
+        seen = CapturedTime()
+        convert = core_and_reference(writer, load, find_time_fields(writer, "at", ()), seen)
         with pytest.raises(UnreadableValue, match=r"^c: .*\bdecimal\b"):
             convert(b"\x00" + encode_long(time))
         assert seen.value == time

@@ -307,6 +307,28 @@ def test_value_that_the_guard_accepts_is_not_checked_completely(
     assert encoding(schema).encode({"v": value})
 
 
+def test_read_time_takes_the_first_time_field_with_a_time() -> None:
+    header = {"type": "record", "name": "H", "fields": [{"name": "time", "type": ["null", "string"]}]}
+    fields = [
+        {"name": "header", "type": ["null", header]},
+        {"name": "timestamp", "type": ["null", "long", "string"]},
+        {"name": "kind", "type": {"type": "enum", "name": "E", "symbols": ["A"]}},
+    ]
+    schema = parse_schema(json.dumps({"type": "record", "name": "R", "fields": fields}))
+    found = Encoding("t", "s", 1, schema, time_property="", time_fields=("header.time", "timestamp"))
+    for header_value, timestamp, time_ms in [
+        ({"time": "1970-01-01T00:00:01Z"}, 5, 1_000),
+        ({"time": "today"}, 5, 5),
+        ({"time": None}, "1970-01-01T01:00:01+01:00", 1_000),
+        (None, ("long", 5), 5),
+        (None, "today", None),
+        (None, None, None),
+    ]:
+        value = {"header": header_value, "timestamp": timestamp, "kind": "A"}
+        assert found.read_time is not None
+        assert found.read_time(value, found.encode(value)) == time_ms
+
+
 def test_read_time_returns_the_time_that_consumers_decode() -> None:
     time = {"type": "long", "logicalType": "timestamp-millis"}
     fields = [{"name": "t", "type": time, "default": 77}, {"name": "o", "type": ["null", time], "default": None}]

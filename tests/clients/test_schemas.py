@@ -10,6 +10,7 @@ import pytest
 
 from headrace.avro_schema import parse_schema
 from headrace.clients import schemas
+from headrace.clients.decoding import Decoder, FetchedRecord
 from headrace.clients.errors import ProducerError, SchemaRefused, SchemaUnavailable
 from headrace.clients.schemas import BACKOFF_FACTOR, FAILED_REFRESHES_MAX, RETRY_S, EncodingCache
 from headrace.registry.client import RegisteredSchema, RegistryClient
@@ -120,7 +121,50 @@ def test_cache_of_given_schemas_is_limited(monkeypatch: pytest.MonkeyPatch) -> N
     encodings.get("t", texts[-1])
     assert registry.requests == requests
     encodings.get("t", texts[0])
-    assert registry.requests == requests + 1
+    assert registry.requests == requests + 2, "registers it and requests the newest version"
+
+
+class Renamed(RegistryClient):
+    """A registry with two versions: the second renames the field `created`, and its metadata names the time field."""
+
+    OLD = '{"type": "record", "name": "R", "fields": [{"name": "created", "type": "string"}]}'
+    NEW = (
+        '{"type": "record", "name": "R", "fields": [{"name": "created_at", "type": "string", "aliases": ["created"]}]}'
+    )
+
+    def __init__(self, *, is_latest_known: bool = True) -> None:
+        super().__init__("http://127.0.0.1:1")
+        self.is_latest_known = is_latest_known
+
+    def register(self, subject: str, text: str, *args: object, **options: object) -> RegisteredSchema:
+        return self.schema_by_id(1)
+
+    def schema_by_id(self, schema_id: int) -> RegisteredSchema:
+        return RegisteredSchema(subject="t-value", version=1, schema_id=1, text=self.OLD)
+
+    def version(self, subject: str, version: object) -> RegisteredSchema:
+        if not self.is_latest_known:
+            raise RegistryUnavailable("http://127.0.0.1:1", "timeout")
+        metadata = {"headrace.time": "created_at"}
+        return RegisteredSchema(subject=subject, version=2, schema_id=2, text=self.NEW, metadata=metadata)
+
+
+def test_producer_and_consumer_of_an_old_version_find_the_time_field_that_the_newest_version_renamed() -> None:
+    registry = Renamed()
+    encoding = EncodingCache(registry, LoaderSettings()).get("t", Renamed.OLD)
+    value = {"created": "1970-01-01T00:00:05Z"}
+    encoded = encoding.encode(value)
+    assert encoding.schema_id == 1
+    assert encoding.read_time is not None and encoding.read_time(value, encoded) == 5_000
+    record = FetchedRecord("t", 0, 0, 0, None, encoded, ())
+    assert Decoder(registry, None, LoaderSettings()).decode(record) == (1, value, 5_000)
+    reader = parse_schema(Renamed.NEW)
+    assert Decoder(registry, reader, LoaderSettings()).decode(record)[2] == 5_000
+
+
+def test_producer_sends_with_a_given_schema_if_the_newest_version_is_unknown() -> None:
+    encoding = EncodingCache(Renamed(is_latest_known=False), LoaderSettings()).get("t", Renamed.OLD)
+    assert encoding.encode({"created": "now"}) and encoding.read_time is None
 
 
 def test_registered_schema_with_an_invalid_default_is_unavailable() -> None:

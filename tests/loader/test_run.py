@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from headrace import avro_codec
 from headrace.avro_schema import Schema, parse_schema
+from headrace.cli.load import plan_json, print_report, print_status
 from headrace.hive_ddl.errors import MetastoreUnavailable
 from headrace.hive_ddl.ops import ReplaceView
 from headrace.hive_ddl.table import SCHEMA_URL, VERSION, TableState
@@ -33,6 +34,7 @@ from headrace.loader.epochs import ReadEpochs
 from headrace.loader.errors import EarlierWarehouse, LoaderError, NoSuchTopic
 from headrace.loader.inspect.commit_chain import read_chain
 from headrace.loader.inspect.history import table_history
+from headrace.loader.inspect.status import load_status
 from headrace.loader.offsets.choose import OffsetChoice, commit_of, skip, starts
 from headrace.loader.plan import packing
 from headrace.loader.project.topic_projection import TopicProjection
@@ -438,6 +440,29 @@ def test_messages_with_implausible_times_are_loaded_and_reported(world: World, m
     (problem,) = report.problems["orders"]
     assert re.match(r"10 of 15 .*\bat \(.*\b13569", problem)
     assert any(re.match(r"orders: 1 of 15 .*\bat ", note) for note in report.notes)
+
+
+def test_unusable_time_field_is_a_note_in_report_plan_and_status(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    schema = json.loads(ORDER_V1)
+    schema["fields"].append({"name": "timestamp", "type": "double", "default": 0})
+    world.registry.register("orders-value", 2, json.dumps(schema))
+    note = (
+        "orders: the time field timestamp is a double, which states no unit: rows are filed by the time of the record; "
+    )
+    plan = plan_load(world.ports(), world.settings)
+    assert [one for one in plan_json(plan)["notes"] if one.startswith(note)]
+    report = load(world)
+    assert not report.has_findings
+    print_report(report)
+    assert f"note: {note}" in capsys.readouterr().out
+    assert [one for one in dataclasses.asdict(report)["notes"] if one.startswith(note)]
+    status = load_status(world.log(), None, {}, policy_of=lambda topic: world.policy)
+    print_status(status)
+    assert f"note: {note}" in capsys.readouterr().out
+    assert f"orders: {dataclasses.asdict(status)['topics'][0]['time_note']}".startswith(note)
+    assert load(world).notes == (), "nothing was read"
 
 
 def test_prefix_of_a_failed_range_is_committed_and_the_next_run_reads_the_rest(world: World) -> None:

@@ -19,6 +19,7 @@ import pytest
 from headrace import avro_codec
 from headrace.audit.count import message_hash
 from headrace.audit.window import OUT_OF_RANGE_MS
+from headrace.avro_codec.encode import encode_long
 from headrace.avro_schema import frame, parse_schema
 from headrace.kafka_wire.cluster import FetchSlice, KafkaCluster
 from headrace.kafka_wire.errors import KafkaUnavailable, LogChanged, OffsetOutOfRange
@@ -30,7 +31,7 @@ from headrace.loader.inspect.quarantine import read_rows
 from headrace.loader.load_schema import EMPTY, fold
 from headrace.loader.plan.packing import split
 from headrace.loader.plan.ranges import PlannedRange, TopicRanges
-from headrace.loader.project.topic_projection import FUTURE_TIME, OUT_OF_RANGE_TIME
+from headrace.loader.project.topic_projection import FUTURE_TIME, NO_TIME, OUT_OF_RANGE_TIME
 from headrace.loader.storage.local import sink
 from headrace.loader.task import run_work_unit
 from headrace.loader.work_unit import (
@@ -223,6 +224,46 @@ def test_audit_counts_by_window_of_message_time(run: Run, cluster: Cluster) -> N
         ("loader", "quarantined", 0): counted(4),
         ("loader", "quarantined", T0): counted(3),
     }
+
+
+def test_texts_and_fallbacks_decide_the_time_partition_and_window(run: Run, cluster: Cluster, tmp_path: Path) -> None:
+    """A text with a zone is a time. Null and other text fall back to the next time field, then to the record."""
+    fields = [{"name": "at", "type": ["null", "string"]}, {"name": "timestamp", "type": ["null", "long"]}]
+    text = json.dumps({"type": "record", "name": "Event", "fields": fields})
+    schema = parse_schema(text)
+    messages = [
+        ("2013-01-01T02:00:00Z", T0),
+        ("2013-01-01T02:00:00", T0),
+        (None, T0),
+        ("yesterday", None),
+        (None, None),
+    ]
+    bodies = [encode(schema, {"at": at, "timestamp": timestamp}) for at, timestamp in messages]
+    cluster.put(0, {n: frame(1, body) for n, body in enumerate(bodies)})
+    plan = TopicPlan("orders", fold(EMPTY, 1, schema).text, {1: text}, POLICY)
+    result = run(offsets(0, 5), plan=plan, time_fields=("at", "timestamp"))
+    found = {file.time_partition: [row["kafka"]["offset"] for row in rows(tmp_path, file)] for file in result.files}
+    assert found == {"dt=2013-01-01/hr=02": [0], "dt=2013-01-01/hr=01": [1, 2], "dt=1970-01-01/hr=00": [3, 4]}
+    (read,) = result.ranges
+    assert read.time_sources == {"at": 1, "timestamp": 2, NO_TIME: 2}
+    assert read.implausible_times == (ImplausibleTimeCount(ImplausibleTimeKind.NO_TIME, "at", "", 2, 0),)
+    assert {one.window_start_ms: one.count for one in read.audit if one.tier == "broker"} == {
+        0: 2,
+        T0: 2,
+        T0 + HOUR_MS: 1,
+    }
+
+
+def test_time_field_renamed_by_an_alias_is_found_in_messages_of_both_versions(run: Run, cluster: Cluster) -> None:
+    old = json.dumps({"type": "record", "name": "Event", "fields": [{"name": "ts", "type": "long"}]})
+    renamed = [{"name": "timestamp", "type": "long", "aliases": ["ts"]}]
+    new = json.dumps({"type": "record", "name": "Event", "fields": renamed})
+    state = fold(fold(EMPTY, 1, parse_schema(old), 1), 2, parse_schema(new), 2)
+    plan = TopicPlan("orders", state.text, {1: old, 2: new}, POLICY, routes=state.routes, newest_id=state.newest)
+    cluster.put(0, {0: frame(1, encode_long(T0)), 1: frame(2, encode_long(T0))})
+    result = run(offsets(0, 2), plan=plan)
+    assert [file.time_partition for file in result.files] == ["dt=2013-01-01/hr=01"]
+    assert result.ranges[0].time_sources == {"timestamp": 2}
 
 
 @pytest.mark.parametrize("time_ms", [-1, 253_402_300_800_000, 2**62])

@@ -52,6 +52,19 @@ def test_messages_of_the_future_are_a_note() -> None:
     assert re.match(r"t: 3 of 10 .*\bloader\.future_max\b", note)
 
 
+def test_texts_that_are_no_time_are_a_note_even_in_all_messages() -> None:
+    times = ImplausibleTimeCount(ImplausibleTimeKind.NO_TIME, "at", "", 10, 0)
+    problems, (note,) = findings_of(reconciled(10, 0, times))
+    assert problems == ()
+    assert re.match(r"t: 10 of 10 .*\bat\b.*\bISO 8601\b.*\bzone\b", note)
+
+
+def test_time_out_of_range_in_a_text_is_shown_as_a_time() -> None:
+    times = ImplausibleTimeCount(ImplausibleTimeKind.OUT_OF_RANGE, "at", "text", 1, -62_135_596_800_000)
+    _, (note,) = findings_of(reconciled(10, 0, times))
+    assert re.search(r"\b0*1-01-01 00:00Z\b", note)
+
+
 def test_many_messages_decoded_in_python_are_a_note() -> None:
     """Quarantined messages are not counted in it; they are reported separately."""
     one = reconciled(20_000, 1_000)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headrace.avro_codec import BadBody, CapturedLong
+from headrace.avro_codec import BadBody, CapturedTime
 from headrace.avro_codec.encode import encode_long
 from headrace.avro_codec.rewrite import nearest_float
 from headrace.avro_codec.walk import DEPTH_MAX, ZERO_WIDTH_ITEMS_MAX, read_varint
@@ -21,7 +21,7 @@ from headrace.loader.load_schema import merge
 from headrace.loader.project.projection import Unconvertible, compile_projection
 from headrace.loader.project.quarantine import BadMessage, QuarantineCode
 from headrace.loader.project.topic_projection import (
-    NULL_TIME,
+    NO_TIME,
     OUT_OF_RANGE_TIME,
     TopicProjection,
     UnknownSchema,
@@ -162,7 +162,7 @@ def test_a_recursive_field_is_text() -> None:
 
 def test_a_writer_schema_without_columns_for_its_fields_is_an_error() -> None:
     with pytest.raises(Unconvertible, match=r"\ba, b\b"):
-        compile_projection(record(field("b", "int")), load_schema_of(record(field("a", "int"))), None, CapturedLong())
+        compile_projection(record(field("b", "int")), load_schema_of(record(field("a", "int"))), (), CapturedTime())
 
 
 def test_a_writer_schema_with_too_many_types_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +173,7 @@ def test_a_writer_schema_with_too_many_types_is_an_error(monkeypatch: pytest.Mon
     load = load_schema_of(holders())
     monkeypatch.setattr(merge, "FOLD_TYPES_MAX", 8)
     with pytest.raises(Unconvertible, match=r"\b8\b"):
-        compile_projection(holders(field("y", "int")), load, None, CapturedLong())
+        compile_projection(holders(field("y", "int")), load, (), CapturedTime())
 
 
 BAD_BODIES = {
@@ -221,7 +221,7 @@ def test_items_that_take_no_bytes_have_a_maximum() -> None:
 
 def test_items_that_take_no_bytes_are_counted_per_body() -> None:
     writer = record(field("a", {"type": "array", "items": {"type": "array", "items": "null"}}))
-    convert = core_and_reference(writer, load_schema_of(writer), None, CapturedLong())
+    convert = core_and_reference(writer, load_schema_of(writer), (), CapturedTime())
     inner = encode_long(ZERO_WIDTH_ITEMS_MAX // 2) + b"\x00"
     assert convert(encode_long(2) + inner * 2 + b"\x00")
     assert convert(encode_long(2) + inner * 2 + b"\x00"), "the limit is per body"
@@ -234,7 +234,7 @@ def test_nesting_has_a_maximum_and_a_bad_body_leaves_no_trace(levels: int) -> No
     node = {"type": "record", "name": "Node", "fields": [field("next", ["null", "Node"])]}
     writer = record(field("n", node))
     load = load_schema_of(writer)
-    convert = core_and_reference(writer, load, None, CapturedLong())
+    convert = core_and_reference(writer, load, (), CapturedTime())
     with pytest.raises(BadBody, match=rf"\b{DEPTH_MAX}\b"):
         convert(b"\x02" * (levels + 1) + b"\x00")
     assert convert(b"\x02" * (DEPTH_MAX // 2) + b"\x00")
@@ -273,7 +273,7 @@ def plan(writer: Schema, load: Schema | None = None, **more: Any) -> TopicPlan:
 def test_time_is_captured_from_bodies_that_fail_later() -> None:
     for versions in ((TIMED,), (TIMED, record(field("b", "bytes")))):
         writer = TopicProjection(plan(TIMED, load_schema_of(*versions)), ("header.time",)).writer(1)
-        assert writer.project is not None and writer.time_source == "header.time"
+        assert writer.project is not None and writer.time_sources == ("header.time",)
         body = encode(TIMED, {"a": "x", "header": ("H", {"time": ("long", 77)}), "b": "y"})
         writer.project(body)
         assert writer.captured_time.value == 77
@@ -289,11 +289,13 @@ def test_time_is_captured_from_bodies_that_fail_later() -> None:
 def test_units_of_time() -> None:
     micros = record(field("at", {"type": "long", "logicalType": "timestamp-micros"}))
     writer = TopicProjection(plan(micros, time_property="at"), ()).writer(1)
-    assert writer.to_ms is not None and writer.to_ms(-1) == -1
-    assert (writer.time_source, OUT_OF_RANGE_TIME, NULL_TIME) == (
-        "at",
+    assert writer.project is not None
+    writer.project(encode(micros, {"at": -1}))
+    assert writer.captured_time.time_ms == -1
+    assert (writer.time_sources, OUT_OF_RANGE_TIME, NO_TIME) == (
+        ("at",),
         "record (field out of range)",
-        "record (null field)",
+        "record (no time in the field)",
     )
 
 

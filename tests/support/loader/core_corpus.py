@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from headrace.avro_codec import BadBody, CapturedLong
+from headrace.avro_codec import BadBody, CapturedTime
 from headrace.avro_codec.program import pack_words
 from headrace.avro_schema import parse_schema
 from headrace.kafka_wire.record_batch import Record, parse_records
@@ -49,13 +49,15 @@ class World:
     plan: TopicPlan
 
     def programs(self) -> Iterator[bytes]:
-        """Yields the programs of all versions in the form that the fuzz target reads: schema id, unit of time, words,
-        constants."""
+        """Yields the programs of all versions in the form that the fuzz target reads: schema id, whether it has a time
+        field, words, constants."""
         projection = TopicProjection(self.plan, TIME_FIELDS)
         for schema_id in sorted(self.plan.writer_schemas):
             writer = projection.writer(schema_id)
             if (program := writer.program) is not None:
-                yield struct.pack("=iiI", schema_id, writer.core_unit, len(program.words)) + pack_words(program.words)
+                yield struct.pack("=iiI", schema_id, bool(writer.time_sources), len(program.words)) + pack_words(
+                    program.words
+                )
                 yield struct.pack("=I", len(program.constants)) + program.constants
 
     def check_body(self, version: int, body: bytes) -> None:
@@ -71,7 +73,7 @@ class World:
         schema_id = ids[version % len(ids)]
         writer = parse_schema(self.plan.writer_schemas[schema_id])
         convert = core_and_reference(
-            writer, parse_schema(self.plan.load_schema), None, CapturedLong(), self.plan.routes[schema_id]
+            writer, parse_schema(self.plan.load_schema), (), CapturedTime(), self.plan.routes[schema_id]
         )
         try:
             convert(body)

@@ -101,7 +101,7 @@ def _worlds(seed: int) -> list[list[tuple[object, object, bytes]]]:
     import hypothesis
     from hypothesis import strategies as st
 
-    from headrace.avro_codec import CapturedLong
+    from headrace.avro_codec import CapturedTime
     from headrace.avro_schema import parse_schema
     from headrace.loader.work_unit import TopicPlan
     from support.loader.loader_samples import POLICY
@@ -123,13 +123,39 @@ def _worlds(seed: int) -> list[list[tuple[object, object, bytes]]]:
         for at in range(MESSAGES_PER_HISTORY):
             number = 1 + at % len(versions)
             writer = versions[number - 1]
-            convert = core_and_reference(writer, parse_schema(state.text), None, CapturedLong(), state.routes[number])
+            convert = core_and_reference(writer, parse_schema(state.text), (), CapturedTime(), state.routes[number])
             body = encode(writer, data.draw(data_for(writer)))
             messages.append((convert, plan, number.to_bytes(5, "big") + body))
         found.append(messages)
 
     collect()
-    return [one for one in found if one]
+    return [*(one for one in found if one), _messages_with_time_texts()]
+
+
+def _messages_with_time_texts() -> list[tuple[object, object, bytes]]:
+    """Returns messages like `_worlds`, whose time field is text."""
+    from headrace.avro_codec import CapturedTime
+    from headrace.avro_schema import find_time_fields, parse_schema
+    from headrace.loader.work_unit import TopicPlan
+    from support.loader.loader_samples import POLICY
+    from support.loader.projection_oracle import core_and_reference, encode, states_of
+
+    text = '{"type": "record", "name": "R", "fields": [{"name": "timestamp", "type": ["null", "string", "long"]}]}'
+    schema = parse_schema(text)
+    (state,) = states_of(schema)
+    plan = TopicPlan("t", state.text, {1: text}, POLICY, routes=state.routes)
+    time_fields = find_time_fields(schema, "", POLICY.time_fields)
+    convert = core_and_reference(schema, parse_schema(state.text), time_fields, CapturedTime(), state.routes[1])
+    times = [
+        "2013-01-01T01:30Z",
+        "2013-01-01 01:30:00.123456789+02:00",
+        "2024-02-29T00:00:00,5-0130",
+        "2013-01-01",
+        "",
+        7,
+    ]
+    bodies = [encode(schema, {"timestamp": time}) for time in times]
+    return [(convert, plan, (1).to_bytes(5, "big") + body) for body in bodies * 2]
 
 
 def _bodies(world: list[tuple[object, object, bytes]], chance: random.Random) -> None:

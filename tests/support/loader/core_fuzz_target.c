@@ -66,7 +66,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
         for (uint32_t p = 0; p < worlds[w].count; p++) {
             hr_program *program = &worlds[w].programs[p];
             program->schema_id = (int32_t)read_number(file);
-            program->time_unit = (int32_t)read_number(file);
+            program->has_time_field = (int32_t)read_number(file);
             program->code = read_exactly(file, 4 * (size_t)read_number(file));
             program->constants_size = read_number(file);
             program->constants = read_exactly(file, program->constants_size);

@@ -18,7 +18,7 @@ from typing import Any
 import fastavro
 from hypothesis import assume
 
-from headrace.avro_codec import BadBody, CapturedLong, compile_check
+from headrace.avro_codec import BadBody, CapturedTime, compile_check
 from headrace.avro_schema import (
     Array,
     Enum,
@@ -30,6 +30,7 @@ from headrace.avro_schema import (
     PrimitiveType,
     Record,
     Schema,
+    TimeField,
     Type,
     Union,
     parse_schema,
@@ -60,22 +61,22 @@ def load_schema_of(*versions: Schema) -> Schema:
 
 
 def project(writer: Schema, load: Schema, body: bytes, route: StoredRoute | None = None) -> bytes:
-    return core_and_reference(writer, load, None, CapturedLong(), route)(body)
+    return core_and_reference(writer, load, (), CapturedTime(), route)(body)
 
 
 def core_and_reference(
-    writer: Schema, load: Schema, time_path: Sequence[str] | None, seen: CapturedLong, route: StoredRoute | None = None
+    writer: Schema, load: Schema, time_fields: Sequence[TimeField], seen: CapturedTime, route: StoredRoute | None = None
 ) -> Callable[[bytes], bytes]:
     """Returns a function that converts a message body to a row with the core and with the reference, and asserts that
     the results are equal.
 
     Args:
         load: the load schema.
-        time_path: path of the field with the message's time; None for none.
+        time_fields: the fields that may have the message's time.
         seen: receives that time.
         route: the stored route of the writer's version.
     """
-    compiled = compile_projection(writer, load, time_path, seen, route)
+    compiled = compile_projection(writer, load, time_fields, seen, route)
     core = core_if_any()
     nothing_seen = seen.value
     checks = [compile_check(writer, None), compile_check(writer, core)]
