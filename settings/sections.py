@@ -77,6 +77,9 @@ class RegistrySettings(Section):
     roles_claim: str = "roles"
     # rate limit of one client at one worker, with bursts of ten seconds' worth; 0 is unlimited
     requests_per_second_max: int = 0
+    # origins of the web pages that may call the registry from a browser, such as "https://ui.example.com"; "*" is every
+    # page, without stored credentials. The default permits no page
+    access_control_allow_origin: tuple[str, ...] = ()
     access_log: str = ""  # file that receives one JSON line per request; "-" is standard error, "" is no log
     # file that receives one JSON line per change, with its user; "-" is standard error, "" is no log
     audit_log: str = ""

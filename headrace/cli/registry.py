@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from headrace.registry.access.authenticator import RegistryUsersFile
     from headrace.registry.api.asgi_front import AsgiFront
+    from headrace.registry.api.cross_origin import CrossOriginPolicy
     from headrace.registry.operation.shared_counts import SharedCounts
     from headrace.registry.storage.database import Database
 
@@ -57,6 +58,7 @@ def serve_registry(args: argparse.Namespace) -> int:
     address = settings.registry.listen
     tls = registry_access.tls_of(settings.registry)
     mtls = registry_access.mtls_listener(settings.registry, tls)
+    _cross_origin(settings.registry)
     if settings.registry.workers < 1:
         raise CommandError(f"registry.workers is {settings.registry.workers}, expected at least 1 process")
     try:
@@ -82,6 +84,15 @@ def serve_registry(args: argparse.Namespace) -> int:
     finally:
         if mtls_port is not None:
             mtls_port.close()
+
+
+def _cross_origin(settings: RegistrySettings) -> CrossOriginPolicy | None:
+    from headrace.registry.api.cross_origin import CrossOriginPolicy
+
+    try:
+        return CrossOriginPolicy.of(settings.access_control_allow_origin)
+    except ValueError as error:
+        raise CommandError(f"registry.access_control_allow_origin: {error}") from error
 
 
 def _front(settings: Settings, url: str, counts: SharedCounts) -> AsgiFront:
@@ -110,6 +121,7 @@ def _front(settings: Settings, url: str, counts: SharedCounts) -> AsgiFront:
         observer=make_request_recorder(counts, settings.registry.access_log),
         rates=RequestRates(rate) if rate else None,
         compute_pool=ComputePool(partial(_checking, settings.registry, url), RUNNING_MAX),
+        cross_origin=_cross_origin(settings.registry),
         on_end=database.close,
     )
 

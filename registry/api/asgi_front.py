@@ -26,6 +26,7 @@ from typing import Any, Final
 
 from headrace.registry.api.client_queues import ClientQueueFull, ClientQueues
 from headrace.registry.api.compute_pool import ComputePool
+from headrace.registry.api.cross_origin import CrossOriginPolicy
 from headrace.registry.api.hooks import (
     CERTIFICATE_KEY,
     DEFERRED_KEY,
@@ -106,6 +107,7 @@ class AsgiFront:
         rates: the rate limit per client; None for no limit.
         compute_pool: processes that compare schemas, in compatibility checks and when a comparison during a
             registration takes long; None compares them in threads.
+        cross_origin: the web pages that may call the registry from a browser; None for no page.
         on_end: closes the application's resources after the last request.
         lease_s: how long a cached response that depends on no subject's revision is served after a check of the
             registry's revision.
@@ -122,6 +124,7 @@ class AsgiFront:
         cache_bytes_max: int = BYTES_MAX,
         rates: RequestRates | None = None,
         compute_pool: ComputePool | None = None,
+        cross_origin: CrossOriginPolicy | None = None,
         on_end: Callable[[], None] = lambda: None,
         lease_s: float = LEASE_S,
     ) -> None:
@@ -136,6 +139,7 @@ class AsgiFront:
         self._unauthenticated = _ThreadQueue(UNAUTHENTICATED_THREADS)
         self._checks = ClientQueues()
         self._compute_pool = compute_pool
+        self._cross_origin = cross_origin
         self._on_end = on_end
         self._is_ending = False
         self.on_start: Callable[[], Coroutine[Any, Any, None]] | None = None
@@ -171,6 +175,7 @@ class AsgiFront:
         started_at = time.perf_counter()
         method = scope["method"]
         authorization: str | None = None
+        origin: bytes | None = None
         key_headers: list[bytes] = []
         echoed: tuple[tuple[bytes, bytes], ...] = ()
         for header in scope["headers"]:
@@ -182,6 +187,8 @@ class AsgiFront:
                 authorization = value if authorization is None else f"{authorization},{value}"
             elif header[0] == REQUEST_ID and len(header[1]) <= REQUEST_ID_BYTES_MAX:
                 echoed = ((REQUEST_ID, header[1]),)
+            elif header[0] == b"origin":
+                origin = header[1]
         principal = self._cached_principal(authorization, scope.get(CERTIFICATE_KEY, ""))
         has_unread = False
         if scope["raw_path"] == LIVENESS and method == "GET" and authorization is None:
@@ -191,10 +198,14 @@ class AsgiFront:
             response, is_cached, has_unread = error_response(429, TOO_MANY, wait_s), False, method not in BODYLESS
         elif sum(map(len, key_headers)) > KEY_HEADERS_BYTES_MAX:
             response, is_cached, has_unread = error_response(431), False, method not in BODYLESS
+        elif (preflight := self._cross_origin_preflight(scope, origin)) is not None:
+            response, is_cached = preflight, False
         elif method in BODYLESS:
             response, is_cached = await self._cached_or_run(scope, key_headers, NO_BODY, principal)
         else:
             response, is_cached, has_unread = await self._receive_and_run(scope, receive, key_headers, principal)
+        if self._cross_origin is not None:
+            echoed += self._cross_origin.headers(origin)
         body = b"" if method == "HEAD" else response.body
         await send({"type": "http.response.start", "status": response.status, "headers": response.headers + echoed})
         await send({"type": "http.response.body", "body": body})
@@ -210,6 +221,12 @@ class AsgiFront:
         )
         if has_unread:
             await self._bodies.discard_rest(receive)
+
+    def _cross_origin_preflight(self, scope: Any, origin: bytes | None) -> AppResponse | None:
+        """The response to a browser's preflight, which has no credentials; None for other requests."""
+        if self._cross_origin is None or scope["method"] != "OPTIONS":
+            return None
+        return self._cross_origin.preflight(origin, scope["headers"])
 
     async def _receive_and_run(
         self, scope: Any, receive: Receive, key_headers: list[bytes], principal: Principal | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import http.client
 import io
 import json
@@ -59,12 +60,38 @@ def served(tmp_path_factory: pytest.TempPathFactory, start_module_service: Any) 
     service = start_module_service(
         *("headrace", "registry", "serve", "--data-dir", str(directory), "--registry-listen", "127.0.0.1:0"),
         *("--workers", str(WORKERS), "--users", str(directory / "users")),
-        environment={"HEADRACE__REGISTRY__ACCESS_LOG": str(directory / "access.log")},
+        environment={
+            "HEADRACE__REGISTRY__ACCESS_LOG": str(directory / "access.log"),
+            "HEADRACE__REGISTRY__ACCESS_CONTROL_ALLOW_ORIGIN": "https://ui.example.com, http://localhost:3000",
+        },
     )
     found = Served(directory, service.addresses["registry"], service.process.pid)
     body = {"schema": STRING}
     assert found.registry.call("POST", "/subjects/team-a/versions", body, basic("root")).status == 200
     yield found
+
+
+@pytest.mark.servers
+def test_pages_of_listed_origins_may_call_the_registry(served: Served) -> None:
+    origin = {"Origin": "http://localhost:3000"}
+    preflight = served.registry.call("OPTIONS", "/config", headers=origin | {"Access-Control-Request-Method": "PUT"})
+    assert (preflight.status, preflight.headers["access-control-allow-origin"]) == (204, origin["Origin"])
+    for headers, status in ((basic("root"), 200), ({}, 401)):
+        response = served.registry.call("GET", "/config", headers=origin | headers)
+        assert (response.status, response.headers["access-control-allow-origin"]) == (status, origin["Origin"])
+    other = served.registry.call("GET", "/config", headers=basic("root") | {"Origin": "https://example.com"})
+    assert (other.status, "access-control-allow-origin" in other.headers) == (200, False)
+
+
+@pytest.mark.servers
+def test_gzip_bodies_are_inflated_by_workers_and_their_checking_processes(served: Served) -> None:
+    body = gzip.compress(json.dumps({"schema": STRING + " " * 200_000}).encode())
+    bomb = gzip.compress(b" " * (16 << 20))
+    headers = basic("root") | {"Content-Encoding": "gzip"}
+    for path in ("/subjects/team-a", "/subjects/team-a/versions", "/compatibility/subjects/team-a/versions/latest"):
+        assert served.registry.call("POST", path, body, headers).status == 200
+        assert served.registry.call("POST", path, bomb, headers).error[1] in (413, 42209)
+        assert served.registry.call("POST", path, body, headers | {"Content-Encoding": "br"}).error[0] == 415
 
 
 @pytest.mark.servers

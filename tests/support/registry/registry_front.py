@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 from headrace.registry.api.app import create_app
 from headrace.registry.api.asgi_front import AsgiFront
+from headrace.registry.api.cross_origin import CrossOriginPolicy
 from headrace.registry.api.response_cache import BYTES_MAX
 from headrace.registry.storage.database import Database
 from headrace.registry.storage.revision_check import open_revision_reader
@@ -41,7 +42,14 @@ class RecordingObserver:
 class RegistryBehindFront(Registry):
     """The registry's API with an ASGI front before it, as in a worker process of `headrace registry serve`."""
 
-    def __init__(self, database_url: str, *, caches: bool = True, **options: Any) -> None:
+    def __init__(
+        self,
+        database_url: str,
+        *,
+        caches: bool = True,
+        cross_origin: CrossOriginPolicy | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__("http://localhost")
         self.observer = RecordingObserver()
         self.received_body_first = False
@@ -56,6 +64,7 @@ class RegistryBehindFront(Registry):
             authenticator=users,
             observer=self.observer,
             cache_bytes_max=BYTES_MAX if caches else 0,
+            cross_origin=cross_origin,
             lease_s=LEASE_S,
         )
         self._loop = asyncio.new_event_loop()
