@@ -79,8 +79,8 @@ Most keys take effect at the next load. Exceptions and details:
   several topics may share this subject. `"{{topic}}-shop.Order"` is the topic record name strategy. A topic has one
   table, built from the versions of one subject. Messages with other registered schemas become rows if the table has a
   column for each of their fields and can do without its other columns; otherwise they are quarantined. A field without
-  a column is one reason, although Avro's reader would drop its values. If the setting names another subject than the existing
-  table, the load reports this and does not load the topic.
+  a column is one reason, although Avro's reader would drop its values. If the setting names another subject than the
+  existing table, the load reports this and does not load the topic.
 - `future_records = "clamp"` applies to a message that is dated more than `future_max` after its arrival: its time
   partition is that of its arrival. The arrival is the record timestamp, or the start of the load if the record
   timestamp is also ahead of the loader's clock. The load reports the number of such messages, the audit counts them in
