@@ -509,7 +509,11 @@ class KafkaCluster:
                 errors.update(dict.fromkeys(requested, str(error)))
                 to_retry.extend(requested)
                 continue
-            for topic_partition, (code, result) in responses.items():
+            for topic_partition in requested:
+                if topic_partition not in responses:
+                    errors[topic_partition] = f"broker {address[0]}:{address[1]}: its response lacks the partition"
+                    continue
+                code, result = responses[topic_partition]
                 if code == NONE:
                     found[topic_partition] = result
                 else:

@@ -96,7 +96,7 @@ class EpochQuery:
 class EpochEnd:
     """The newest epoch of a log that is not above the queried one, and the offset after its last record.
 
-    Both are -1 if the log has no such epoch.
+    Both are -1 if the log has no such epoch. An epoch with the end -1 is an invalid response.
     """
 
     epoch: int
@@ -227,6 +227,8 @@ def epoch_ends(
     for topic in response.topics:
         for partition_response in topic.partitions:
             tp = TopicPartition(topic.topic, partition_response.partition)
+            if tp not in queries:
+                continue
             rejected = partition_response.error_code == CLUSTER_AUTHORIZATION_FAILED
             found[tp] = (
                 (NONE, None)
@@ -237,12 +239,10 @@ def epoch_ends(
 
 
 def _epoch_end(partition_response: Message, query: EpochQuery, version: int) -> EpochEnd:
-    epoch = partition_response.leader_epoch if version else query.epoch  # version 0 contains only the end offset
-    return (
-        EpochEnd(-1, -1)
-        if -1 in (epoch, partition_response.end_offset)
-        else EpochEnd(epoch, partition_response.end_offset)
-    )
+    end = partition_response.end_offset
+    # Version 0 contains only the end offset, which is -1 if the log has no such epoch.
+    epoch = partition_response.leader_epoch if version else query.epoch if end >= 0 else -1
+    return EpochEnd(-1, -1) if epoch < 0 else EpochEnd(epoch, end)
 
 
 def fetch_request(

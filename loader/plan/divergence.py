@@ -47,8 +47,8 @@ class SuspectPartition:
 @dataclass(frozen=True, slots=True)
 class SharedEnds:
     """The result of `shared_ends`. `offsets` has, by partition, the offset up to which the log still has the batches
-    that the loader has read; a partition is missing if the offset is unknown. `errors` has, by partition, the reason
-    why a request failed."""
+    that the loader has read; a partition is missing if the brokers do not support the request, or if no epoch of it is
+    known. `errors` has, by partition, the reason why a request failed or its response is invalid."""
 
     offsets: Mapping[TopicPartition, int]
     errors: Mapping[TopicPartition, str]
@@ -77,7 +77,7 @@ def shared_ends(source: EpochSource, suspects: Mapping[TopicPartition, SuspectPa
 
     Args:
         source: requests the end offsets of leader epochs from the brokers.
-        doubts: the suspect partitions.
+        suspects: the partitions whose logs may have diverged.
     """
     offsets = {tp: 0 for tp, suspect in suspects.items() if suspect.is_recreated}
     searches = {
@@ -91,9 +91,14 @@ def shared_ends(source: EpochSource, suspects: Mapping[TopicPartition, SuspectPa
         responses = source.lookup_epoch_ends(queries)
         errors.update(responses.errors)
         next_searches = {}
-        for tp, epoch_end in responses.ends.items():
-            search = searches[tp]
-            if epoch_end is None or epoch_end.epoch > search.epoch:
+        for tp, search in searches.items():
+            if tp in errors:
+                continue
+            if invalid := _invalid_response(search.epoch, responses.ends, tp):
+                errors[tp] = invalid
+                continue
+            epoch_end = responses.ends[tp]
+            if epoch_end is None:
                 continue
             found = _evaluate(search, epoch_end, suspects[tp].known)
             if isinstance(found, _Search):
@@ -102,6 +107,26 @@ def shared_ends(source: EpochSource, suspects: Mapping[TopicPartition, SuspectPa
                 offsets[tp] = found
         searches = next_searches
     return SharedEnds(offsets, errors)
+
+
+def _invalid_response(
+    epoch: int, ends: Mapping[TopicPartition, EpochEnd | None], topic_partition: TopicPartition
+) -> str:
+    """Returns the reason why a response does not answer the request for the end of a leader epoch; "" if it does. Such
+    a partition must not count as unchanged.
+
+    Args:
+        epoch: the requested epoch.
+        ends: the response, by partition.
+    """
+    if topic_partition not in ends:
+        return f"the broker's response has no end offset of leader epoch {epoch}"
+    found = ends[topic_partition]
+    if found is not None and found.epoch > epoch:
+        return f"the broker returned leader epoch {found.epoch}, and epoch {epoch} or an older one was requested"
+    if found is not None and found.epoch >= 0 and found.end < 0:
+        return f"the broker returned leader epoch {found.epoch} without its end offset"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -515,16 +515,40 @@ def test_permanent_offset_error_is_not_retried(broker: ScriptedBroker, cluster: 
     assert len(broker.requests_of(ListOffsetsRequest)) == 1
 
 
-def epoch_end_response(epoch: int, end: int, error: int = 0) -> Callable[[Any, int], Any]:
+def epoch_end_response(epoch: int, end: int, error: int = 0, partition: int = 2) -> Callable[[Any, int], Any]:
     def response(request: Any, version: int) -> Any:
         topic = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
         epoch_fields = {"leader_epoch": epoch} if version >= 1 else {}
-        found = topic.EpochEndOffset(version=version, partition=2, error_code=error, end_offset=end, **epoch_fields)
+        found = topic.EpochEndOffset(
+            version=version, partition=partition, error_code=error, end_offset=end, **epoch_fields
+        )
         return OffsetForLeaderEpochResponse(
             version=version, topics=[topic(version=version, topic="orders", partitions=[found])]
         )
 
     return response
+
+
+def test_partition_missing_in_the_response_has_an_error(broker: ScriptedBroker, cluster: KafkaCluster) -> None:
+    broker.script(OffsetForLeaderEpochRequest, epoch_end_response(3, 80, partition=5))
+    found = cluster.lookup_epoch_ends({TP: EpochQuery(4, 7)})
+    assert found.ends == {}
+    assert found.errors == {TP: f"broker 127.0.0.1:{broker.port}: its response lacks the partition"}
+
+    def offset_of_another_partition(request: Any, version: int) -> Any:
+        response = offset_response(12)(request, version)
+        response.topics[0].partitions[0].partition_index = 5
+        return response
+
+    broker.script(ListOffsetsRequest, offset_of_another_partition)
+    offsets = cluster.lookup_offsets([TP], "latest")
+    assert (offsets.offsets, set(offsets.errors)) == ({}, {TP})
+
+
+def test_epoch_without_an_end_is_returned_as_it_is(broker: ScriptedBroker, cluster: KafkaCluster) -> None:
+    """The log has the epoch, so it does not count as missing."""
+    broker.script(OffsetForLeaderEpochRequest, epoch_end_response(3, -1))
+    assert cluster.lookup_epoch_ends({TP: EpochQuery(4, 7)}).ends == {TP: EpochEnd(3, -1)}
 
 
 def test_epoch_end_is_returned(broker: ScriptedBroker, cluster: KafkaCluster) -> None:

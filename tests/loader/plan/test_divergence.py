@@ -188,12 +188,28 @@ class FixedResponse:
         return self.response
 
 
+@pytest.mark.parametrize(
+    ("response", "reason"),
+    [
+        ({}, "the broker's response has no end offset of leader epoch 3"),
+        ({TP: EpochEnd(7, 9)}, "the broker returned leader epoch 7, and epoch 3 or an older one was requested"),
+        ({TP: EpochEnd(3, -1)}, "the broker returned leader epoch 3 without its end offset"),
+    ],
+)
+def test_invalid_epoch_end_is_an_error_of_its_partition(
+    response: dict[TopicPartition, EpochEnd | None], reason: str
+) -> None:
+    other = TopicPartition("t", 1)
+    suspect = SuspectPartition(known(read_of([3] * 5, 5), 5, 3), 4)
+    ends = EpochEndLookup({**response, other: EpochEnd(3, 5)})
+    found = shared_ends(FixedResponse(ends), {TP: suspect, other: suspect})
+    assert (found.offsets, found.errors) == ({other: 5}, {TP: reason})
+
+
 def test_unavailable_epoch_ends_are_left_out() -> None:
     suspects = {TP: SuspectPartition(known(read_of([3] * 5, 5), 5, 3), 4)}
-    assert shared_ends(FixedResponse(EpochEndLookup({TP: None})), suspects).offsets == {}
-    assert shared_ends(FixedResponse(EpochEndLookup({TP: EpochEnd(7, 9)})), suspects).offsets == {}, (
-        "newer than requested"
-    )
+    unsupported = shared_ends(FixedResponse(EpochEndLookup({TP: None})), suspects)
+    assert (unsupported.offsets, unsupported.errors) == ({}, {})
     refused = shared_ends(FixedResponse(EpochEndLookup({}, {TP: "fenced"})), suspects)
     assert (refused.offsets, refused.errors) == ({}, {TP: "fenced"})
     no_epochs = {TP: SuspectPartition(known(NO_EPOCHS, 5, -1), -1)}
