@@ -163,9 +163,11 @@ class Cleaner:
         rules = compaction.CleaningRules(now_ms + policy.tombstone_retention_ms, now_ms, log.producers.last_offsets())
         before = log.size
         await self._before_change()
-        for group in compaction.group_segments(segments, log.limits.segment_bytes_max):
-            if group[0].base_offset >= offset_map.end:
+        empty: tuple[ClosedSegment, ...] = ()
+        for small_segments in compaction.group_segments(segments, log.limits.segment_bytes_max):
+            if small_segments[0].base_offset >= offset_map.end:
                 break
+            group = compaction.with_empty_segment(empty, small_segments)
             try:
                 facts = await loop.run_in_executor(
                     self._executor, compaction.write_cleaned_segment, group, offset_map, rules, outcomes, duty_cycle
@@ -181,6 +183,7 @@ class Cleaner:
                 # Make this swap durable before the next one, which may remove the last trace of a key that this segment
                 # still holds.
                 await self._swap_in(key, log, group, facts, is_current)
+            empty = compaction.only_if_empty(log.segments.closed_at(group[0].base_offset))
         if not is_current():
             # The results must not be applied to a new topic of the same name.
             return False

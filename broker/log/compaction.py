@@ -12,7 +12,9 @@ installs the new files. The rules are Kafka's:
 - Records without a key and aborted records are removed. A transaction's marker is removed like a tombstone once none of
   the transaction's batches are left. Nothing is compacted from the first open transaction on.
 
-Several small segments, a group, are merged into one. A swap replaces the segments of a group by their compacted file:
+Several small segments, a group, are merged into one. A segment of which only one batch without records remains is
+merged with the next group in the same compaction. Otherwise a log with few keys would keep one such batch per segment.
+A swap replaces the segments of a group by their compacted file:
 
 - The compacted file is written as `<base>.log.cleaned`; the next start deletes such a file.
 - `stage_swap` renames it to `<base>.log.swap` if the group has several segments; then a start completes the swap.
@@ -54,6 +56,7 @@ from headrace.kafka_wire.errors import CorruptBatch
 from headrace.kafka_wire.record_batch import (
     CONTROL,
     DELETE_HORIZON,
+    HEADER_BYTES,
     BatchHeader,
     Record,
     has_valid_crc,
@@ -192,6 +195,21 @@ def group_segments(segments: Sequence[ClosedSegment], bytes_max: int) -> Iterato
         group.append(segment)
     if group:
         yield tuple(group)
+
+
+def only_if_empty(segment: ClosedSegment | None) -> tuple[ClosedSegment, ...]:
+    """Returns a tuple with `segment` if it contains one batch without records and nothing else; otherwise an empty
+    tuple. `segment` is None if it was deleted."""
+    return (segment,) if segment is not None and segment.size <= HEADER_BYTES else ()
+
+
+def with_empty_segment(empty: tuple[ClosedSegment, ...], group: tuple[ClosedSegment, ...]) -> tuple[ClosedSegment, ...]:
+    """Returns the group with the segment before it, a result of `only_if_empty`, as its first segment. Compaction then
+    removes the batch of that segment. Returns the group unchanged if there is no such segment, or if the offsets of
+    both exceed OFFSET_SPAN_MAX."""
+    if empty and group[-1].next_offset - empty[0].base_offset > OFFSET_SPAN_MAX:
+        return group
+    return empty + group
 
 
 def write_cleaned_segment(

@@ -105,25 +105,39 @@ class Segments:
         self, offset: int, bytes_max: int, bound: ReadBound, *, min_one_batch: bool
     ) -> tuple[bytes | FileSlice, int, int]:
         """Reads up to `bytes_max` bytes of the batches before `bound`, the end of the readable log, starting with the
-        first batch that ends at or after `offset`. Returns the bytes, which come from one segment, and the place where
-        they end: the base offset of the segment and the position in its file; two zeros without bytes. The last batch
-        may be incomplete.
+        first batch that has records and ends at or after `offset`. Returns the bytes, which come from one segment, and
+        the place where they end: the base offset of the segment and the position in its file; two zeros without bytes.
+        The last batch may be incomplete.
+
+        Compaction leaves batches without records. Clients advance past them only if a batch with records follows in the
+        same response: otherwise librdkafka reports MSG_SIZE_TOO_LARGE for each. If no batch with records follows in the
+        log, the last one without records is returned, so that consumers reach the end of the log.
 
         With `min_one_batch` the first batch is returned even if it is larger than `bytes_max`; without it, no bytes are
         returned then.
         """
         if offset >= bound.offset:
             return b"", 0, 0
+        first: tuple[int, int, LocatedBatch] | None = None
         for base, end, position in self._read_ranges(offset, bound):
             for located in walk_file(self.log_fd(base), position, end):
                 if located.header.last_offset >= offset:
-                    size = located.header.size
-                    if size > bytes_max and not min_one_batch:
-                        return b"", 0, 0
-                    size = min(max(size, bytes_max), end - located.position)
-                    records = self._files.slice(self.log_path(base), located.position, size)
-                    return records, base, located.position + len(records)
-        return b"", 0, 0
+                    first = base, end, located
+                    if located.header.record_count:
+                        return self._slice(*first, bytes_max, min_one_batch)
+        return self._slice(*first, bytes_max, min_one_batch) if first is not None else (b"", 0, 0)
+
+    def _slice(
+        self, base: int, end: int, first: LocatedBatch, bytes_max: int, min_one_batch: bool
+    ) -> tuple[bytes | FileSlice, int, int]:
+        """Reads up to `bytes_max` bytes of the segment with base offset `base`, from the batch `first` to the file
+        position `end`. Returns the same values as `read`."""
+        size = first.header.size
+        if size > bytes_max and not min_one_batch:
+            return b"", 0, 0
+        size = min(max(size, bytes_max), end - first.position)
+        records = self._files.slice(self.log_path(base), first.position, size)
+        return records, base, first.position + len(records)
 
     def position_of(self, offset: int, bound: ReadBound) -> tuple[int, int]:
         """Returns where the batch that contains `offset` begins, or else the first batch after it: the base offset of
@@ -207,6 +221,11 @@ class Segments:
                 found += aborted_in_part(segment, start, end)
         found += overlapping(self.active.aborted, start, end)
         return found
+
+    def closed_at(self, base: int) -> ClosedSegment | None:
+        """Returns the closed segment with the base offset `base`, None if there is none."""
+        at = self._closed_index(base)
+        return self.closed[at] if at >= 0 and self.closed[at].base_offset == base else None
 
     def _closed_index(self, offset: int) -> int:
         """Returns the index in the list `closed` of the last segment with a base offset of at most `offset`; -1 if all

@@ -462,6 +462,58 @@ def test_cleaner_compacts_due_logs_of_compacted_topics(tmp_path: Path) -> None:
     with_node(tmp_path, after_a_loss)
 
 
+def test_compaction_merges_segments_without_records(tmp_path: Path) -> None:
+    """Values so large that no two segments fit into one: each segment is compacted alone."""
+
+    async def work(node: BrokerNode) -> None:
+        node.changes.create_topic("t", 1, {"cleanup.policy": "compact", "segment.bytes": "1024"})
+        for number in range(60):
+            key = b"first" if number == 0 else b"k%d" % (number % 3)
+            assert produced(node, keyed_batch((key, os.urandom(400)))).error == 0
+        await node.flusher.flush_dirty()
+        log = node.log("t", 0)
+        before = {key: value for _, key, value in contents_of(log)}
+        assert len(log.closed) == 29
+        await node.maintenance.clean()
+        headers = [located.header for located, _ in log.batches(0)]
+        # The first segment still has a record before its last batch.
+        assert [header.last_offset for header in headers if not header.record_count] == [1]
+        assert len(log.closed) < 5
+        assert {key: value for _, key, value in contents_of(log)} == before
+
+    with_node(tmp_path, work)
+
+
+@pytest.mark.parametrize("codec", [0, 3])
+def test_reads_skip_batches_without_records(tmp_path: Path, codec: int) -> None:
+    log = filled(tmp_path, 60, codec=codec)
+    log.roll(NOW_MS)
+    clean(log)  # merges no segments, as compactions did before they removed empty ones
+    empty = [located.header for located, _ in log.batches(0) if not located.header.record_count]
+    assert len(empty) > 10
+    for offset in (0, 7, empty[-1].last_offset):
+        for read in (log.read, log.read_committed):
+            found = read(offset, 1, min_one_batch=True)
+            header = read_batch_header(bytes(found[0] if isinstance(found, tuple) else found))
+            assert header.record_count and header.base_offset == 55
+        assert not log.read(offset, 1, min_one_batch=False)
+
+
+def test_reads_return_the_last_batch_without_records_at_the_end(tmp_path: Path) -> None:
+    """A consumer that reads to the end, such as a Kafka Streams restore, advances past it."""
+    log = open_sample_log(tmp_path, limits=SMALL).log
+    for number in range(12):
+        append(log, keyed_batch((b"k", b"v" * 100 if number == 0 else None)))
+    log.roll(NOW_MS)
+    clean(log, clean(log), NOW_MS + 2 * DAY_MS)
+    clean(log, 12, NOW_MS + 2 * DAY_MS)
+    assert contents_of(log) == []
+    for offset in (0, 11):
+        header = read_batch_header(bytes(log.read(offset, 1 << 20, min_one_batch=True)))
+        assert (header.record_count, header.last_offset) == (0, 11)
+    assert log.read(12, 1 << 20, min_one_batch=True) == b""
+
+
 def test_recovery_point_is_persisted_before_compaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Above the recovery point a start treats a gap between batches as data loss and truncates the log."""
 

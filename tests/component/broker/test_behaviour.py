@@ -1,7 +1,7 @@
 """Behaviour that Kafka's protocol leaves to the broker, compared between the bundled broker and Apache Kafka.
 
 Each row of the table is a request with Apache Kafka's response. Where the bundled broker differs, the row has its
-response, and `docs/broker.md` gives the reason in a table with exactly these rows.
+response, and `docs/differences.md` gives the reason in a table with exactly these rows.
 """
 
 from __future__ import annotations
@@ -1295,8 +1295,8 @@ def test_response_is_kafkas_or_the_documented_one(talk: ProtocolClient, broker_k
 
 
 def test_documented_differences_match_the_table() -> None:
-    page = (ROOT / "docs/broker.md").read_text(encoding="utf-8")
-    _, _, section = page.partition("## Where it differs from Apache Kafka\n")
+    page = (ROOT / "docs/differences.md").read_text(encoding="utf-8")
+    _, _, section = page.partition("\n## Apache Kafka\n")
     section, _, _ = section.partition("\n## ")
     listed = re.findall(r"^\| (?!what )(\w.*?) \|", section, re.MULTILINE)
     assert listed == [row.name for row in ROWS if row.bundled is not SAME]

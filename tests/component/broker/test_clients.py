@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import os
 import socket
 import struct
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +21,14 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, Ne
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
+from headrace.broker.config import BrokerConfig
+from headrace.broker.log import compaction
+from headrace.broker.node import BrokerNode
 from headrace.kafka_wire.cluster import KafkaCluster
+from headrace.kafka_wire.record_batch import HEADER_BYTES
+from support.broker.broker_restarts import serve
+from support.broker.broker_samples import append, keyed_batch
+from support.broker.protocol_client import now_ms
 from support.certificates import Authority
 
 pytestmark = pytest.mark.servers
@@ -446,6 +457,63 @@ def test_clients_see_log_append_time(broker_address: str) -> None:
     assert consumer.offsets_for_times({topic_partition: appended_ms})[topic_partition].offset == 0
     assert consumer.offsets_for_times({topic_partition: appended_ms + 1})[topic_partition] is None
     consumer.close()
+
+
+def test_clients_read_past_segments_without_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_service: Any
+) -> None:
+    """The compacted log has 18 such segments, each with one batch, between the first record and the last ones."""
+    # Otherwise compaction merges them.
+    monkeypatch.setattr(compaction, "with_empty_segment", lambda empty, group: group)
+    newest = asyncio.run(write_compacted_log(tmp_path / "broker"))
+    address = serve(start_service, tmp_path).addresses["broker"]
+    events: list[object] = []
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": unique("reader"),
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "error_cb": events.append,
+        }
+    )
+    consumer.assign([confluent_kafka.TopicPartition("t", 0, 0)])
+    read: dict[bytes | None, bytes | None] = {}
+    for message in iter(partial(consumer.poll, TIMEOUT_S), None):
+        if message.error() is not None:
+            events.append(message.error().name())
+            break
+        read[message.key()] = message.value()
+    consumer.close()
+    assert (read, events) == (newest, ["_PARTITION_EOF"])
+    python_consumer = KafkaConsumer(bootstrap_servers=address, enable_auto_commit=False)
+    python_consumer.assign([TopicPartition("t", 0)])
+    python_consumer.seek_to_beginning()
+    found = {record.key: record.value for record in itertools.islice(python_consumer, len(newest))}
+    python_consumer.close()
+    assert found == newest
+
+
+async def write_compacted_log(data_dir: Path) -> dict[bytes, bytes]:
+    """Writes 20 MB of updates to three keys after one record of another key, and compacts the topic `t`. Returns the
+    newest value of each key."""
+    node = BrokerNode(BrokerConfig(data_dir))
+    try:
+        node.changes.create_topic("t", 1, {"cleanup.policy": "compact", "segment.bytes": "1100000"})
+        log, newest = node.log("t", 0), {}
+        for number in range(20):
+            keys = [b"first"] if number == 0 else [b"k%d" % (at % 3) for at in range(10)]
+            records = [(key, os.urandom(100_000)) for key in keys]
+            newest.update(records)
+            append(log, keyed_batch(*records, timestamp_ms=now_ms()))
+        log.roll(now_ms())
+        node.flusher.mark_dirty(log)
+        await node.flusher.flush_dirty()
+        await node.maintenance.clean()
+        assert sum(segment.size == HEADER_BYTES for segment in log.closed) == 18
+        return newest
+    finally:
+        await node.close()
 
 
 def test_consumer_of_many_partitions_continues_its_fetch_session(broker_address: str) -> None:
