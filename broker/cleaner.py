@@ -174,7 +174,7 @@ class Cleaner:
                 )
             except BaseException:
                 # Also frees space, since the disk may be full.
-                compaction.discard_cleaned(group)
+                self._discard_cleaned(key, group)
                 raise
             if not is_current() or any(segment not in log.closed for segment in group):
                 compaction.discard_cleaned(group)
@@ -211,7 +211,7 @@ class Cleaner:
         try:
             compaction.stage_swap(group)
         except OSError:
-            compaction.discard_cleaned(group)
+            self._discard_cleaned(key, group)
             raise
         log.is_swapping = True
         no_space: compaction.NoSpaceForSwap | None = None
@@ -233,6 +233,14 @@ class Cleaner:
         await self.complete_swap(key, log, is_current)
         if no_space is not None:
             raise no_space
+
+    def _discard_cleaned(self, key: PartitionKey, group: Sequence[ClosedSegment]) -> None:
+        """Deletes the compacted file of a group of segments that will not be installed. If that fails, for example
+        because the disk is full, `complete_swap` tries it again: later compactions may form other groups."""
+        try:
+            compaction.discard_cleaned(group)
+        except OSError:
+            self._pending_swaps[key] = partial(compaction.abort_swap, group)
 
     async def complete_swap(self, key: PartitionKey, log: PartitionLog, is_current: Callable[[], bool]) -> None:
         """Continues the interrupted swap of a log, if there is one. A swap replaces segments by their compacted file;

@@ -11,6 +11,7 @@ BrokerError
 ├── ProtocolError         unreadable bytes, or a request before the login: the connection is closed
 │   └── FrameRefused          a frame length outside the limits, or too much memory for incomplete frames
 ├── RequestRefused        a well-formed request, or a change by the broker itself, that is refused with an error code
+│   └── RecordsRefused        single records of a batch are invalid, so the whole batch is refused
 ├── RefusalWithoutResponse  a refused request that expects no response: its connection is closed
 └── CorruptFile           a file in the data directory is missing or has unusable content
 
@@ -21,6 +22,7 @@ the connection.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 from headrace.broker.protocol.error_codes import ErrorCode
 
@@ -114,6 +116,23 @@ class RequestRefused(BrokerError):
         self.message = message[:REFUSAL_CHARS_MAX]
         super().__init__(self.message)
         self.code = code
+
+
+class RecordError(NamedTuple):
+    """The reason why a record of a batch is invalid. `batch_index` counts the batch's records from 0."""
+
+    batch_index: int
+    message: str
+
+
+class RecordsRefused(RequestRefused):
+    """A batch is refused because single records are invalid: those in `record_errors`. Producers report the other
+    records of the batch as valid ones, which can be sent again without these. If `record_errors` is empty, all records
+    count as invalid."""
+
+    def __init__(self, code: ErrorCode, message: str, record_errors: tuple[RecordError, ...]) -> None:
+        super().__init__(code, message)
+        self.record_errors = record_errors
 
 
 class RefusalWithoutResponse(BrokerError):

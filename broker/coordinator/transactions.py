@@ -15,8 +15,8 @@ of it.
 
 4. All markers are written before the row says that the transaction is complete.
 
-So a start completes every transaction that is decided in its row. A partition that already has the marker is skipped,
-since nothing is open in it. Other transactions continue, since their client may still be alive, until the client ends
+So a start completes every transaction that is decided in its row. It may write a marker a second time, which changes
+nothing. Other transactions continue, since their client may still be alive, until the client ends
 them or they time out.
 
 After a power failure, which may have lost acknowledged records, open transactions are aborted and their producers
@@ -114,6 +114,9 @@ class TransactionCoordinator:
         self._opening = asyncio.Lock()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._ending: set[str] = set()
+        self._marked: dict[str, set[TopicPartition]] = {}
+        """By transactional id, the partitions in which an unfinished completion has written its markers. Retries omit
+        them, so that a retry each second does not fill logs with markers."""
         self._has_orphans = True
         if table is not None:
             self._load(table)
@@ -286,12 +289,14 @@ class TransactionCoordinator:
         if not prepared.is_prepared:
             return
         await self._wait_until_durable()
-        for topic_partition in sorted(prepared.partitions):
-            self._write_marker(
-                topic_partition, ProducerIdAndEpoch(prepared.producer_id, prepared.epoch), is_commit=prepared.is_commit
-            )
+        marked = self._marked.setdefault(transactional_id, set())
+        producer = ProducerIdAndEpoch(prepared.producer_id, prepared.epoch)
+        for topic_partition in sorted(prepared.partitions - marked):
+            self._write_marker(topic_partition, producer, is_commit=prepared.is_commit)
+            marked.add(topic_partition)
         await self._fsync_logs(prepared.partitions)
         self._store(transactional_id, prepared.complete(self._now_ms()))
+        del self._marked[transactional_id]
 
     def _write_marker(self, topic_partition: TopicPartition, producer: ProducerIdAndEpoch, *, is_commit: bool) -> None:
         log = self._logs.get(topic_partition)

@@ -1,7 +1,8 @@
 """ListTransactions, versions 0 and 1: the transactional ids on which the client has a permission, optionally filtered
 by state and producer id.
 
-Version 1 adds a filter for transactions that have been running for longer than a given time in ms.
+Version 1 adds a filter for transactions that began longer ago than a given time in ms. As in Kafka, this includes ended
+transactions, and transactional ids that have not begun one.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 from kafka.protocol.admin import ListTransactionsResponse
 
 from headrace.broker.access.permissions import ResourceType
-from headrace.broker.coordinator.transaction import IDLE, TransactionStatus
+from headrace.broker.coordinator.transaction import TransactionStatus
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol.error_codes import ErrorCode
 
@@ -39,6 +40,6 @@ def handle(context: RequestContext, request: Any) -> Any:
             if context.permissions.granted_on(ResourceType.TRANSACTION, transactional_id)
             and (not states or each.status.value in states)
             and (not producers or each.producer_id in producers)
-            and (longer_than_ms < 0 or (each.status not in IDLE and now_ms - each.started_at_ms > longer_than_ms))
+            and (longer_than_ms < 0 or now_ms - each.started_at_ms > longer_than_ms)
         ],
     )

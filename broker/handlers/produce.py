@@ -2,8 +2,8 @@
 
 With acks 0 there is no response; as in Kafka the connection is closed if a partition is refused, so that the client
 refreshes its metadata. acks 1 and all are the same on a single node: the response is sent when the batch is in the log
-and, with fsync `always`, on disk. Version 8 adds error messages, version 9 compact encoding, version 11
-TRANSACTION_ABORTABLE.
+and, with fsync `always`, on disk. Version 8 adds error messages and a list of invalid records (KIP-467), version 9
+compact encoding, version 11 TRANSACTION_ABORTABLE.
 
 Versions 0 to 2 carry messages of format 0 and 1, which are not stored; they are advertised (see `api_versions`) and
 refused. A transactional batch is accepted only while its producer has an open transaction that includes the partition,
@@ -21,7 +21,7 @@ from kafka.protocol.producer import ProduceResponse
 from headrace.broker.access.permissions import BrokerPermission
 from headrace.broker.config import FsyncMode
 from headrace.broker.coordinator.transaction import ProducerIdAndEpoch
-from headrace.broker.errors import RefusalWithoutResponse, RequestRefused
+from headrace.broker.errors import RecordsRefused, RefusalWithoutResponse, RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.log.partition_log import PartitionLog
 from headrace.broker.log.produce_validation import validate_batch, validate_keys, validate_timestamps
@@ -44,6 +44,8 @@ from headrace.broker.topics import Topic
 from headrace.kafka_wire.record_batch import TRANSACTIONAL, BatchHeader, stamp_batch
 
 ABORTABLE_FROM = 11
+CODES_WITHOUT_LOG_START = frozenset({ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.STORAGE_ERROR})
+"""With these errors the response has the log start offset -1, as in Kafka."""
 
 ProduceResult = tuple[ProducedTopic, ...]
 Appended = list[tuple[PartitionLog, ProducedPartition]]
@@ -103,8 +105,15 @@ def _checked_topic(context: RequestContext, request: ProduceRequest, name: str) 
     return topic
 
 
-def _refused_partition(partition: int, refused: RequestRefused) -> ProducedPartition:
-    return ProducedPartition(partition, refused.code, error_message=refused.message)
+def _refused_partition(partition: int, refused: RequestRefused, log: PartitionLog | None = None) -> ProducedPartition:
+    has_log_start = log is not None and refused.code not in CODES_WITHOUT_LOG_START
+    return ProducedPartition(
+        partition,
+        refused.code,
+        log_start_offset=log.log_start_offset if log is not None and has_log_start else -1,
+        error_message=refused.message,
+        record_errors=refused.record_errors if isinstance(refused, RecordsRefused) else (),
+    )
 
 
 def _append(
@@ -114,17 +123,16 @@ def _append(
     transactional_id: str | None,
     appended: Appended,
 ) -> ProducedPartition:
-    node = context.node
+    node, log = context.node, None
     try:
         log = node.log(topic.name, requested.partition)
         result = _store(context, topic, log, requested, transactional_id)
         node.flusher.mark_dirty(log)
     except RequestRefused as refused:
-        result = _refused_partition(requested.partition, refused)
-        if refused.code is not ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
-            return result
+        result = _refused_partition(requested.partition, refused, log)
         # Clients treat this error as an acknowledgement, so it must wait for the disk too.
-        log = node.log(topic.name, requested.partition)
+        if log is None or refused.code is not ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+            return result
     appended.append((log, result))
     return result
 
@@ -143,7 +151,7 @@ def _store(
     if header.attributes & TRANSACTIONAL:
         _check_transactional_write(context, transactional_id, header, (topic.name, requested.partition))
     if is_compacted(configs):
-        validate_keys(records)
+        validate_keys(records, header)
     now_ms, end = context.node.now_ms(), log.log_end_offset
     batch: memoryview | bytes = records
     append_time_ms = -1
@@ -154,7 +162,7 @@ def _store(
         after_ms_max, before_ms_max = (
             effective_int(configs, name, context.node.config) for name in (TIMESTAMP_AFTER_MS, TIMESTAMP_BEFORE_MS)
         )
-        validate_timestamps(header, now_ms, after_ms_max=after_ms_max, before_ms_max=before_ms_max)
+        validate_timestamps(records, header, now_ms, after_ms_max=after_ms_max, before_ms_max=before_ms_max)
     base_offset = log.append(batch, header, now_ms)
     if base_offset < end:
         # For a batch that was stored before, the timestamp would be that of the first append, which is not known here.

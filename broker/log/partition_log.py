@@ -46,7 +46,7 @@ from headrace.broker.log.segment import (
     write_indexes,
 )
 from headrace.broker.log.segments import ReadBound, Segments
-from headrace.broker.log.transactions import TransactionIndexEntry, end_marker
+from headrace.broker.log.transactions import NO_OFFSET, TransactionIndexEntry, end_marker
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.kafka_wire.record_batch import CONTROL, PREFIX_BYTES, BatchHeader, read_batch_header
 
@@ -211,9 +211,9 @@ class PartitionLog:
         known = self.producers.duplicate_of(header)
         return known if known is not None else self.append_unchecked(batch, header, now_ms)
 
-    def end_transaction(self, producer_id: int, epoch: int, *, is_commit: bool, now_ms: int) -> bool:
-        """Appends the marker that ends a producer's transaction in this partition; returns False if the producer has
-        none open.
+    def end_transaction(self, producer_id: int, epoch: int, *, is_commit: bool, now_ms: int) -> None:
+        """Appends the marker that ends a producer's transaction in this partition. The marker fences producers with a
+        lower epoch, so it is also written for a transaction without records in this partition.
 
         Args:
             epoch: the producer's epoch, for the marker.
@@ -224,21 +224,18 @@ class PartitionLog:
             RequestRefused: the disk rejected the write; the transaction stays open.
         """
         ending = self.producers.open.get(producer_id)
-        if ending is None:
-            return False
         others = self.producers.first_open(excluding=producer_id)
         marker = end_marker(
             producer_id,
             epoch,
             is_commit=is_commit,
-            first_offset=ending.first_offset,
+            first_offset=NO_OFFSET if ending is None else ending.first_offset,
             last_stable_offset=self.log_end_offset + 1 if others is None else others,
             now_ms=now_ms,
         )
         self.append_unchecked(marker, read_batch_header(marker), now_ms)
         # The last stable offset may advance past any number of bytes. The waiting fetches read again to find out.
         self.notify_waiters(sys.maxsize)
-        return True
 
     def append_unchecked(self, batch: memoryview | bytes, header: BatchHeader, now_ms: int) -> int:
         """Appends a batch without checking its producer's sequence numbers, and returns its base offset. Batches that

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from headrace.broker.errors import RequestRefused
+from collections.abc import Sequence
+
+from headrace.broker.errors import RecordError, RecordsRefused, RequestRefused
 from headrace.broker.log.decoding import decode_records
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.kafka_wire.errors import CorruptBatch
@@ -10,11 +12,13 @@ from headrace.kafka_wire.record_batch import (
     CODEC_MASK,
     CONTROL,
     HEADER_BYTES,
+    LOG_APPEND_TIME,
     MAGIC,
     MAGIC_AT,
     PREFIX,
     TRANSACTIONAL,
     BatchHeader,
+    Record,
     has_valid_crc,
     read_batch_header,
 )
@@ -23,6 +27,10 @@ RECORD_BYTES_MIN = 7
 """Size of the smallest record: one byte each for length, attributes, timestamp delta, offset delta, key length, value
 length and header count."""
 NO_TIMESTAMP = -1
+NO_LIMIT_MS = (1 << 63) - 1
+RECORD_ERRORS_MAX = 10_000
+"""Most record errors in the response for one batch. If more records are invalid, the response lists none of them, and
+producers report all records of the batch as invalid."""
 CODECS = frozenset(range(5))  # none, gzip, snappy, lz4, zstd
 
 
@@ -69,52 +77,82 @@ def validate_batch(batch: memoryview, bytes_max: int) -> BatchHeader:
     return header
 
 
-def validate_timestamps(header: BatchHeader, now_ms: int, *, after_ms_max: int, before_ms_max: int) -> None:
+def validate_timestamps(
+    batch: memoryview, header: BatchHeader, now_ms: int, *, after_ms_max: int, before_ms_max: int
+) -> None:
     """Checks the batch's timestamps against the broker's clock, which shows `now_ms` (KIP-937, KIP-1030).
 
-    A single record far in the future would exempt its whole segment from retention by age. Kafka compares every record;
-    this broker compares only two timestamps in the batch header, so that records need not be decoded: the largest one
-    with the limit ahead of the clock, the first one with the limit behind it. A batch without timestamps passes.
-    Retention uses only the largest one.
+    A single record far in the future would exempt its whole segment from retention by age. The header has the largest
+    timestamp, so the records are decoded only if it is too large, or if the topic limits how old records may be.
+    Records without a timestamp pass.
 
     Args:
+        header: the header of `batch`, already parsed.
         after_ms_max: how far a timestamp may be ahead of the clock.
-        before_ms_max: how far a timestamp may be behind the clock.
+        before_ms_max: how far a timestamp may be behind the clock; NO_LIMIT_MS for no limit.
 
     Raises:
-        RequestRefused: a timestamp is too far ahead or behind.
+        RequestRefused: a timestamp is too far ahead or behind, or the batch has to be decoded and cannot be.
     """
-    if header.max_timestamp - now_ms > after_ms_max:
-        raise RequestRefused(
-            ErrorCode.INVALID_TIMESTAMP,
-            f"a record of timestamp {header.max_timestamp} is {header.max_timestamp - now_ms} ms ahead of the broker's "
-            f"clock, more than message.timestamp.after.max.ms of the topic permits: {after_ms_max} ms",
+    is_ahead = header.max_timestamp - now_ms > after_ms_max
+    if not is_ahead and before_ms_max == NO_LIMIT_MS:
+        return
+    errors = []
+    for offset, timestamp_ms, _, _, _ in _decoded(batch):
+        ahead_ms = timestamp_ms - now_ms
+        if timestamp_ms != NO_TIMESTAMP and not -before_ms_max <= ahead_ms <= after_ms_max:
+            errors.append(
+                RecordError(
+                    offset - header.base_offset,
+                    f"the record's timestamp {timestamp_ms} is {abs(ahead_ms)} ms "
+                    f"{'ahead of' if ahead_ms > 0 else 'behind'} the broker's clock",
+                )
+            )
+    if is_ahead or errors:
+        reason = (
+            f"record {errors[0].batch_index}: {errors[0].message}"
+            if errors
+            else f"the batch header's largest timestamp {header.max_timestamp} is too far ahead of the broker's clock"
         )
-    if header.base_timestamp != NO_TIMESTAMP and now_ms - header.base_timestamp > before_ms_max:
-        raise RequestRefused(
+        raise _records_refused(
             ErrorCode.INVALID_TIMESTAMP,
-            f"a record of timestamp {header.base_timestamp} is {now_ms - header.base_timestamp} ms behind the broker's "
-            f"clock, more than message.timestamp.before.max.ms of the topic permits: {before_ms_max} ms",
+            f"{reason}; the topic permits {after_ms_max} ms ahead (message.timestamp.after.max.ms) and {before_ms_max} "
+            "ms behind (message.timestamp.before.max.ms)",
+            errors,
         )
 
 
-def validate_keys(batch: memoryview) -> None:
-    """Checks that every record of a batch for a compacted topic has a key.
+def validate_keys(batch: memoryview, header: BatchHeader) -> None:
+    """Checks that every record of a batch for a compacted topic has a key. `header` is the header of `batch`, already
+    parsed.
 
     Raises:
         RequestRefused: a record has no key, or the batch cannot be decoded or exceeds a limit of `decode_records`.
     """
+    errors = [
+        RecordError(offset - header.base_offset, "a record of a compacted topic needs a key")
+        for offset, _, key, _, _ in _decoded(batch)
+        if key is None
+    ]
+    if errors:
+        raise _records_refused(
+            ErrorCode.INVALID_RECORD,
+            f"{len(errors)} records have no key; every record of a compacted topic needs a key",
+            errors,
+        )
+
+
+def _decoded(batch: memoryview) -> Sequence[Record]:
     try:
-        keyless = [offset for offset, _, key, _, _ in decode_records(bytes(batch)) if key is None]
+        return decode_records(bytes(batch))
     except CorruptBatch as error:
         raise RequestRefused(
-            ErrorCode.INVALID_RECORD, f"a batch for a compacted topic cannot be decoded: {error}"
+            ErrorCode.INVALID_RECORD, f"the records of the batch must be checked but cannot be decoded: {error}"
         ) from error
-    if keyless:
-        raise RequestRefused(
-            ErrorCode.INVALID_RECORD,
-            f"{len(keyless)} records have no key; every record of a compacted topic needs a key",
-        )
+
+
+def _records_refused(code: ErrorCode, message: str, errors: Sequence[RecordError]) -> RecordsRefused:
+    return RecordsRefused(code, message, tuple(errors) if len(errors) <= RECORD_ERRORS_MAX else ())
 
 
 def _old_format() -> RequestRefused:
@@ -145,6 +183,11 @@ def _check_fields(header: BatchHeader) -> None:
         raise RequestRefused(
             ErrorCode.INVALID_RECORD,
             f"the batch header states {header.record_count} records, too many for a batch of {header.size} bytes",
+        )
+    if header.attributes & LOG_APPEND_TIME:
+        raise RequestRefused(
+            ErrorCode.INVALID_TIMESTAMP,
+            "the batch declares its timestamps as set by the broker (LogAppendTime); producers send CreateTime",
         )
 
 

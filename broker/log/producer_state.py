@@ -63,7 +63,7 @@ class ProducerState:
 
     @property
     def next_sequence(self) -> int:
-        """The sequence number that the next batch must have; 0 if a marker has just started a new epoch."""
+        """The sequence number that the next batch must have; 0 if no batch of the epoch is known."""
         return (self.batches[-1].last_sequence + 1) % SEQUENCE_MODULUS if self.batches else 0
 
     def add(self, batch: AppendedBatch) -> None:
@@ -182,8 +182,8 @@ class ProducerStates:
     def _end(self, marker: BatchHeader, now_ms: int) -> None:
         self.open.pop(marker.producer_id, None)
         producer = self._producers.get(marker.producer_id)
-        if producer is not None and marker.producer_epoch > producer.epoch:
-            # The broker ended the transaction and fenced the producer.
+        if producer is None or marker.producer_epoch > producer.epoch:
+            # Batches with a lower epoch are fenced. They may also be the first ones of their producer.
             self._producers[marker.producer_id] = ProducerState(marker.producer_epoch, now_ms)
 
     def ids(self) -> Iterator[int]:

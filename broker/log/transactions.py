@@ -1,9 +1,10 @@
 """Transaction markers and aborted transactions in the log of one partition (KIP-98).
 
 A transaction ends with a marker, a control batch of its producer with one record: key version i16 = 0 and type i16 (0
-abort, 1 commit), value version i16 = 0 and coordinator epoch i32 = 0. Its record has a header `offsets` with two i64:
-the transaction's first offset in the partition and the last stable offset after it ended. So each segment is enough to
-determine the transactions that end in it; Kafka clients ignore headers of markers.
+abort, 1 commit), value version i16 = 0 and coordinator epoch i32 = 0. Two i64 follow in the value, which Kafka's
+markers do not have: the transaction's first offset in the partition, or -1 if it has no records there, and the last
+stable offset after it ended. So each segment is enough to determine the transactions that end in it. Clients and tools
+of Kafka read a value only up to the coordinator epoch.
 
 `.txnindex` of a segment, as in Kafka, has one entry per abort marker: version i16 = 0, producerId i64, firstOffset i64,
 lastOffset i64 (the marker's), lastStableOffset i64. Unlike Kafka's, it ends with the number of log bytes it covers
@@ -28,18 +29,17 @@ from headrace.kafka_wire.record_batch import (
     HEADER_BYTES,
     LENGTH_OVERHEAD,
     MAGIC,
+    NO_HEADERS,
     TRANSACTIONAL,
     BatchHeader,
-    parse_headers,
     rebuild_batch,
 )
 
 ABORT, COMMIT = 0, 1
 
 _KEY = struct.Struct(">hh")
-_VALUE = struct.Struct(">hi")
-_OFFSETS = struct.Struct(">qq")
-_OFFSETS_NAME = "offsets"
+_VALUE = struct.Struct(">hiqq")
+NO_OFFSET = -1
 BLOCK_ENTRIES = 512
 """Most entries in a block of a `.txnindex` file; only the last block has fewer. A block has up to 17 KB and is read as
 a whole."""
@@ -93,14 +93,10 @@ def end_marker(
     Args:
         epoch: the producer's epoch.
         is_commit: whether the transaction commits; False for an abort marker.
-        first_offset: offset of the transaction's first batch in the partition.
+        first_offset: offset of the transaction's first batch in the partition; NO_OFFSET if it has none.
         last_stable_offset: the log's last stable offset after the transaction ends.
         now_ms: wall clock, the timestamp of the marker.
     """
-    offsets = _OFFSETS.pack(first_offset, last_stable_offset)
-    name = _OFFSETS_NAME.encode()
-    # Counts and lengths are zigzag varints: below 64, one byte that is twice the number.
-    headers = bytes((2, 2 * len(name))) + name + bytes((2 * len(offsets),)) + offsets
     header = BatchHeader(
         base_offset=0,
         batch_length=HEADER_BYTES - LENGTH_OVERHEAD,
@@ -116,8 +112,8 @@ def end_marker(
         base_sequence=-1,
         record_count=1,
     )
-    record = (0, now_ms, _KEY.pack(0, COMMIT if is_commit else ABORT), _VALUE.pack(0, 0), headers)
-    return rebuild_batch(header, [record])
+    value = _VALUE.pack(0, 0, first_offset, last_stable_offset)
+    return rebuild_batch(header, [(0, now_ms, _KEY.pack(0, COMMIT if is_commit else ABORT), value, NO_HEADERS)])
 
 
 def is_commit(batch: bytes) -> bool:
@@ -137,8 +133,8 @@ def _type_of(batch: bytes) -> int | None:
 
 
 def aborted_by(header: BatchHeader, batch: bytes | memoryview) -> TransactionIndexEntry | None:
-    """Returns the transaction that an abort marker ends; None for any other batch, and for a marker without this
-    broker's header `offsets`.
+    """Returns the transaction that an abort marker ends; None for any other batch, for a marker of a transaction
+    without records in the partition, and for a marker without the offsets that this broker adds to its value.
 
     Args:
         header: the header of the stored batch.
@@ -149,12 +145,13 @@ def aborted_by(header: BatchHeader, batch: bytes | memoryview) -> TransactionInd
     raw = bytes(batch)
     if _type_of(raw) != ABORT:
         return None
-    ((_, _, _, _, headers),) = decode_records(raw, is_own_batch=True)
-    for name, value in parse_headers(headers):
-        if name == _OFFSETS_NAME and value is not None and len(value) == _OFFSETS.size:
-            first_offset, last_stable_offset = _OFFSETS.unpack(value)
-            return TransactionIndexEntry(header.producer_id, first_offset, header.last_offset, last_stable_offset)
-    return None
+    ((_, _, _, value, _),) = decode_records(raw, is_own_batch=True)
+    if value is None or len(value) != _VALUE.size:
+        return None
+    _, _, first_offset, last_stable_offset = _VALUE.unpack(value)
+    if first_offset == NO_OFFSET:
+        return None
+    return TransactionIndexEntry(header.producer_id, first_offset, header.last_offset, last_stable_offset)
 
 
 def to_index(entries: Iterable[TransactionIndexEntry], log_bytes: int) -> bytes:

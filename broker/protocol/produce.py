@@ -6,9 +6,11 @@ Requests of versions 0 to 2 are decoded too, in order to refuse each of their pa
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from headrace.broker.errors import RecordError
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.protocol.framing import REQUEST_ITEMS_MAX
 from headrace.kafka_wire.errors import MalformedMessage
@@ -51,8 +53,9 @@ class ProduceRequest(NamedTuple):
 
 @dataclass(slots=True)
 class ProducedPartition:
-    """Result of a Produce request for one partition. `base_offset` is -1 after an error. `append_time_ms` is the time
-    that the broker set as the timestamp of the records. It is -1 for records with the producer's timestamps, for a
+    """Result of a Produce request for one partition. `base_offset` is -1 after an error. `record_errors` has the
+    records for which the batch was refused; empty if the whole batch is invalid. `append_time_ms` is the time that the
+    broker set as the timestamp of the records. It is -1 for records with the producer's timestamps, for a
     refused batch, and for a batch that an earlier request has stored."""
 
     partition: int
@@ -61,6 +64,7 @@ class ProducedPartition:
     log_start_offset: int = -1
     error_message: str | None = None
     append_time_ms: int = -1
+    record_errors: Sequence[RecordError] = ()
 
 
 class ProducedTopic(NamedTuple):
@@ -151,7 +155,11 @@ def encode(topics: tuple[ProducedTopic, ...], version: int) -> bytearray:
             if version >= 5:
                 writer.i64(partition.log_start_offset)
             if version >= 8:
-                writer.array_size(0)
+                writer.array_size(len(partition.record_errors))
+                for error in partition.record_errors:
+                    writer.i32(error.batch_index)
+                    writer.nullable_string(error.message)
+                    writer.tags()
                 writer.nullable_string(partition.error_message)
             writer.tags()
         writer.tags()

@@ -460,7 +460,7 @@ def test_closed_segment_without_its_last_batches_is_damaged(tmp_path: Path, is_c
     log = open_sample_log(tmp_path, recovery_point=30, is_clean=is_clean, repairs_corruption=True).log
     remaining = [(number, b"value %d" % number) for number in range(30) if number not in lost]
     assert contents(log) == remaining
-    header = read_batch_header(log.read(lost.start, 1, min_one_batch=True))
+    header = next(log.batches(lost.start))[0].header
     assert (header.last_offset, header.record_count, header.leader_epoch) == (lost.stop - 1, 0, 0)
     for path in (tmp_path / f"{first.base_offset:020d}{suffix}" for suffix in INDEX_SUFFIXES):
         path.unlink(missing_ok=True)

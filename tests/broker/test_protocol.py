@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from kafka.protocol import admin, consumer, metadata, producer, sasl
 
 from headrace.broker.config import BrokerConfig
-from headrace.broker.errors import FrameRefused, ProtocolError
+from headrace.broker.errors import FrameRefused, ProtocolError, RecordError
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.handlers.dispatch import HANDLERS
 from headrace.broker.node import BrokerNode
@@ -371,7 +371,12 @@ def test_produce_encoder_agrees_with_kafka_python() -> None:
                         "topic",
                         (
                             produce.ProducedPartition(0, base_offset=42, log_start_offset=7),
-                            produce.ProducedPartition(1, ErrorCode.MESSAGE_TOO_LARGE, error_message="too large"),
+                            produce.ProducedPartition(
+                                1,
+                                ErrorCode.MESSAGE_TOO_LARGE,
+                                error_message="too large",
+                                record_errors=[RecordError(3, "one"), RecordError(200, "two")],
+                            ),
                             produce.ProducedPartition(2, ErrorCode.NONE, 43, 8, append_time_ms=44),
                         ),
                     ),
@@ -385,6 +390,8 @@ def test_produce_encoder_agrees_with_kafka_python() -> None:
                     assert (good.log_start_offset, bad.log_start_offset, timed.log_start_offset) == (7, -1, 8)
                 if version >= 8:
                     assert bad.error_message == "too large"
+                    found = [(each.batch_index, each.batch_index_error_message) for each in bad.record_errors]
+                    assert found == [(3, "one"), (200, "two")]
 
 
 def test_fetch_decoder_agrees_with_kafka_python() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import tempfile
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from headrace.broker.log.partition_log import LogLimits, PartitionLog
 from headrace.broker.log.producer_state import EXPIRATION_MS, ProducerStates
 from headrace.broker.log.segment import SNAPSHOT, TXN_INDEX, base_offsets
 from headrace.broker.log.transactions import (
+    NO_OFFSET,
     TransactionIndexEntry,
     TransactionOutcomes,
     aborted_between,
@@ -30,7 +32,14 @@ from headrace.broker.log.transactions import (
 )
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.kafka_wire import requests
-from headrace.kafka_wire.record_batch import CONTROL, TRANSACTIONAL, has_valid_crc, read_batch, split_batches
+from headrace.kafka_wire.record_batch import (
+    CONTROL,
+    NO_HEADERS,
+    TRANSACTIONAL,
+    has_valid_crc,
+    read_batch,
+    split_batches,
+)
 from headrace.kafka_wire.record_batch import read_batch_header as header_of
 from headrace.loader.read.range_reader import BatchKind, TransactionFilter
 from support.broker.broker_samples import NOW_MS, append, batch, keyed_batch, open_sample_log, replace_segments
@@ -55,8 +64,8 @@ class Writer:
     def plain(self, value: bytes) -> int:
         return append(self.log, batch(value))
 
-    def end(self, producer_id: int, *, is_commit: bool, epoch: int = 0) -> bool:
-        return self.log.end_transaction(producer_id, epoch, is_commit=is_commit, now_ms=NOW_MS)
+    def end(self, producer_id: int, *, is_commit: bool, epoch: int = 0) -> None:
+        self.log.end_transaction(producer_id, epoch, is_commit=is_commit, now_ms=NOW_MS)
 
 
 def committed(log: PartitionLog, bytes_max: int = 1 << 20) -> list[bytes | None]:
@@ -101,23 +110,34 @@ def test_last_stable_offset_stops_at_the_oldest_open_transaction(tmp_path: Path)
     writer.plain(b"after")
     assert (log.last_stable_offset, log.high_watermark) == (1, 4)
     assert committed(log) == [b"before"]
-    assert writer.end(2, is_commit=True)
+    writer.end(2, is_commit=True)
     assert log.last_stable_offset == 1, "the first one is still open"
-    assert writer.end(1, is_commit=False)
+    writer.end(1, is_commit=False)
     assert log.last_stable_offset == log.high_watermark == 6
     assert committed(log) == [b"before", b"b", b"after"]
     assert log.aborted(0, 6) == [TransactionIndexEntry(1, 1, 5, 6)]
 
 
-def test_a_transaction_ends_once(tmp_path: Path) -> None:
+def test_markers_without_records_change_no_outcome(tmp_path: Path) -> None:
+    """A start repeats the markers of a transaction that was being completed."""
     log = open_sample_log(tmp_path).log
     writer = Writer(log)
     writer.send(1, b"a")
-    assert writer.end(1, is_commit=True)
-    end = log.log_end_offset
-    assert not writer.end(1, is_commit=False), "a second marker could abort the next transaction"
-    assert not writer.end(7, is_commit=True)
-    assert log.log_end_offset == end
+    for commits in (True, True, False):
+        writer.end(1, is_commit=commits)
+    writer.end(7, is_commit=False, epoch=1)
+    assert log.last_stable_offset == log.log_end_offset == 5
+    assert committed(log) == [b"a"] and log.aborted(0, 5) == []
+    log.close()
+    reopened = open_sample_log(tmp_path, is_clean=True).log
+    assert committed(reopened) == [b"a"] and reopened.aborted(0, 5) == []
+    for epoch, sequence, code in (
+        (0, 0, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (1, 3, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+    ):
+        with pytest.raises(RequestRefused) as refused:
+            append(reopened, batch(b"late", producer_id=7, epoch=epoch, sequence=sequence))
+        assert refused.value.code is code
 
 
 def test_marker_has_kafkas_format() -> None:
@@ -126,13 +146,16 @@ def test_marker_has_kafkas_format() -> None:
     assert has_valid_crc(memoryview(raw), header)
     assert header.attributes == TRANSACTIONAL | CONTROL
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 3, -1)
-    ((_, time_ms, key, value, _),) = read_batch(next(iter(split_batches(raw, ""))), "", 1000).records
-    assert (time_ms, key, value) == (NOW_MS, b"\0\0\0\0", b"\0\0\0\0\0\0")
+    ((_, time_ms, key, value, headers),) = read_batch(next(iter(split_batches(raw, ""))), "", 1000).records
+    assert (time_ms, key, headers) == (NOW_MS, b"\0\0\0\0", NO_HEADERS)
+    assert value is not None and value[:6] == b"\0\0\0\0\0\0" and struct.unpack(">qq", value[6:]) == (5, 11)
     assert not is_commit(raw)
     assert aborted_by(header._replace(base_offset=9), raw) == TransactionIndexEntry(7, 5, 9, 11)
     committing = end_marker(7, 3, is_commit=True, first_offset=5, last_stable_offset=11, now_ms=NOW_MS)
     assert is_commit(committing)
     assert aborted_by(header_of(committing), committing) is None
+    empty = end_marker(7, 3, is_commit=False, first_offset=NO_OFFSET, last_stable_offset=11, now_ms=NOW_MS)
+    assert aborted_by(header_of(empty), empty) is None
 
 
 @pytest.mark.parametrize("bytes_max", [1, 150, 700, 1 << 20])
@@ -156,7 +179,7 @@ def test_open_and_aborted_transactions_survive_a_restart(tmp_path: Path, is_clea
     assert committed(reopened) == expected
     assert reopened.last_stable_offset == end
     assert reopened.producers.open == log.producers.open
-    assert reopened.end_transaction(5, 0, is_commit=True, now_ms=NOW_MS)
+    reopened.end_transaction(5, 0, is_commit=True, now_ms=NOW_MS)
     assert committed(reopened) == [*expected, b"left open"]
 
 

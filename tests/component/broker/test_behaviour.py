@@ -43,16 +43,20 @@ from kafka.protocol.consumer import (
 )
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 from kafka.protocol.sasl import SaslHandshakeRequest
+from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from headrace.broker.coordinator.transaction import ProducerIdAndEpoch
+from headrace.broker.log.decoding import decode_records
 from headrace.broker.protocol.error_codes import ErrorCode as Code
 from headrace.kafka_wire.messages import ConsumerGroupDescribeRequest
+from headrace.kafka_wire.record_batch import CONTROL, NO_HEADERS, read_batch_header, split_batches
 from support.broker.broker_samples import batch, keyed_batch, with_attributes
 from support.broker.protocol_client import TIMEOUT_S, ProtocolClient, code_of, fresh, now_ms, until
 from support.checkout import ROOT
 
 SAME: Final = object()
 HOUR_MS = 3_600_000
+ABORT_KEY, COMMIT_KEY = b"\0\0\0\0", b"\0\0\0\1"
 Request = Callable[[ProtocolClient], Any]
 
 
@@ -244,6 +248,59 @@ def without_keys(talk: ProtocolClient) -> object:
 
 def with_keys(talk: ProtocolClient) -> object:
     return talk.produce(talk.topic(cleanup_policy="compact"), keyed_batch((b"k", b"v"), timestamp_ms=now_ms()))[0]
+
+
+def keyless_among_others(talk: ProtocolClient) -> object:
+    records = keyed_batch((b"k", b"v"), (None, b"v"), (b"k", b"v"), (None, b"v"), timestamp_ms=now_ms())
+    return refusal(talk, trimmed_topic(talk, cleanup_policy="compact,delete"), records)
+
+
+def refusal(talk: ProtocolClient, topic: str, records: bytes) -> object:
+    """Returns the error code of a refused batch, the indexes of its invalid records, and the log start offset."""
+    one = talk.produced(topic, records)
+    return code_of(one.error_code), [each.batch_index for each in one.record_errors], one.log_start_offset
+
+
+def trimmed_topic(talk: ProtocolClient, **configs: str) -> str:
+    """Returns a topic with the log start offset 2."""
+    name = talk.topic(**configs)
+    assert talk.produce(name, keyed_batch(*[(b"k", b"v")] * 3, timestamp_ms=now_ms()))[0] == 0
+    assert trimmed(talk, name, 2) == (0, 2)
+    return name
+
+
+def some_out_of_range(talk: ProtocolClient) -> object:
+    """Returns the refusals of records that are too far ahead, too old, and without timestamps."""
+    now = now_ms()
+    ahead = batch_at(now, now + 2 * HOUR_MS, now, now + 3 * HOUR_MS)
+    old = batch_at(now, now - HOUR_MS, now, now - HOUR_MS)
+    limited = {"message_timestamp_before_max_ms": "60000"}
+    return [
+        refusal(talk, trimmed_topic(talk), ahead),
+        refusal(talk, trimmed_topic(talk, **limited), old),
+        talk.produce(talk.topic(**limited), batch_at(-1, -1))[0],
+        talk.produce(talk.topic(**limited), batch_at(now, now))[0],
+    ]
+
+
+def batch_at(*timestamps_ms: int) -> bytes:
+    builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 30)
+    for index, timestamp_ms in enumerate(timestamps_ms):
+        builder.append(index, timestamp_ms, None, b"v", [])
+    return bytes(builder.build())
+
+
+def log_starts_of_refusals(talk: ProtocolClient) -> object:
+    name = trimmed_topic(talk)
+    damaged = bytearray(sample())
+    damaged[-1] ^= 1
+    raws = (bytes(damaged), sample(b"x" * 1_100_000), with_attributes(sample(), 0x20))
+    return [refusal(talk, name, raw) for raw in raws]
+
+
+def append_time_by_producer(topic_type: str) -> Request:
+    """Returns the error code of a batch whose producer declares that the broker has set its timestamps."""
+    return lambda talk: talk.produce(talk.topic(message_timestamp_type=topic_type), with_attributes(sample(), 8))[0]
 
 
 def far_ahead(talk: ProtocolClient) -> object:
@@ -549,6 +606,67 @@ def ends(*commits: bool) -> Request:
         return [one.end_transaction(commit=commit) for commit in commits]
 
     return request_once
+
+
+def markers(talk: ProtocolClient, topic: str) -> list[Any]:
+    """Returns the records of all transaction markers of a topic: offset, key, value and raw headers."""
+    raw = bytes(talk.fetch(topic).records or b"")
+    controls = [frame.view for frame in split_batches(raw, topic) if read_batch_header(frame.view).attributes & CONTROL]
+    records = (record for view in controls for record in decode_records(bytes(view)))
+    return [(offset, key, value, headers) for offset, _, key, value, headers in records]
+
+
+def markers_of(*, is_commit: bool, count: int) -> Request:
+    """Returns the markers of a transaction that has written `count` records: offset, key and headers, and the length of
+    the value."""
+
+    def request_once(talk: ProtocolClient) -> object:
+        one = Transaction(talk)
+        for sequence in range(count):
+            assert one.send(sequence) == 0
+        assert one.end_transaction(commit=is_commit) == 0
+        until(lambda: talk.offset(one.topic, -1, committed=True), lambda response: response[1] > count)
+        found = talk.fetch(one.topic, committed=True)
+        aborted = [each.first_offset for each in found.aborted_transactions or ()]
+        return [(offset, key, headers) for offset, key, _, headers in markers(talk, one.topic)], aborted
+
+    return request_once
+
+
+def value_of_marker(talk: ProtocolClient) -> object:
+    one = Transaction(talk)
+    one.send()
+    one.end_transaction(commit=True)
+    ((_, _, value, _),) = until(lambda: markers(talk, one.topic), bool)
+    return value[:6], len(value)
+
+
+def fenced_before_the_first_record(talk: ProtocolClient) -> object:
+    """A record of the fenced producer, outside of its transaction, which no coordinator checks."""
+    one = Transaction(talk)
+    code, _ = talk.init_producer_id(one.name)
+    until(lambda: talk.offset(one.topic, -1), lambda response: response[1] == 1)
+    return code, talk.produce_as(one.topic, one.user, 0)[0]
+
+
+def listed_by_duration(talk: ProtocolClient) -> object:
+    """Returns the states of transactions that ListTransactions returns, by the smallest duration in ms."""
+    ids = {status: fresh("id") for status in ("Empty", "CompleteCommit")}
+    talk.init_producer_id(ids["Empty"])
+    one, done = Transaction(talk), Transaction(talk)
+    done.send()
+    done.end_transaction(commit=True)
+    ids = {one.name: "open", done.name: "ended", ids["Empty"]: "new"}
+
+    def states(longer_than_ms: int) -> list[str]:
+        response = talk.request_once(
+            ListTransactionsRequest, 1, state_filters=[], producer_id_filters=[], duration_filter=longer_than_ms
+        )
+        return sorted(
+            ids[each.transactional_id] for each in response.transaction_states if each.transactional_id in ids
+        )
+
+    return until(lambda: states(10), lambda found: len(found) == 3), states(HOUR_MS), states(-1)
 
 
 def end_without_transaction(talk: ProtocolClient) -> object:
@@ -1010,6 +1128,32 @@ ROWS = (
         Code.INVALID_TOPIC,
     ),
     Row("a timestamp two hours ahead", far_ahead, Code.INVALID_TIMESTAMP),
+    Row("records without a key among others", keyless_among_others, (Code.INVALID_RECORD, [1, 3], 2)),
+    Row(
+        "timestamps out of range among others",
+        some_out_of_range,
+        [(Code.INVALID_TIMESTAMP, [1, 3], 2), (Code.INVALID_TIMESTAMP, [1, 3], 2), 0, 0],
+    ),
+    Row(
+        "log start offsets of rejected batches",
+        log_starts_of_refusals,
+        [
+            (Code.CORRUPT_MESSAGE, [], -1),
+            (Code.MESSAGE_TOO_LARGE, [], -1),
+            (Code.INVALID_RECORD, [], 2),
+        ],
+    ),
+    Row(
+        "a producer's LogAppendTime in a topic with LogAppendTime",
+        append_time_by_producer("LogAppendTime"),
+        Code.INVALID_TIMESTAMP,
+    ),
+    Row(
+        "a producer's LogAppendTime in a topic with CreateTime",
+        append_time_by_producer("CreateTime"),
+        0,
+        bundled=Code.INVALID_TIMESTAMP,
+    ),
     Row("a transactional batch without an id", transactional_without_id, 53),
     Row(
         "log start and end offsets",
@@ -1184,6 +1328,17 @@ ROWS = (
     Row("committing twice", ends(True, True), [0, 0]),
     Row("aborting twice", ends(False, False), [0, 0]),
     Row("aborting a committed transaction", ends(True, False), [0, Code.INVALID_TXN_STATE]),
+    Row("marker of a commit", markers_of(is_commit=True, count=1), ([(1, COMMIT_KEY, NO_HEADERS)], [])),
+    Row("marker of an abort", markers_of(is_commit=False, count=1), ([(1, ABORT_KEY, NO_HEADERS)], [0])),
+    Row("marker of a commit without records", markers_of(is_commit=True, count=0), ([(0, COMMIT_KEY, NO_HEADERS)], [])),
+    Row("marker of an abort without records", markers_of(is_commit=False, count=0), ([(0, ABORT_KEY, NO_HEADERS)], [])),
+    Row("value of a transaction marker", value_of_marker, (bytes(6), 6), bundled=(bytes(6), 22)),
+    Row("a producer fenced before its first record", fenced_before_the_first_record, (0, Code.INVALID_PRODUCER_EPOCH)),
+    Row(
+        "transactions listed by duration",
+        listed_by_duration,
+        (["ended", "new", "open"], ["new"], ["ended", "new", "open"]),
+    ),
     Row("ending an empty transaction", end_without_transaction, Code.INVALID_TXN_STATE),
     Row("a transaction timeout of an hour", lambda talk: talk.init_producer_id(fresh("id"), HOUR_MS)[0], 50),
     Row("a transaction timeout of zero", lambda talk: talk.init_producer_id(fresh("id"), 0)[0], 50),

@@ -155,6 +155,20 @@ class ProtocolClient:
         version: int = 11,
     ) -> tuple[ErrorCode | int, int]:
         """Sends a record batch. Returns the error code and the offset of its first record."""
+        one = self.produced(topic, records, partition, acks=acks, transactional_id=transactional_id, version=version)
+        return code_of(one.error_code), one.base_offset
+
+    def produced(
+        self,
+        topic: str,
+        records: bytes | None,
+        partition: int = 0,
+        *,
+        acks: int = -1,
+        transactional_id: str | None = None,
+        version: int = 11,
+    ) -> Any:
+        """Sends a record batch. Returns the partition of the response."""
         data = [{"name": topic, "partition_data": [{"index": partition, "records": records}]}]
         response = self.request_once(
             ProduceRequest,
@@ -165,7 +179,7 @@ class ProtocolClient:
             topic_data=data,
         )
         (one,) = response.responses[0].partition_responses
-        return code_of(one.error_code), one.base_offset
+        return one
 
     def fetch(self, topic: str, offset: int = 0, partition: int = 0, *, committed: bool = False, **more: int) -> Any:
         """Returns the partition of a fetch response.
