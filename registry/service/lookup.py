@@ -238,13 +238,16 @@ class Lookup:
         self, repository: Repository, subject: str, request: SchemaRequest, normalize: bool, deleted: bool
     ) -> StoredVersion | None:
         view = repository.subject_view(subject)
-        if not has_schema_text(request) or view.entry(LATEST, deleted=deleted) is None:
+        if not has_schema_text(request):
             return None
         config = self._configuration.config(repository, subject)
         normalize = normalize or bool(config.normalize)
+        # Parsed also for an unknown subject: a malformed schema is reported before a missing subject.
         candidate = self._parser.parse_candidate(
             repository, subject, request, normalize=normalize, strict=False, deleted=True
         )
+        if view.entry(LATEST, deleted=deleted) is None:
+            return None
         found = find_matching_version(repository, self._parser, subject, view, candidate, deleted=deleted)
         if found is not None:
             return found

@@ -174,6 +174,8 @@ def test_every_error_has_its_status_code_and_message(registry: Registry) -> None
             ("POST", "/subjects/live", {"schema": " ", "references": []}, 404, 40403, "Schema not found"),
             ("POST", "/subjects/live", {}, 404, 40403, "Schema not found"),
             ("POST", "/subjects/none", {"schema": ""}, 404, 40401, "Subject 'none' not found."),
+            ("POST", "/subjects/none", {"schema": STRING}, 404, 40401, "Subject 'none' not found."),
+            ("POST", "/subjects/none", {"schema": "{}", "schemaType": "JSON"}, 422, 42201, "Invalid schema type JSON"),
             (
                 "POST",
                 "/subjects/:.frozen:s/versions",
