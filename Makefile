@@ -119,9 +119,9 @@ test-go: setup-dev ## the broker with franz-go, downloaded and compiled once. No
 test-java: setup-dev ## Java clients of Confluent and Kafka, schema classes, and Oozie's schemas, from Maven
 	@$(PYTEST) -m java $(PYTEST_ARGUMENTS)
 
-test-compat: setup-dev ## compare the compatibility check with Avro Java on 20,000 pairs; PAIRS=n, SEED=n repeats a run
+test-compat: setup-dev ## compare the compatibility check and reader schemas with Avro Java on 20,000 pairs; PAIRS=n, SEED=n repeats a run
 	@HEADRACE_COMPAT_PAIRS=$(PAIRS) HEADRACE_COMPAT_SEED=$(SEED) $(PYTEST) -s \
-	  tests/compat/test_avro_java.py tests/compat/test_reading.py $(PYTEST_ARGUMENTS)
+	  tests/compat/test_avro_java.py tests/compat/test_reading.py tests/avro_codec/test_resolve_avro_java.py $(PYTEST_ARGUMENTS)
 
 equality: setup-dev ## compare rows of the core, the reference and Avro Java on CASES=n generated histories and messages
 	@HEADRACE_EQUALITY_CASES=$$(($(CASES) / 2)) $(PYTEST) tests/component/java/test_loader_task_avro_java.py $(PYTEST_ARGUMENTS)

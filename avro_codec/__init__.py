@@ -1,14 +1,15 @@
 """Avro bytes: validation, encoding, and the conversion of a message body to another schema.
 
-`walk`, `check` and `rewrite` are the specification, in Python. `core` does the same in C, faster: it executes programs
-(`program`) on whole batches or single bodies, and leaves every body that it does not accept to Python. Without a
-compiled core, Python does everything. The loader (`loader.project.projection`) and `check` compile the programs;
-clients use `check` and `encode`.
+`walk`, `check`, `rewrite` and `resolve` are the specification, in Python. `core` does the same in C, faster: it runs
+programs (`program`) on whole batches or single bodies, and leaves every body that it does not accept to Python. Without
+a compiled core, Python does everything. The loader (`loader.project.projection`), `resolve` and `check` compile the
+programs; clients use `check`, `resolve` and `encode`.
 """
 
 from headrace.avro_codec.check import Check, compile_check
 from headrace.avro_codec.core import library
 from headrace.avro_codec.readable import UnreadableValue
+from headrace.avro_codec.resolve import UnresolvableValue, compile_resolution
 from headrace.avro_codec.walk import BadBody, CapturedTime
 
 __all__ = [
@@ -16,8 +17,10 @@ __all__ = [
     "CapturedTime",
     "Check",
     "UnreadableValue",
+    "UnresolvableValue",
     "build",
     "compile_check",
+    "compile_resolution",
     "core_library",
     "missing_core_reason",
 ]

@@ -1,8 +1,8 @@
 """Programs for the C core: the conversion of a body as a flat sequence of operations.
 
-`loader.project.projection` compiles each field twice, to Python functions and to `Code`; `check` compiles schemas.
-`assemble` converts the code to the words that `core/program.c` executes; `core/program.h` documents each operation. The
-code is None for a conversion that the core does not support; Python then converts the messages.
+`loader.project.projection` and `resolve` compile each field twice, to Python functions and to `Code`; `check` compiles
+schemas. `assemble` converts the code to the words that `core/program.c` executes; `core/program.h` documents each
+operation. The code is None for a conversion that the core does not support; Python then converts the messages.
 """
 
 from __future__ import annotations
@@ -215,7 +215,8 @@ def record(fields: Sequence[tuple[int, Code | None]], columns: Sequence[bytes]) 
     """Returns the core's operations that convert a record to a row; None if the core cannot convert one of the fields.
 
     Args:
-        fields: for each field in the writer's order, the index of its column and the operations for its value.
+        fields: for each field in the writer's order, the index of its column and the operations for its value. An
+            index greater than the number of columns drops the value.
         columns: for each column, its encoded constant; ignored if the column gets a field.
     """
     codes = _all([code for _, code in fields])
@@ -223,7 +224,7 @@ def record(fields: Sequence[tuple[int, Code | None]], columns: Sequence[bytes]) 
         return None
     columns_of_fields = [column for column, _ in fields]
     field_of = {column: index for index, column in enumerate(columns_of_fields)}
-    if columns_of_fields == sorted(columns_of_fields):
+    if columns_of_fields == sorted(columns_of_fields) and max(columns_of_fields, default=0) <= len(columns):
         parts = (codes[field_of[i]] if i in field_of else emit(columns[i]) for i in range(len(columns)))
         return tuple(step for part in parts for step in part)
     return (_arrange(codes, columns_of_fields, columns),)
@@ -235,7 +236,7 @@ def _arrange(codes: Sequence[Code], columns_of_fields: Sequence[int], columns: S
 
     Args:
         codes: the operations of each field, in the writer's order.
-        columns_of_fields: index of the column of each field.
+        columns_of_fields: index of the column of each field; of a field that is dropped, greater than their number.
         columns: for each column, its encoded constant; ignored if the column gets a field.
     """
     groups: list[Code] = []

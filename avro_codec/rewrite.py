@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from headrace.avro_codec.encode import encode_long
+from headrace.avro_codec.program import Code
 from headrace.avro_codec.readable import UnreadableValue
 from headrace.avro_codec.walk import (
     BadBody,
@@ -33,6 +35,56 @@ texts of a message."""
 Convert = Callable[[bytes, int], tuple[bytes, int]]
 """A function that converts the value at a position to the load schema; it returns the bytes and the position after the
 value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The conversion of one node of a writer schema (a node is a type in the schema). `skip` validates a value.
+    `copies` means that the bytes of its values stay the same; otherwise `convert` rewrites them.
+
+    `code` is the same conversion for the core, None if the core cannot do it.
+    """
+
+    skip: Skip
+    convert: Convert
+    copies: bool
+    code: Code | None
+
+    @classmethod
+    def copy(cls, skip: Skip, code: Code | None) -> Plan:
+        def convert(b: bytes, p: int) -> tuple[bytes, int]:
+            q = skip(b, p)
+            return b[p:q], q
+
+        return cls(skip, convert, True, code)
+
+
+def convert_record(template: list[bytes], field_plans: Sequence[tuple[int, Plan]]) -> Convert:
+    """Returns the function that converts an encoded record of the writer to an encoded row. From the record's bytes and
+    position it returns the row's bytes and the position after the record.
+
+    The function converts the fields in the writer's order and joins the results in the order of the columns. Adjacent
+    fields that are copied to adjacent columns are copied as one slice.
+
+    Args:
+        template: for each column, the encoded null or default if no field is converted to it, else b"".
+        field_plans: for each of the writer's fields, in order, the index of its column and the plan of its conversion.
+    """
+    steps: list[tuple[int, Convert]] = []
+    run: list[Skip] = []
+    run_start = -1
+    for column, plan in field_plans:
+        if run and not (plan.copies and column == run_start + len(run)):
+            steps.append((run_start, copy_run(run)))
+            run = []
+        if plan.copies:
+            run_start = run_start if run else column
+            run.append(plan.skip)
+        else:
+            steps.append((column, plan.convert))
+    if run:
+        steps.append((run_start, copy_run(run)))
+    return concatenate(template, steps)
 
 
 def concatenate(template: list[bytes], steps: list[tuple[int, Convert]]) -> Convert:

@@ -29,7 +29,7 @@ from typing import Any, Final, NamedTuple, Unpack
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from headrace.avro_schema import Schema, parse_schema
+from headrace.avro_schema import AvroSchemaError, Schema, parse_schema
 from headrace.clients.assignment import Assignment
 from headrace.clients.consumer_counter import ConsumerCounter
 from headrace.clients.consumer_options import CALLBACKS, ConsumerArguments, ConsumerOptions, is_cooperative
@@ -124,9 +124,8 @@ class Consumer:
 
     Raises:
         SourceUnavailable: no broker responds, the brokers reject the client, or a topic or partition does not exist.
-        ValueError: an argument or option is invalid.
+        ValueError: an argument or option is invalid, such as a `reader_schema` that is not an Avro schema.
         SettingsError, RegistryUnavailable: the settings of the brokers or the registry cannot be used.
-        AvroSchemaError: `reader_schema` is not an Avro schema, or fastavro rejects it.
     """
 
     def __init__(self, settings: Settings | None = None, **arguments: Unpack[ConsumerArguments]) -> None:
@@ -628,6 +627,9 @@ def _record(message: Any) -> FetchedRecord:
 
 
 def _as_schema(schema: str | Schema | None) -> Schema | None:
-    if isinstance(schema, str):
-        return parse_schema(schema, source="reader schema", strict=False, lenient_json=True)
-    return schema
+    if not isinstance(schema, str):
+        return schema
+    try:
+        return parse_schema(schema, source="reader_schema", strict=False, lenient_json=True)
+    except AvroSchemaError as error:
+        raise ValueError(f"reader_schema is not an Avro schema: {error}") from error

@@ -1,17 +1,30 @@
-"""Decodes the bytes of a message to a Python value with the schema that wrote it.
+"""Decodes the bytes of a message to a Python value with the schema that wrote it, or resolved to a reader schema.
 
 fastavro decodes without validation. Each body is therefore validated first: it must be exactly one value of the schema.
 Loads use the same validation, but also quarantine some values on which queries would fail (`avro_codec.readable`).
+
+With a reader schema, `avro_codec.resolve` converts the body to a body of that schema, and fastavro decodes the result
+with the reader schema alone. fastavro's own resolution takes the first union branch that a value is promoted to, even
+if a later one is exact, and decodes logical types as the writer declares them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from io import BytesIO
 from typing import Any, NamedTuple
 
 import fastavro
 
-from headrace.avro_codec import BadBody, Check, compile_check, core_library
+from headrace.avro_codec import (
+    BadBody,
+    CapturedTime,
+    Check,
+    UnresolvableValue,
+    compile_check,
+    compile_resolution,
+    core_library,
+)
 from headrace.avro_schema import (
     AvroSchemaError,
     FramingError,
@@ -49,16 +62,18 @@ class _Writer(NamedTuple):
     """The compiled forms of one writer schema.
 
     Attributes:
-        check: validates a body. If fastavro cannot use the schema, rejects every body with the reason.
-        compiled: the schema for fastavro.
-        plain: the same without logical types.
+        check: validates a body. If the schema cannot be used, rejects every body with the reason.
+        resolve: with a reader schema, validates a body and returns the body of the same value in that schema.
+        compiled: the schema of the checked or resolved bodies, for fastavro.
         time_fields: the fields that may hold the message time, the preferred one first.
+        captured_time: with a reader schema, receives the message time from `resolve`.
     """
 
     check: Check
+    resolve: Callable[[bytes], bytes] | None
     compiled: Any
-    plain: Any
     time_fields: tuple[TimeField, ...]
+    captured_time: CapturedTime
 
 
 class _NewestVersion(NamedTuple):
@@ -78,8 +93,7 @@ class Decoder:
         loader: settings with the subjects and time fields of topics.
 
     Raises:
-        ValueError: `reader_schema` is not a schema.
-        AvroSchemaError: fastavro rejects `reader_schema`.
+        ValueError: `reader_schema` is not a schema, or fastavro rejects it.
     """
 
     def __init__(self, registry: RegistryClient, reader_schema: Schema | None, loader: LoaderSettings) -> None:
@@ -87,10 +101,11 @@ class Decoder:
             found = f"{type(reader_schema).__name__} {reader_schema!r:.60}"
             raise ValueError(f"expected reader_schema to be JSON text or None, found {found}")
         self._registry = registry
+        self._reader_schema = reader_schema
         try:
             self._reader = compiled_schema(reader_schema) if reader_schema is not None else None
         except AvroSchemaError as error:
-            raise AvroSchemaError(f"reader_schema cannot be used: {error}") from error
+            raise ValueError(f"reader_schema cannot be used: {error}") from error
         self._loader = loader
         self._writers: dict[tuple[str, int], _Writer] = {}
         self._newest: dict[str, _NewestVersion] = {}
@@ -114,9 +129,16 @@ class Decoder:
         if writer is None:
             writer = self._find_writer(record, framed.schema_id)
         try:
-            writer.check(framed.body)
-            value = fastavro.schemaless_reader(BytesIO(framed.body), writer.compiled, self._reader)
-            time_ms = self._time_ms(writer, framed.body, value)
+            body = framed.body
+            if writer.resolve is None:
+                writer.check(body)
+            else:
+                body = writer.resolve(body)
+            value = fastavro.schemaless_reader(BytesIO(body), writer.compiled, None)
+            time_ms = self._time_ms(writer, value)
+        except UnresolvableValue as error:
+            reason = f"a value of schema {framed.schema_id} cannot be read with reader_schema: {error}"
+            raise _undecodable(record, reason) from error
         except BadBody as error:
             raise _undecodable(record, f"the value does not match schema {framed.schema_id}: {error}") from error
         except Exception as error:  # fastavro raises errors of many types
@@ -125,12 +147,12 @@ class Decoder:
             ) from error
         return framed.schema_id, value, time_ms
 
-    def _time_ms(self, writer: _Writer, body: bytes, value: Any) -> int | None:
+    def _time_ms(self, writer: _Writer, value: Any) -> int | None:
         if not writer.time_fields:
             return None
-        if self._reader is not None:
-            value = fastavro.schemaless_reader(BytesIO(body), writer.plain, None)
-        return read_time(writer.time_fields, value)
+        if self._reader_schema is None:
+            return read_time(writer.time_fields, value)
+        return None if writer.captured_time.value is None else writer.captured_time.time_ms
 
     def _find_writer(self, record: FetchedRecord, schema_id: int) -> _Writer:
         try:
@@ -152,16 +174,18 @@ class Decoder:
         return writer
 
     def _writer(self, topic: str, schema: Schema) -> _Writer:
-        time_fields, newest = self._loader.of_topic(topic).time_fields, self._newest[topic]
+        candidates, newest = self._loader.of_topic(topic).time_fields, self._newest[topic]
+        captured_time = CapturedTime()
         try:
-            return _Writer(
-                compile_check(schema, core_library()),
-                compiled_schema(schema),
-                compiled_schema(schema, logical_types=False),
-                find_time_fields(schema, newest.time_property, time_fields, newest.schema),
-            )
+            time_fields = find_time_fields(schema, newest.time_property, candidates, newest.schema)
+            if self._reader_schema is None:
+                check = compile_check(schema, core_library())
+                return _Writer(check, None, compiled_schema(schema), time_fields, captured_time)
+            resolve = compile_resolution(schema, self._reader_schema, core_library(), time_fields, captured_time)
+            return _Writer(_accept, resolve, self._reader, time_fields, captured_time)
         except Exception as error:  # fastavro rejects some valid schemas
-            return _Writer(_always_raising(f"the schema cannot be used: {error_text(error)}"), None, None, ())
+            check = _always_raising(f"the schema cannot be used: {error_text(error)}")
+            return _Writer(check, None, None, (), captured_time)
 
     def _newest_version(self, subject: str) -> _NewestVersion:
         try:
@@ -171,6 +195,10 @@ class Decoder:
             raise
         except (RegistryError, AvroSchemaError):
             return _NewestVersion()  # the topic may have no subject; its messages are decoded nevertheless
+
+
+def _accept(body: bytes) -> None:
+    """Accepts each body; `resolve` validates it."""
 
 
 def _always_raising(reason: str) -> Check:

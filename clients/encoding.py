@@ -33,6 +33,7 @@ from headrace.avro_schema.message_time import TimeUnit
 from headrace.clients.datum import DatumProblem, find_problem, is_deeper, is_recursive
 from headrace.clients.errors import ValueRefused
 from headrace.clients.fast_encoder import ENCODER_ERRORS, compile_encoder
+from headrace.clients.logical_types import name_for_fastavro
 from headrace.clients.union_branches import compile_choice
 from headrace.clients.value_guard import compile_guard
 
@@ -188,7 +189,7 @@ def _parsed(schema: Schema, logical_types: bool) -> Any:
         logical_types: False removes logical types from the schema, so that values have the underlying types.
     """
     schema_json = json.loads(
-        self_contained_text(schema), object_hook=_valid if logical_types else _without_logical_type
+        self_contained_text(schema), object_hook=_for_fastavro if logical_types else _without_logical_type
     )
     aliases = _aliases(schema)
     named: dict[str, Any] = {alias: {} for alias in aliases}
@@ -268,12 +269,15 @@ def _default_value(schema: Schema, field: Field, logical_types: bool) -> Any:
         return field.default
 
 
-def _valid(node: dict[str, Any]) -> dict[str, Any]:
-    """Removes an invalid logical type from `node`, the JSON object of a type, and returns the object. Avro Java ignores
-    invalid logical types; fastavro rejects them."""
+def _for_fastavro(node: dict[str, Any]) -> dict[str, Any]:
+    """Changes the logical type in `node`, the JSON object of a type, to the one for fastavro, and returns the object.
+    An invalid logical type is removed: Avro Java ignores it, fastavro would reject it."""
     kind, size = node.get("type"), node.get("size")
-    if isinstance(kind, str) and logical_type(node, kind, size if isinstance(size, int) else None) is None:
+    if isinstance(kind, str):
+        found = logical_type(node, kind, size if isinstance(size, int) else None)
         node.pop("logicalType", None)
+        if found is not None:
+            node["logicalType"] = name_for_fastavro(kind, found.name)
     return node
 
 

@@ -10,7 +10,7 @@
 
 #include <stdint.h>
 
-#define HR_ABI 3     /* version of the functions and structures below */
+#define HR_ABI 4     /* version of the functions and structures below */
 #define HR_PROGRAM 3 /* version of the operations in program.h */
 
 /* A record of a batch. Positions are in the decompressed payload. Sizes are -1 for null. */
@@ -123,10 +123,10 @@ int32_t hr_records(const uint8_t *payload, uint64_t size, uint64_t count, int64_
 void hr_run(const hr_range *range, const uint8_t *payload, const hr_record *records, uint64_t from, uint64_t to,
             hr_output *output);
 
-/* Converts one body to a row. Returns its size, or -1 if the reference must report the error. Sets `is_captured` to 1
- * and `value` to the number, or the milliseconds of the text, in the time field that determines the time, if any. */
+/* Converts one body to a row. Returns its size, or -1 if the reference must report the error. Sets `value` to the number,
+ * or the milliseconds of the text, in the time field that determines the time, and `unit` to its unit (HR_UNIT_...). */
 int64_t hr_project(const hr_program *program, const uint8_t *body, uint64_t size, uint8_t *row, uint64_t capacity,
-                   int32_t *is_captured, int64_t *value);
+                   int32_t *unit, int64_t *value);
 
 /* Validates a body with a program without output. Returns 1 if it is one value, or 0 if the reference must decide. */
 int32_t hr_is_value(const hr_program *program, const uint8_t *body, uint64_t size);

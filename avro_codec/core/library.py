@@ -1,7 +1,7 @@
 """The ctypes interface of the core: the shared library and its structures, without any logic.
 
-Calls release the interpreter lock, except for `is_value`, which takes less time than releasing the lock. The library
-has no state. The caller owns all buffers and must keep references to them during a call.
+Calls release the interpreter lock, except for `is_value` and `convert_one`, which take less time than releasing it.
+The library has no state. The caller owns all buffers and must keep references to them during a call.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from headrace.avro_codec.core.build import LIBRARY
 from headrace.avro_codec.program import TIME_FIELDS_MAX, Program, pack_words
 
-ABI = 3
+ABI = 4
 PROGRAM_VERSION = 3
 
 DONE, FULL, MESSAGE = 0, 1, 2
@@ -112,10 +112,13 @@ class Library:
             POINTER(CProgram), c_char_p, c_uint64, c_void_p, c_uint64, POINTER(c_int32), POINTER(c_int64)
         )  # fmt: skip
         self.project.restype = c_int64
-        # Called for single messages; releasing the interpreter lock would take as long as the call.
+        # These two are called for single messages; releasing the interpreter lock would take as long as the call.
         self.is_value = ctypes.PyDLL(str(path)).hr_is_value
         self.is_value.argtypes = (c_void_p, c_char_p, c_uint64)
         self.is_value.restype = c_int32
+        self.convert_one = ctypes.PyDLL(str(path)).hr_project
+        self.convert_one.argtypes = (c_void_p, c_char_p, c_uint64, c_void_p, c_uint64, c_void_p, c_void_p)
+        self.convert_one.restype = c_int64
         self.message_hash = found.hr_message_hash
         self.message_hash.argtypes = (c_char_p, c_int64, c_char_p, c_uint64)
         self.message_hash.restype = c_uint64

@@ -334,11 +334,11 @@ refused:
 }
 
 int64_t hr_project(const hr_program *program, const uint8_t *body, uint64_t size, uint8_t *row, uint64_t capacity,
-                   int32_t *is_captured, int64_t *value) {
+                   int32_t *unit, int64_t *value) {
     hr_out out = {row, row + capacity, false};
     hr_captured captured = HR_NOT_CAPTURED;
     if (hr_execute(program, body, size, &out, &captured) != PROGRAM_DONE) return -1;
-    *is_captured = captured.rank < HR_TIME_FIELDS_MAX;
+    *unit = (int32_t)captured.unit;
     *value = captured.value;
     return out.at - row;
 }

@@ -288,6 +288,6 @@ def project(core: Library, program: Program, body: bytes, row_bytes_max: int) ->
     """
     compiled, _words = c_program(program, 0, has_time_field=False)
     row = ctypes.create_string_buffer(max(1, row_bytes_max))
-    has_time, value = ctypes.c_int32(), ctypes.c_int64()
-    size = core.project(compiled, body, len(body), row, row_bytes_max, has_time, value)
-    return None if size < 0 else (row.raw[:size], value.value if has_time.value else None)
+    unit, value = ctypes.c_int32(), ctypes.c_int64()
+    size = core.project(compiled, body, len(body), row, row_bytes_max, unit, value)
+    return None if size < 0 else (row.raw[:size], value.value if unit.value else None)

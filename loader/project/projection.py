@@ -24,12 +24,11 @@ from headrace.avro_codec.readable import UnreadableValue, skip_readable
 from headrace.avro_codec.rewrite import (
     PROMOTIONS,
     SAME_BYTES,
-    Convert,
+    Plan,
     add_prefix,
     array_of,
     by_branch,
-    concatenate,
-    copy_run,
+    convert_record,
     map_of,
     reject,
     surround,
@@ -93,28 +92,6 @@ from headrace.loader.load_schema import (
 class Unconvertible(Exception):
     """Raised if no value of the writer schema can be loaded: the load schema has no column for a part of it or requires
     a column that it lacks, or its types nest too deep or need too many columns. The message gives the reason."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The conversion of one node of a writer schema (a node is a type in the schema). `skip` validates a value.
-    `copies` means that the bytes of its values stay the same; otherwise `convert` rewrites them.
-
-    `code` is the same conversion for the core, None if the core cannot do it.
-    """
-
-    skip: Skip
-    convert: Convert
-    copies: bool
-    code: Code | None
-
-    @classmethod
-    def copy(cls, skip: Skip, code: Code | None) -> Plan:
-        def convert(b: bytes, p: int) -> tuple[bytes, int]:
-            q = skip(b, p)
-            return b[p:q], q
-
-        return cls(skip, convert, True, code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,7 +337,8 @@ class _Compiler:
             )
         template = self._template(route.columns)
         code = program.record([(column, plan.code) for _, (column, plan) in sorted(field_plans.items())], template)
-        return Plan(skip, self._rewrite(template, field_plans), False, code)
+        plans = [field_plans[index] for index in range(len(field_plans))]
+        return Plan(skip, convert_record(template, plans), False, code)
 
     def _walk(self, writer: Type, where: str) -> Skip:
         """Returns the function that validates a value of the node at the path `where` of the writer schema (a node is a
@@ -474,35 +452,6 @@ class _Compiler:
             encode_default(self.load, routed.column.type, routed.absent_value) if routed.source is None else b""
             for routed in columns
         ]
-
-    def _rewrite(self, template: list[bytes], field_plans: dict[int, tuple[int, Plan]]) -> Convert:
-        """Returns the function that converts an encoded record of the writer to an encoded row. From the record's bytes
-        and position it returns the row's bytes and the position after the record.
-
-        The function converts the fields in the writer's order and joins the results in the order of the columns.
-        Adjacent fields that are copied to adjacent columns are copied as one slice.
-
-        Args:
-            template: for each column, the encoded null or default if no field is converted to it, else b"".
-            field_plans: for each of the writer's fields, by position, the index of its column and the plan of its
-                conversion.
-        """
-        steps: list[tuple[int, Convert]] = []
-        run: list[Skip] = []
-        run_start = -1
-        for index in range(len(field_plans)):
-            column, plan = field_plans[index]
-            if run and not (plan.copies and column == run_start + len(run)):
-                steps.append((run_start, copy_run(run)))
-                run = []
-            if plan.copies:
-                run_start = run_start if run else column
-                run.append(plan.skip)
-            else:
-                steps.append((column, plan.convert))
-        if run:
-            steps.append((run_start, copy_run(run)))
-        return concatenate(template, steps)
 
 
 def _branch_routes(load: Type, stored: StoredRoute | None, count: int) -> list[StoredRoute | None]:

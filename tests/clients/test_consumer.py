@@ -243,10 +243,13 @@ def test_handling_timeout_beyond_librdkafkas_limit_is_an_error(kafka: Kafka, sec
         create_consumer(handling_timeout_s=seconds)
 
 
-def test_invalid_reader_schema_is_an_error_before_connecting(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("schema", [{}, "no JSON", '"no type"', '{"type": "record", "name": "R"}'])
+def test_invalid_reader_schema_is_an_error_before_connecting(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch, schema: Any
+) -> None:
     monkeypatch.setattr("headrace.clients.consumer.create_client", lambda *_: pytest.fail("a client was created"))
     with pytest.raises(ValueError, match="reader_schema"):
-        create_consumer(reader_schema={})
+        create_consumer(reader_schema=schema)
 
 
 def test_start_time_before_1970_is_the_beginning(kafka: Kafka) -> None:

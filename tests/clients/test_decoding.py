@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from headrace.avro_codec.encode import encode_long
-from headrace.avro_schema import AvroSchemaError, Schema, frame, parse_schema
+from headrace.avro_codec.encode import encode_bytes, encode_long
+from headrace.avro_schema import Schema, frame, parse_schema
 from headrace.clients import decoding
 from headrace.clients.decoding import Decoder, FetchedRecord
 from headrace.clients.errors import UndecodableMessage
@@ -121,13 +122,33 @@ def test_messages_of_an_invalid_schema_are_undecodable(text: str) -> None:
             record_decoder.decode(message(b"\0"))
 
 
-def test_message_time_is_independent_of_the_reader_schema() -> None:
-    kind = {"type": "long", "logicalType": "timestamp-millis"}
-    text = json.dumps({"type": "record", "name": "R", "fields": [{"name": "timestamp", "type": kind}]})
-    body = encode_long(1_356_998_400_000)
-    assert decoder(text).decode(message(body))[2] == 1_356_998_400_000
-    without = '{"type": "record", "name": "R", "fields": []}'
-    assert decoder(text, without).decode(message(body)) == (1, {}, 1_356_998_400_000)
+TIME_MS = 1_356_998_400_000
+TIME_TEXT = b"2013-01-01T00:00:00Z"
+
+
+@pytest.mark.usefixtures("_with_and_without_the_core")
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ({"type": "long", "logicalType": "timestamp-millis"}, encode_long(TIME_MS)),
+        ({"type": "long", "logicalType": "timestamp-micros"}, encode_long(TIME_MS * 1000)),
+        ({"type": "int", "logicalType": "date"}, encode_long(TIME_MS // 86_400_000)),
+        ("string", encode_bytes(TIME_TEXT)),
+        (["null", "long"], b"\x02" + encode_long(TIME_MS)),
+        (["null", "long"], b"\x00"),
+        ("string", encode_bytes(b"no time")),
+    ],
+)
+@pytest.mark.parametrize("read_as", [None, "double", ["null", "bytes", "double"]])
+def test_message_time_is_independent_of_the_reader_schema(kind: Any, body: bytes, read_as: Any) -> None:
+    fields = [{"name": "n", "type": "int"}, {"name": "timestamp", "type": kind}]
+    text = json.dumps({"type": "record", "name": "R", "fields": fields})
+    read = [] if read_as is None else [{"name": "timestamp", "type": read_as}]
+    reader = json.dumps({"type": "record", "name": "R", "fields": [*read, {"name": "n", "type": "long"}]})
+    expected = decoder(text).decode(message(b"\x02" + body))[2]
+    assert expected == (None if body in (b"\x00", encode_bytes(b"no time")) else TIME_MS)
+    with suppress(UndecodableMessage):  # text as a double
+        assert decoder(text, reader).decode(message(b"\x02" + body))[2] == expected
 
 
 @pytest.mark.parametrize("schema", [{"type": "string"}, b'"string"', 7])
@@ -138,5 +159,5 @@ def test_invalid_reader_schema_is_an_error(schema: Any) -> None:
 
 def test_reader_schema_with_an_invalid_default_is_an_error() -> None:
     text = '{"type": "record", "name": "R", "fields": [{"name": "x", "type": "int", "default": "null"}]}'
-    with pytest.raises(AvroSchemaError, match=r"reader_schema.*<null>"):
+    with pytest.raises(ValueError, match=r"reader_schema.*<null>"):
         Decoder(Registry('"string"'), parse_schema(text, strict=False), LoaderSettings())  # type: ignore[arg-type]

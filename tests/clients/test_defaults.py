@@ -12,6 +12,7 @@ import pytest
 from headrace.avro_schema import Schema, parse_schema
 from headrace.clients.decoding import Decoder, FetchedRecord
 from headrace.clients.encoding import Encoding
+from headrace.clients.errors import UndecodableMessage
 from headrace.registry.errors import SubjectNotFound
 from headrace.settings import LoaderSettings
 
@@ -79,11 +80,12 @@ def test_additional_reader_field_has_its_default(kind: Any, default: Any, value:
     assert found == {"f": value} and type(found["f"]) is type(value)
 
 
-def test_default_outside_of_pythons_range_stays_json() -> None:
+def test_message_with_a_default_outside_of_pythons_range_is_undecodable() -> None:
     schema = record_of({"name": "f", "type": {"type": "int", "logicalType": "date"}, "default": 10_000_000})
     written = encoding(schema).encode({"f": datetime.date(1970, 1, 2)})
     assert decoded(written, schema, None) == {"f": datetime.date(1970, 1, 2)}
-    assert decoded(encoding(record_of()).encode({}), record_of(), schema) == {"f": 10_000_000}
+    with pytest.raises(UndecodableMessage, match="out of range"):
+        decoded(encoding(record_of()).encode({}), record_of(), schema)
 
 
 ONE_DEFAULT = {**INNER, "fields": [{"name": "y", "type": "bytes", "default": "ÿ"}]}

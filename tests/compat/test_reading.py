@@ -6,49 +6,26 @@
 from __future__ import annotations
 
 import base64
-import io
-import json
 import os
 import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import fastavro
 import pytest
 
-from headrace.avro_schema import (
-    Array,
-    Enum,
-    Fixed,
-    Map,
-    NamedType,
-    Primitive,
-    Record,
-    Schema,
-    Type,
-    Union,
-    parse_schema,
-    self_contained_text,
-    walk,
-)
+from headrace.avro_schema import NamedType, Schema, Union, parse_schema, walk
 from headrace.compat import VersionedSchema, check_reader_writer
 from headrace.compat.lints import LintInput, lint_problems, parse_lints
 from headrace.pipeline.java import JavaNotFoundError
 from support.checkout import GOLDEN
 from support.schemas.avro_java import java_results
 from support.schemas.real_pairs import real_pairs
+from support.schemas.samples import encode_samples
 from support.schemas.schema_pairs import schema_pairs
-from support.schemas.strategies import branch_name
 
 PAIRS = int(os.environ.get("HEADRACE_COMPAT_PAIRS", "1500")) // 3
 SEED = int(os.environ.get("HEADRACE_COMPAT_SEED", "1"))
-DATA = 8
-"""Values written with each writer."""
-
-DEPTH_MAX = 12
-"""Deepest value; a type without a value of this depth is skipped."""
-
 REFUSED_RATIO_MIN = 0.9
 """Minimum ratio of incompatible pairs for which some value fails. For the others, no value met the problem, or only a
 name differs, which the check compares and the reader ignores.
@@ -56,74 +33,6 @@ name differs, which the check compares and the reader ignores.
 
 DEFAULTS_OF_UNIONS = ("AvroRuntimeException: Not an array:", "AvroRuntimeException: Not a map:")
 """Avro Java cannot use the default of a union if its value is an array or a map."""
-
-PRIMITIVES: dict[str, list[Any]] = {
-    "null": [None],
-    "boolean": [True, False],
-    "int": [0, -1, 2**31 - 1],
-    "long": [0, -1, 2**40],
-    "float": [0.5, -2.0],
-    "double": [0.5, 1e200],
-    "bytes": [b"", b"abc"],
-    "string": ["", "abc", "é"],
-}
-
-
-class UnboundedValue(Exception):
-    """The value would contain itself without end."""
-
-
-def value(schema: Schema, node: Type, rng: random.Random, depth: int = 0) -> Any:
-    """Returns a value for fastavro; arrays and maps are rarely empty, so that their items are tested."""
-    node = schema.resolve(node)
-    if depth > DEPTH_MAX:
-        raise UnboundedValue
-    match node:
-        case Primitive():
-            return rng.choice(PRIMITIVES[node.type.value])
-        case Enum():
-            return rng.choice(node.symbols)
-        case Fixed():
-            return rng.randbytes(node.size)
-        case Array():
-            return [value(schema, node.items, rng, depth + 1) for _ in range(count(rng, depth))]
-        case Map():
-            return {str(n): value(schema, node.values, rng, depth + 1) for n in range(count(rng, depth))}
-        case Union():
-            return branch_value(schema, node, rng, depth)
-        case Record():
-            return {field.name: value(schema, field.type, rng, depth + 1) for field in node.fields}
-    raise AssertionError(node)
-
-
-def count(rng: random.Random, depth: int) -> int:
-    return 0 if depth > DEPTH_MAX // 2 else rng.choice((0, 1, 1, 2))
-
-
-def branch_value(schema: Schema, node: Union, rng: random.Random, depth: int) -> Any:
-    """Returns a value of a random branch; at great depth, of the first branch that ends."""
-    branches = list(node.branches)
-    rng.shuffle(branches)
-    for branch in branches:
-        try:
-            return branch_name(schema.resolve(branch)), value(schema, branch, rng, depth + 1)
-        except UnboundedValue:
-            continue
-    raise UnboundedValue
-
-
-def encode_samples(writer: Schema, rng: random.Random) -> list[bytes]:
-    """Returns different encoded values; empty if the type has no value or fastavro refuses it."""
-    parsed = fastavro.parse_schema(json.loads(self_contained_text(writer)))
-    found: dict[bytes, None] = {}
-    for _ in range(DATA):
-        stream = io.BytesIO()
-        try:
-            fastavro.schemaless_writer(stream, parsed, value(writer, writer.root, rng))
-        except (UnboundedValue, IndexError):  # IndexError: a union without branches or an enum without symbols
-            continue
-        found[stream.getvalue()] = None
-    return list(found)
 
 
 def read_with_java(pairs: list[tuple[str, str]], work_dir: Path) -> list[tuple[tuple[str, str], set[str], list[str]]]:
