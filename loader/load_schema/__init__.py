@@ -24,8 +24,9 @@ that is not a version of the subject, `route_fields` computes the same from the 
                           other column of the record takes the field (the name now belongs to another field).
     headrace.absent       "null": null in rows without a source; if absent, such rows have the column's default
                           (which is null for most nullable columns).
-    headrace.branch       in a record of members: the writer's union branch that the member holds (`int`, `array`,
-                          or the name of the named type, without namespace).
+    headrace.branch       in a record of members: list of the writer's union branches that the member holds, newest
+                          first: `int`, `array`, or the full name of a named type. Several are names of one type that
+                          was renamed with aliases.
 
     type property         meaning
     headrace.kind         "members" on a record: a union of several branches, at most one member is not null. A
@@ -35,7 +36,8 @@ that is not a version of the subject, `route_fields` computes the same from the 
     headrace.decimal      with "unscaled": "precision,scale" of the writer.
     headrace.widened      list of primitive types that the column was widened from and still holds by promotion
                           although that may round (`long` in a column that became `double`).
-    headrace.names        on a record or enum: list of further type names (without namespace) for this type.
+    headrace.names        on a record or enum: list of the full names of the writer's types for which it stands; if
+                          absent, only its own name.
 
 **When a column is reused.** A value stays in its column if the column can hold it by Avro promotion and the meaning is
 the same. The promotion is exact, except when a column is widened to float or double, and for types that it was widened
@@ -55,16 +57,15 @@ from headrace.loader.load_schema.changes import column_changes
 from headrace.loader.load_schema.fold import EMPTY, RULES, AppliedRule, ExplainedRule, LoadState, explain, fold
 from headrace.loader.load_schema.kafka_record import load_schema_with_kafka, wider_column
 from headrace.loader.load_schema.merge import LoadSchemaTooLarge
-from headrace.loader.load_schema.route import (
-    TOP_LEVEL,
-    Enclosing,
-    Route,
-    RoutedColumn,
-    route_branch,
-    route_by_stored,
-    route_fields,
+from headrace.loader.load_schema.route import Route, RoutedColumn, route_by_stored, route_fields
+from headrace.loader.load_schema.stored_route import (
+    IDENTITY_ROUTE,
+    RouteEntry,
+    StoredRoute,
+    member_of,
+    route_entries,
+    stored_route,
 )
-from headrace.loader.load_schema.stored_route import RouteEntry, StoredRoute, member_of, route_entries, stored_route
 from headrace.loader.load_schema.table_schema import commented_table_schema, table_schema
 from headrace.loader.load_schema.text import load_record, root_record
 from headrace.loader.load_schema.types import (
@@ -90,17 +91,16 @@ __all__ = [
     "DECIMAL",
     "EMPTY",
     "FORMER",
+    "IDENTITY_ROUTE",
     "JSON",
     "KIND",
     "MEMBERS",
     "NAMES",
     "RULES",
     "SOURCE",
-    "TOP_LEVEL",
     "UNSCALED",
     "WIDENED",
     "AppliedRule",
-    "Enclosing",
     "ExplainedRule",
     "LoadSchemaTooLarge",
     "LoadState",
@@ -117,7 +117,6 @@ __all__ = [
     "load_schema_with_kafka",
     "member_of",
     "root_record",
-    "route_branch",
     "route_by_stored",
     "route_entries",
     "route_fields",

@@ -8,7 +8,7 @@ schemas that are not versions of the subject, without changing columns (`may_cha
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -130,14 +130,13 @@ class Folding(TypeFolding):
         unmatched = {field.name: field for field in node.fields}
         feeding_fields: list[FeedingField | None] = [None] * len(columns)
         folded = list(columns)
-        # A former name means this column only in versions before the name was reused, so never in the version being
-        # folded.
-        for names_of in (sources,) if self.may_change else (sources, former_sources):
-            for i, column in enumerate(columns):
+        for names_of, positions, by_full_name in self.passes(columns):
+            for i in positions:
+                column = columns[i]
                 name = next((source for source in names_of(column) if source in unmatched), None)
                 if feeding_fields[i] is not None or name is None:
                     continue
-                merged = self.try_merge(column, unmatched[name], path, enclosing_records)
+                merged = self.try_merge(column, unmatched[name], path, enclosing_records, by_full_name=by_full_name)
                 # With may_change=False, a column that would have to change is not fed: the name may have meant another
                 # column.
                 if merged is not None and (self.may_change or merged.type == column.type):
@@ -149,17 +148,41 @@ class Folding(TypeFolding):
                 folded[i] = self.make_optional(column, path, is_removed=names.isdisjoint(sources(column)))
         return feeding_fields, folded
 
+    def passes(
+        self, columns: Sequence[Field]
+    ) -> Iterator[tuple[Callable[[Field], tuple[str, ...]], Sequence[int], bool]]:
+        """Yields the passes over the columns of a load record in which fields for the columns are sought: the names of
+        fields that may feed a column, the positions of the columns to consider, and whether named types match only by
+        their full names.
+
+        Of several columns for one field, a column that has held a type of the same full name takes precedence over one
+        that has held a type of this name in another namespace.
+        """
+        shared = {i for holders in holders_by_source(columns).values() if len(holders) > 1 for i in holders}
+        if shared and not self.by_full_name:
+            yield sources, sorted(shared), True
+        yield sources, range(len(columns)), self.by_full_name
+        # A former name means this column only in versions before the name was reused, so never in the version being
+        # folded.
+        if not self.may_change:
+            yield former_sources, range(len(columns)), self.by_full_name
+
     def try_merge(
-        self, column: Field, field: Field, path: str, enclosing_records: frozenset[Name]
+        self, column: Field, field: Field, path: str, enclosing_records: frozenset[Name], *, by_full_name: bool
     ) -> FoldedType | None:
+        """Returns the type of `column` after the field is merged into it, and the route for the field's values; None if
+        the column cannot hold them. With `by_full_name`, named types match only by their full names."""
         if not path:
             self.column_nodes = 0
         note_count = len(self.notes)
+        outer_by_full_name, self.by_full_name = self.by_full_name, by_full_name
         try:
             return self.merge(column.type, field.type, joined(path, column.name), enclosing_records, column.default)
         except UnsupportedColumnType:
             del self.notes[note_count:]
             return None
+        finally:
+            self.by_full_name = outer_by_full_name
 
     def make_optional(self, column: Field, path: str, *, is_removed: bool) -> Field:
         """Makes a column nullable, because no field of the version that is folded in feeds it: it is null in rows of
@@ -248,8 +271,14 @@ class Folding(TypeFolding):
             enclosing_records: names of the writer's records that enclose the field.
         """
         note_count = len(self.notes)
+        has_choice = len(holders_of_old_name) > 1 and not self.by_full_name
         first = next(
-            (i for i in holders_of_old_name if self.try_merge(columns[i], field, path, enclosing_records) is not None),
+            (
+                i
+                for by_full_name in ((True, False) if has_choice else (self.by_full_name,))
+                for i in holders_of_old_name
+                if self.try_merge(columns[i], field, path, enclosing_records, by_full_name=by_full_name) is not None
+            ),
             None,
         )
         del self.notes[note_count:]

@@ -8,7 +8,7 @@ record.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from headrace.avro_schema import (
@@ -31,7 +31,6 @@ from headrace.avro_schema import (
 )
 from headrace.loader.load_schema.stored_route import IDENTITY_ROUTE, FoldedType, RouteEntry, StoredRoute, stored_route
 from headrace.loader.load_schema.types import (
-    BRANCH,
     COLUMN_DEPTH_MAX,
     COLUMN_NODES_MAX,
     DECIMAL,
@@ -49,18 +48,22 @@ from headrace.loader.load_schema.types import (
     WIDENED,
     WIDENINGS,
     ColumnNames,
-    branch_names,
-    branch_word,
+    accepted_names,
+    alias_names,
+    branch_name,
     hive_logical,
     kind_of,
     load_name,
     logical_props,
+    member_branches,
+    member_text,
     nullable,
     prop,
     props_if_same_type,
     rejoin,
     split,
     unscaled_props,
+    with_branches,
     with_prop,
 )
 
@@ -96,6 +99,9 @@ class TypeFolding(ABC):
         writer: the writer schema, which resolves references to its named types.
         type_names: full names of types in the load schema; created types are added.
         may_change: False only checks whether the existing types can hold the writer's types, and changes nothing.
+
+    Attributes:
+        by_full_name: whether named types match only by full name or alias, not by equal names in other namespaces.
     """
 
     def __init__(self, writer: Schema, type_names: set[str], *, may_change: bool = True) -> None:
@@ -103,6 +109,7 @@ class TypeFolding(ABC):
         self.type_names = type_names
         self.may_change = may_change
         self.notes: list[Note] = []
+        self.by_full_name = False
         self.column_nodes = 0
         self.types_created = 0
         self._last_numbers: dict[str, int] = {}
@@ -188,7 +195,7 @@ class TypeFolding(ABC):
         name = self.free_type_name(Name(f"{path.rpartition('.')[2].rstrip('[]{}')}_union", "headrace.load"))
         empty = Record(name, (), props=((KIND, MEMBERS),))
         merged, route = self.merge_members(empty, branches, path, enclosing_records)
-        self.note(path, "union", ", ".join(field.name for field in merged.fields))
+        self.note(path, "union", ", ".join(map(member_text, merged.fields)))
         return FoldedType(merged, route)
 
     def create_type_name(self, node: Record | Enum | Fixed) -> tuple[Name, Props]:
@@ -196,7 +203,7 @@ class TypeFolding(ABC):
         this name. If it differs from the writer's name, also returns the property `headrace.names` with the writer's
         name, otherwise no property."""
         name = self.free_type_name(node.name)
-        return name, () if name.name == node.name.name else ((NAMES, [node.name.name]),)
+        return name, () if name == node.name else ((NAMES, [node.name.full]),)
 
     def free_type_name(self, preferred_name: Name) -> Name:
         name = preferred_name = load_name(preferred_name)
@@ -291,10 +298,19 @@ class TypeFolding(ABC):
             raise UnsupportedColumnType("recursive")
         if not isinstance(inner, Record) or kind_of(inner) is not None:
             return None
-        props = props_if_same_type(inner, node)
+        props = self.props_if_same_type(inner, node)
         if props is None:
             return None
         return FoldedType(*self.fold_record(replace(inner, props=props), node, path, enclosing_records))
+
+    def props_if_same_type(self, inner: Record | Enum, node: Record | Enum) -> Props | None:
+        """Returns the properties of the load type `inner` if it stands for the writer's type `node`, else None. Without
+        `may_change`, the properties do not change, so only a type that matches by its own name is the same."""
+        props = props_if_same_type(inner, node, by_full_name=self.by_full_name)
+        if self.may_change or props is None or props == inner.props:
+            return props
+        has_name = any(name.rpartition(".")[2] == node.name.name for name in accepted_names(inner))
+        return inner.props if has_name and not self.by_full_name else None
 
     def merge_leaf(self, inner: Type, node: Primitive | Fixed | Enum, path: str) -> Type | None:
         match inner, node:
@@ -363,7 +379,7 @@ class TypeFolding(ABC):
         return inner if is_same else None
 
     def merge_enum(self, inner: Enum, node: Enum, path: str) -> Enum | None:
-        props = props_if_same_type(inner, node)
+        props = self.props_if_same_type(inner, node)
         if props is None:
             return None
         known_symbols = set(inner.symbols)
@@ -376,7 +392,11 @@ class TypeFolding(ABC):
         self, load: Record, branches: Sequence[Type], path: str, enclosing_records: frozenset[Name]
     ) -> tuple[Record, StoredRoute]:
         """Returns a record of members that holds every branch of a union, and the route from the branches to the
-        members. A branch goes to the first member with the branch's name that can hold it, else to a new member.
+        members. A branch without a member that can hold it gets a new member.
+
+        A member holds the values of one full name permanently; the order and the presence of other branches do not
+        matter. Equal names in different namespaces are different types here, although Avro's readers accept either as
+        the other: if a version replaced `orders.Created` by `users.Created`, their values would be mixed in one member.
 
         Args:
             load: the present record of members.
@@ -384,26 +404,86 @@ class TypeFolding(ABC):
             path: the dotted path of the column.
             enclosing_records: names of the writer's records that enclose the union.
         """
-        fields = list(load.fields)
-        routes: dict[int, StoredRoute] = {}  # in the order of the branches
+        members = list(load.fields)
+        routes = self.match_members(members, branches, path, enclosing_records)
+        names = ColumnNames(members)
+        created: set[str] = set()
         for branch in branches:
-            word = branch_word(branch)
-            for i, field in enumerate(fields):
-                if i in routes or prop(field.props, BRANCH) not in branch_names(branch):
-                    continue
-                merged = self.merge_branch(split(field.type)[0], branch, f"{path}.{field.name}", enclosing_records)
-                if merged is not None:
-                    fields[i] = replace(field, type=nullable(merged.type))
-                    routes[i] = merged.route
-                    break
-            else:
-                name = ColumnNames(fields).free_name(word)
-                inner, route = self.create_branch_type(branch, f"{path}.{name}", enclosing_records)
+            name = branch_name(branch)
+            if name not in routes:
+                column = names.free_name(name.rpartition(".")[2])
+                inner, route = self.create_branch_type(branch, f"{path}.{column}", enclosing_records)
                 if load.fields:
-                    self.note(f"{path}.{name}", "member-added", word)
-                routes[len(fields)] = route
-                fields.append(Field(name, nullable(inner), None, props=((BRANCH, word),)))
-        return replace(load, fields=tuple(fields)), stored_route(RouteEntry(*item) for item in routes.items())
+                    self.note(f"{path}.{column}", "member-added", name)
+                routes[name] = RouteEntry(len(members), route)
+                members.append(with_branches(Field(column, nullable(inner), None), [name]))
+                names.add(members[-1])
+                created.add(name)
+        for i in {entry.column for entry in routes.values() if entry.column < len(load.fields)}:
+            # The type that keeps this member has been renamed, and its former name now belongs to another type.
+            listed = member_branches(members[i])
+            members[i] = with_branches(members[i], [name for name in listed if name not in created])
+        return replace(load, fields=tuple(members)), stored_route(routes[branch_name(branch)] for branch in branches)
+
+    def match_members(
+        self, members: list[Field], branches: Sequence[Type], path: str, enclosing_records: frozenset[Name]
+    ) -> dict[str, RouteEntry]:
+        """Finds the members that hold the branches of a writer's union, and changes them as necessary. Returns the
+        routes of these branches by the branch's name.
+
+        A branch matches by its name or, if the type has been renamed, by an alias that is not the name of another
+        branch.
+
+        Args:
+            members: the fields of the record of members; changed.
+            branches: the union's branches without null.
+            path: the dotted path of the column.
+            enclosing_records: names of the writer's records that enclose the union.
+        """
+        by_name = {branch_name(branch): branch for branch in branches}
+        routes: dict[str, RouteEntry] = {}
+        self.route_to_members(members, by_name, routes, path, enclosing_records)
+        by_alias: dict[str, Type] = {}
+        for name, branch in by_name.items():
+            if self.may_change and name not in routes and isinstance(branch, Record | Enum | Fixed):
+                for alias in alias_names(branch):
+                    if alias not in by_name:
+                        by_alias.setdefault(alias, branch)
+        self.route_to_members(members, by_alias, routes, path, enclosing_records)
+        return routes
+
+    def route_to_members(
+        self,
+        members: list[Field],
+        branches: Mapping[str, Type],
+        routes: dict[str, RouteEntry],
+        path: str,
+        enclosing_records: frozenset[Name],
+    ) -> None:
+        """Adds to `routes`, by the branch's name, the routes of those branches that a member without a route can hold.
+
+        Args:
+            members: the fields of the record of members; changed.
+            branches: branches of the writer's union, by the name that the member must list.
+            routes: the routes found so far; extended.
+            path: the dotted path of the column.
+            enclosing_records: names of the writer's records that enclose the union.
+        """
+        routed = {entry.column for entry in routes.values()}
+        for i, member in enumerate(members):
+            if i in routed:
+                continue
+            listed, (inner, _) = member_branches(member), split(member.type)
+            for branch in (branches[name] for name in listed if name in branches):
+                name = branch_name(branch)
+                if name in routes:
+                    continue
+                merged = self.merge_branch(inner, branch, f"{path}.{member.name}", enclosing_records)
+                if merged is not None:
+                    routes[name] = RouteEntry(i, merged.route)
+                    changed = replace(member, type=nullable(merged.type))
+                    members[i] = with_branches(changed, listed if name in listed else (name, *listed))
+                    break
 
     @abstractmethod
     def fold_record(

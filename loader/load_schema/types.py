@@ -171,10 +171,9 @@ def load_name(name: Name) -> Name:
     return Name(name.name, ".".join(f"_{part}" if not part or part[0].isdigit() else part for part in parts))
 
 
-def accepted_names(node: Record | Enum) -> set[str]:
-    """Returns the names, without namespace, of the writer's types for which `node`, a named type of the load schema,
-    stands."""
-    return {node.name.name, *(prop(node.props, NAMES) or ())}
+def accepted_names(node: Record | Enum) -> tuple[str, ...]:
+    """Returns the full names of the writer's types for which `node`, a named type of the load schema, stands."""
+    return tuple(prop(node.props, NAMES) or (node.name.full,))
 
 
 def is_hive_resolvable(node: Type) -> bool:
@@ -303,30 +302,54 @@ def unscaled_props(logical: LogicalType) -> Props:
     return ((KIND, UNSCALED), (DECIMAL, f"{logical.precision},{logical.scale}"))
 
 
-def props_if_same_type(load: Record | Enum, node: Record | Enum) -> Props | None:
-    """Returns the properties of the load type `load` if it stands for `node`, a named type of the writer: the names
-    that it accepts include the name or an alias of the writer's type. Names are compared without namespace. Returns
-    None otherwise. If only an alias matched, the returned property `headrace.names` also has the writer's name."""
+def alias_names(node: Record | Enum | Fixed) -> tuple[str, ...]:
+    """Returns the full names that the aliases of a named type denote.
+
+    An alias that equals the type's own name denotes the name without a namespace: Avro Java's text, which registries
+    store, has the alias `.X` of the type `shop.X` as `X`, which by Avro's rules is the type's own name.
+    """
+    return tuple(alias.name if alias == node.name else alias.full for alias in node.aliases)
+
+
+def props_if_same_type(load: Record | Enum, node: Record | Enum, *, by_full_name: bool) -> Props | None:
+    """Returns the properties of the load type `load` if it stands for `node`, a named type of the writer. Returns None
+    otherwise.
+
+    The type stands for the writer's type if the full name or an alias of the writer's type is one of its names. Unless
+    `by_full_name`, equal names in different namespaces also match, as they do for Avro's readers. The returned property
+    `headrace.names` includes the full name of the writer's type.
+    """
     accepted = accepted_names(load)
-    if node.name.name in accepted:
+    if node.name.full in accepted:
         return load.props
-    if not any(alias.name in accepted for alias in node.aliases):
-        return None
-    return with_prop(load.props, NAMES, [*(prop(load.props, NAMES) or ()), node.name.name])
+    is_same = any(alias in accepted for alias in alias_names(node))
+    if not is_same and not by_full_name:
+        simple_names = {name.rpartition(".")[2] for name in accepted}
+        is_same = any(name.name in simple_names for name in (node.name, *node.aliases))
+    return with_prop(load.props, NAMES, [*accepted, node.name.full]) if is_same else None
 
 
-def branch_word(node: Type) -> str:
-    """Returns the name of `node`, a branch of a union: the type, or the name of a named type without its namespace."""
+def branch_name(node: Type) -> str:
+    """Returns the name that identifies `node`, a branch of a union: the type, or the full name of a named type."""
     if isinstance(node, Primitive):
         return node.type.value
-    return node.name.name if isinstance(node, Record | Enum | Fixed) else type(node).__name__.lower()
+    return node.name.full if isinstance(node, Record | Enum | Fixed) else type(node).__name__.lower()
 
 
-def branch_names(node: Type) -> set[str]:
-    """Returns the names of `node`, a branch of a writer's union: its own and its aliases. In the record that stands for
-    a union in a table, a field can hold the branch only if its property `headrace.branch` is one of these names."""
-    aliases = node.aliases if isinstance(node, Record | Enum | Fixed) else ()
-    return {branch_word(node), *(alias.name for alias in aliases)}
+def member_branches(member: Field) -> tuple[str, ...]:
+    """Returns the names of the writer's union branches that the field `member` of a record of members holds, newest
+    first."""
+    return tuple(prop(member.props, BRANCH))
+
+
+def member_text(member: Field) -> str:
+    """Returns the name of a member, and the name of the union branch that it holds if that differs."""
+    held = member_branches(member)[0]
+    return member.name if held == member.name else f"{member.name} ({held})"
+
+
+def with_branches(member: Field, names: Sequence[str]) -> Field:
+    return replace(member, props=with_prop(member.props, BRANCH, list(names)))
 
 
 class ColumnNames:

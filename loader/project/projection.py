@@ -7,7 +7,7 @@ copied. The tests compare the result with fastavro and Avro Java.
 
 `loader.load_schema` decides which field goes into which column. A union with several types has a column that is a
 record with one field per type, called members; `loader.load_schema` also decides which branch goes into which member. A
-stored route is used for the nodes it covers; without one (None), columns are matched by name and type.
+writer schema without a stored route is routed by the present names and types of the columns.
 """
 
 from __future__ import annotations
@@ -70,17 +70,16 @@ from headrace.avro_schema import (
 )
 from headrace.avro_schema.message_time import time_unit
 from headrace.loader.load_schema import (
+    IDENTITY_ROUTE,
     JSON,
     MEMBERS,
-    TOP_LEVEL,
-    Enclosing,
     LoadSchemaTooLarge,
+    Route,
     RoutedColumn,
     StoredRoute,
     kind_of,
     member_of,
     root_record,
-    route_branch,
     route_by_stored,
     route_entries,
     route_fields,
@@ -196,9 +195,8 @@ def _ranked(time_fields: Sequence[TimeField]) -> tuple[RankedPath, ...]:
 
 
 class _Compiler:
-    """Compiles the nodes (types) of one writer schema and one load schema. In its methods, `enclosing` are the records
-    and columns around the node, `where` is the path in the writer schema, and `stored` is the stored route of the node,
-    None without one."""
+    """Compiles the nodes (types) of one writer schema and one load schema. In its methods, `where` is the path of the
+    node in the writer schema, and `stored` is the stored route of the node."""
 
     def __init__(
         self, writer: Schema, load: Schema, time_paths: tuple[RankedPath, ...], captured_time: CapturedTime
@@ -217,19 +215,21 @@ class _Compiler:
         Args:
             route: the route of the writer schema, None without one.
         """
-        assert isinstance(self.load.root, Record)
-        return self.record(root_record(self.writer), self.load.root, "", TOP_LEVEL, route)
+        writer, load = root_record(self.writer), self.load.root
+        assert isinstance(load, Record)
+        if route is not None:
+            return self.record(writer, load, "", route)
+        return self.routed_record(writer, load, "", route_fields(load, self.writer, writer))
 
     def validator(self) -> Skip:
         """Returns the function that validates a whole message and records the number in its time field."""
         return self._walk(self.writer.resolve(self.writer.root), "")
 
-    def plan(self, writer: Type, load: Type, where: str, enclosing: Enclosing, stored: StoredRoute | None) -> Plan:
+    def plan(self, writer: Type, load: Type, where: str, stored: StoredRoute) -> Plan:
         """Returns the plan that converts a writer's node (a type in its schema) to a column, list item or map value,
         each possibly nullable.
 
-        `where` is the node's path in the writer schema, `enclosing` the records and columns around the node, and
-        `stored` its stored route, None without one.
+        `where` is the node's path in the writer schema, and `stored` its stored route.
 
         Raises:
             Unconvertible: the load node can hold no value of the writer node.
@@ -239,7 +239,7 @@ class _Compiler:
         if not isinstance(writer, Union):
             if is_nullable and _is_null(writer):
                 return self._nullable(Plan.copy(self._walk(writer, where), program.NOTHING), load, is_null=True)
-            plan = self.branch(writer, inner, where, enclosing, stored)
+            plan = self.branch(writer, inner, where, stored)
             return self._nullable(plan, load) if is_nullable else plan
         branches = [self.writer.resolve(branch) for branch in writer.branches]
         values = [branch for branch in branches if not _is_null(branch)]
@@ -247,7 +247,7 @@ class _Compiler:
             return self._union_text(writer, load, where)
         routes = iter(_branch_routes(inner, stored, len(values)))
         plans = [
-            self._union_branch(branch, load, where, enclosing, None if _is_null(branch) else next(routes))
+            self._union_branch(branch, load, where, IDENTITY_ROUTE if _is_null(branch) else next(routes))
             for branch in branches
         ]
         skip = skip_union([plan.skip for plan in plans])
@@ -264,11 +264,10 @@ class _Compiler:
         ]
         return Plan(skip, by_branch(converts), False, program.union(codes, keeps_index=False))
 
-    def branch(self, writer: Type, load: Type, where: str, enclosing: Enclosing, stored: StoredRoute | None) -> Plan:
+    def branch(self, writer: Type, load: Type, where: str, stored: StoredRoute) -> Plan:
         """Returns the plan that converts a writer's type to a load type. Neither type is a union.
 
-        `where` is the type's path in the writer schema, `enclosing` the records and columns around it, and `stored` its
-        stored route, None without one.
+        `where` is the type's path in the writer schema, and `stored` its stored route.
         """
         skip = self._walk(writer, where)
         if _is_null(writer) and _is_null(load):
@@ -278,9 +277,9 @@ class _Compiler:
             return Plan(skip, walk_first(skip, compile_json_text(self.walks, writer)), False, None)
         match writer, load:
             case _, Record() if kind_of(load) == MEMBERS:
-                return self._members(writer, load, where, enclosing, stored)
+                return self._members(writer, load, where, stored)
             case Record(), Record():
-                return self.record(writer, load, where, enclosing, stored)
+                return self.record(writer, load, where, stored)
             case Primitive(), Primitive():
                 return self._primitive(writer, load, skip, where)
             case Fixed(), Fixed() if writer.size == load.size:
@@ -288,9 +287,9 @@ class _Compiler:
             case Enum(), Enum():
                 return _enum_plan(writer, load, skip)
             case Array(), Array():
-                return self._array(writer, load, where, enclosing, stored)
+                return self._array(writer, load, where, stored)
             case Map(), Map():
-                value = self.plan(writer.values, load.values, f"{where}{{}}", enclosing.values(), stored)
+                value = self.plan(writer.values, load.values, f"{where}{{}}", stored)
                 skip = skip_map(value.skip)
                 code = program.map_of(value.code, rewritten=not value.copies)
                 return Plan.copy(skip, code) if value.copies else Plan(skip, map_of(value.convert), False, code)
@@ -298,8 +297,8 @@ class _Compiler:
             f"{where or 'the message'} is {_kind(writer)} and does not fit its column, which is {_kind(load)}"
         )
 
-    def _array(self, writer: Array, load: Array, where: str, enclosing: Enclosing, stored: StoredRoute | None) -> Plan:
-        item = self.plan(writer.items, load.items, f"{where}[]", enclosing.items(), stored)
+    def _array(self, writer: Array, load: Array, where: str, stored: StoredRoute) -> Plan:
+        item = self.plan(writer.items, load.items, f"{where}[]", stored)
         if self.walks.zero_width.has(writer.items):
             skip, zero_width = skip_zero_width_array(self.limits), self.limits
         else:
@@ -307,13 +306,17 @@ class _Compiler:
         code = program.array(item.code, zero_width=zero_width is not None, rewritten=not item.copies)
         return Plan.copy(skip, code) if item.copies else Plan(skip, array_of(item.convert, zero_width), False, code)
 
-    def record(
-        self, writer: Record, load: Record, where: str, enclosing: Enclosing, stored: StoredRoute | None
-    ) -> Plan:
-        if stored is not None:
-            route = route_by_stored(load, writer, stored)
-        else:
-            route = route_fields(load, self.writer, writer, enclosing)
+    def record(self, writer: Record, load: Record, where: str, stored: StoredRoute) -> Plan:
+        return self.routed_record(writer, load, where, route_by_stored(load, writer, stored))
+
+    def routed_record(self, writer: Record, load: Record, where: str, route: Route) -> Plan:
+        """Returns the plan that converts a writer's record to a load record, field by field.
+
+        `where` is the record's path in the writer schema, and `route` has the column of each field.
+
+        Raises:
+            Unconvertible: a field has no column, or a column that requires a value has no field.
+        """
         if route.unmatched:
             fields = ", ".join(f"{where}.{name}" if where else name for name in route.unmatched)
             raise Unconvertible(
@@ -326,8 +329,7 @@ class _Compiler:
             if routed.source is not None:
                 name = routed.source.name
                 path = f"{where}.{name}" if where else name
-                column_enclosing = enclosing.column(routed.column.name, writer.name)
-                plan = self.plan(routed.source.type, routed.column.type, path, column_enclosing, routed.nested)
+                plan = self.plan(routed.source.type, routed.column.type, path, routed.nested)
                 field_plans[indexes[name]] = column, plan
         skip = skip_record([field_plans[index][1].skip for index in range(len(writer.fields))])
         in_order = [field_plans[index][0] for index in range(len(writer.fields))] == list(range(len(load.fields)))
@@ -358,20 +360,18 @@ class _Compiler:
             plan.skip, add_prefix(index, plan.convert), False, program.concatenate(program.emit(index), plan.code)
         )
 
-    def _union_branch(
-        self, branch: Type, load: Type, where: str, enclosing: Enclosing, stored: StoredRoute | None
-    ) -> Plan:
+    def _union_branch(self, branch: Type, load: Type, where: str, stored: StoredRoute) -> Plan:
         """Returns the plan that converts one branch of a writer's union to a column. If the column cannot hold the
         branch, the plan rejects each value with this branch; other branches are not affected.
 
-        `load` is the column's type, `where` the union's path in the writer schema, `enclosing` the records and columns
-        around the union, and `stored` the stored route of the branch, None without one.
+        `load` is the column's type, `where` the union's path in the writer schema, and `stored` the stored route of the
+        branch.
         """
         inner, is_nullable = split(load)
         if _is_null(branch) and is_nullable:
             return Plan.copy(skip_nothing, program.NOTHING)
         try:
-            return self.branch(branch, inner, where, enclosing, stored)
+            return self.branch(branch, inner, where, stored)
         except Unconvertible as error:
             return Plan(self._walk(branch, where), reject(str(error)), False, program.REFUSE)
 
@@ -397,26 +397,14 @@ class _Compiler:
 
         return Plan(skip, convert, False, None)
 
-    def _members(
-        self, writer: Type, load: Record, where: str, enclosing: Enclosing, stored: StoredRoute | None
-    ) -> Plan:
+    def _members(self, writer: Type, load: Record, where: str, stored: StoredRoute) -> Plan:
         """Returns the plan that converts a writer's type to a column that is a record of members (one nullable field
         per type). The member for this type gets the value, the other members are null.
 
-        `load` is the column's type, `where` the path of the writer's type in its schema, `enclosing` the records and
-        columns around it, and `stored` its stored route, None without one.
+        `load` is the column's type, `where` the path of the writer's type in its schema, and `stored` its stored route.
         """
-        member_route: StoredRoute | None = None
-        if stored is not None:
-            member, member_route = member_of(load, stored)
-        else:
-            found = route_branch(load, self.writer, writer, enclosing)
-            if found is None:
-                raise Unconvertible(
-                    f"{where} is {_kind(writer)} and does not fit its column, which has no field for this type"
-                )
-            member = found
-        plan = self.plan(writer, member.type, where, enclosing.column(member.name), member_route)
+        member, member_route = member_of(load, stored)
+        plan = self.plan(writer, member.type, where, member_route)
         at = load.fields.index(member)
         before, after = (
             b"".join(encode_default(self.load, field.type, None) for field in fields)
@@ -454,16 +442,16 @@ class _Compiler:
         ]
 
 
-def _branch_routes(load: Type, stored: StoredRoute | None, count: int) -> list[StoredRoute | None]:
+def _branch_routes(load: Type, stored: StoredRoute, count: int) -> list[StoredRoute]:
     """Returns a route for each non-null branch of a writer's union. Each is the route that the branch would have if it
-    were the writer's whole type and not a branch (`loader.load_schema.stored_route`). `stored` is the stored route of
-    the union, None without one.
+    were the writer's whole type and not a branch (`loader.load_schema.stored_route`).
 
     Args:
         load: the load type for the union.
+        stored: the stored route of the union.
         count: number of the branches.
     """
-    if stored is None or kind_of(load) != MEMBERS:
+    if kind_of(load) != MEMBERS:
         return [stored] * count
     return [stored_route([entry]) for entry in route_entries(stored, count)]
 

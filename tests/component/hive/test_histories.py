@@ -32,6 +32,7 @@ from support.hive.hive_topics import Sent, find_wrong_rows
 from support.loader.load_world import FIRST_MS, HOUR_MS, LoadWorld
 from support.loader.projection_oracle import encode
 from support.schemas.strategies import data_for, histories
+from support.schemas.union_histories import UnionHistory, union_histories
 
 pytestmark = pytest.mark.hive
 
@@ -62,8 +63,9 @@ class Topic:
 
 
 def generate_histories(count: int) -> list[History]:
-    """Returns the same histories for the same seed."""
+    """Returns the same histories for the same seed. Each eighth is one of a union of types with one name."""
     found: list[History] = []
+    of_unions: list[History] = []
 
     @seed(SEED)
     @settings(max_examples=count, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
@@ -71,8 +73,17 @@ def generate_histories(count: int) -> list[History]:
     def collect(versions: list[Schema], data: st.DataObject) -> None:
         found.append([(one, data.draw(st.lists(data_for(one), min_size=1, max_size=SENT_MAX))) for one in versions])
 
+    @seed(SEED)
+    @settings(
+        max_examples=count // 8 + 1, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+    )
+    @given(union_histories(versions_max=VERSIONS_MAX))
+    def collect_of_unions(history: UnionHistory) -> None:
+        of_unions.append([(schema, history.messages(number)) for number, schema in enumerate(history.versions)])
+
     collect()
-    return found[:count]
+    collect_of_unions()
+    return [of_unions[i // 8] if i % 8 == 7 else history for i, history in enumerate(found[:count])]
 
 
 @pytest.fixture(scope="module")

@@ -121,6 +121,9 @@ def suit(*symbols: str, **more: Any) -> dict[str, Any]:
     return {"type": "enum", "name": "Suit", "symbols": list(symbols), **more}
 
 
+ORDERS = {"type": "record", "name": "orders.Created", "fields": [{"name": "p", "type": "int"}]}
+USERS = {"type": "record", "name": "users.Created", "fields": [{"name": "q", "type": "int"}]}
+
 HISTORIES = (
     History("added with a default", [(None, None), (f("string", default="x"), "new")]),
     History("added without a default", [(None, None), (f("string"), "new")]),
@@ -177,6 +180,12 @@ HISTORIES = (
     History("union that gains a branch",
             [(f(["int", "string"]), ("int", 1)), (f(["int", "string", "boolean"]), ("boolean", True)),
              (f(["string", "int"]), ("string", "c"))]),
+    History("union of two types with one name, in another order",
+            [(f([ORDERS, USERS]), ("orders.Created", {"p": 1})), (f([USERS, ORDERS]), ("orders.Created", {"p": 2})),
+             (f([USERS, ORDERS]), ("users.Created", {"q": 3}))]),
+    History("union in which a type replaces another with its name",
+            [(f([ORDERS, "int"]), ("orders.Created", {"p": 1})), (f([USERS, "int"]), ("users.Created", {"q": 2})),
+             (f(["int", ORDERS]), ("orders.Created", {"p": 3}))]),
     History("renamed with an alias",
             [(f("string"), "old"), ({"name": "d", "type": "string", "aliases": ["c"]}, "new")]),
     History("nullable renamed with an alias",
@@ -337,22 +346,30 @@ def numbered(kind: Any, number: int) -> Any:
     if isinstance(kind, list):
         return [numbered(branch, number) for branch in kind]
     if isinstance(kind, str):
-        return kind if kind in PRIMITIVES else f"{kind}{number}"
+        return numbered_name(kind, number)
     renamed = {key: numbered(kind[key], number) for key in ("items", "values") if key in kind}
     if "fields" in kind:
         renamed["fields"] = [{**field, "type": numbered(field["type"], number)} for field in kind["fields"]]
     if "name" in kind:
-        renamed["name"] = f"{kind['name']}{number}"
+        renamed["name"] = numbered_name(kind["name"], number)
     if "aliases" in kind:
-        renamed["aliases"] = [f"{alias}{number}" for alias in kind["aliases"]]
+        renamed["aliases"] = [numbered_name(alias, number) for alias in kind["aliases"]]
     return {**kind, **renamed}
+
+
+def numbered_name(name: str, number: int) -> str:
+    """Returns the name with the number after its namespace, or after the name if it has none."""
+    if name in PRIMITIVES:
+        return name
+    namespace, dot, simple = name.rpartition(".")
+    return f"{namespace}{number}.{simple}" if dot else f"{name}{number}"
 
 
 def numbered_value(value: Any, number: int) -> Any:
     """Returns the value with the branch names of `numbered`."""
     match value:
         case (str(branch), inner):
-            return (branch if branch in PRIMITIVES else f"{branch}{number}", numbered_value(inner, number))
+            return (numbered_name(branch, number), numbered_value(inner, number))
         case dict():
             return {key: numbered_value(item, number) for key, item in value.items()}
         case list():

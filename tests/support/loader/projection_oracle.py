@@ -318,16 +318,11 @@ def _members(writer: Schema, values: Sequence[Type], load: Record, within: froze
             i
             for i, member in enumerate(load.fields)
             if i not in found
-            and _prop(member, "branch") in _names(branch)
+            and branch_name(branch) in _prop(member, "branch")
             and _holds(writer, branch, member.type, within)
         )
         found.append(next(fits, -1))
     return found
-
-
-def _names(branch: Type) -> set[str]:
-    aliases = branch.aliases if isinstance(branch, Record | Enum | Fixed) else ()
-    return {branch_name(branch).rpartition(".")[2], *(alias.name for alias in aliases)}
 
 
 def _holds(writer: Schema, node: Type, load: Type, within: frozenset[Name]) -> bool:
@@ -378,7 +373,7 @@ def _is_same(writer: Schema, node: Type, load: Type, within: frozenset[Name]) ->
 
 
 def _is_called(node: Record | Enum, load: Record | Enum) -> bool:
-    return node.name.name in {load.name.name, *(_prop(load, "names") or ())}
+    return node.name.full in (_prop(load, "names") or [load.name.full])
 
 
 def _logical(node: Primitive | Fixed) -> tuple[Any, ...] | None:
