@@ -4,8 +4,8 @@ Union values other than null are objects with the name of the branch, bytes are 
 the numbers without JSON form are the texts NaN, Infinity and -Infinity (Avro 1.12, JSON Encoding).
 
 Apart from names and from values that take no bytes, the text of a value has up to about seven times as many bytes as
-the value. Names of fields, symbols and branches may have any length, so their total per message is limited; so is the
-number of values that take no bytes.
+the value. Names of fields, symbols and branches may have any length, so their total per message is limited in
+proportion to the message; so is the number of values that take no bytes.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ import json
 import math
 import struct
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from headrace.avro_codec.encode import encode_bytes, encode_float
 from headrace.avro_codec.readable import UnreadableValue
-from headrace.avro_codec.rewrite import ADDED_BYTES_MAX
 from headrace.avro_codec.walk import Limits, WalkCompiler, read_block, read_index, read_varint
 from headrace.avro_schema import (
     Array,
@@ -33,6 +32,14 @@ from headrace.avro_schema import (
     Type,
     Union,
 )
+
+NAMES_BYTES_FREE: Final = 4_096
+NAMES_PER_BYTE_MAX: Final = 256
+NAMES_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Maximum length of all names (fields, symbols, branches) in the JSON texts of a message: `NAMES_BYTES_FREE`, and
+`NAMES_PER_BYTE_MAX` for each byte of the message, but never more than `NAMES_BYTES_MAX`. A field or union branch takes
+at least a byte of the message, and hardly a name has 256 characters. Without the proportion, each small message could
+become a row of 64 MiB."""
 
 Read = Callable[[bytes, int], tuple[Any, int]]
 """A function that reads a validated value; it returns an object for `json.dumps` and the position after the value."""
@@ -118,29 +125,31 @@ class _JsonCompiler:
         return read
 
 
-def _take_names(limits: Limits, named_bytes: int) -> None:
+def _take_names(limits: Limits, named_bytes: int, body_bytes: int) -> None:
     """Adds the length of names (a record's field names, an enum's symbol, a union's branch) to the total of the
     message, before they are written to the JSON text.
 
     Args:
         limits: holds the total of the message.
         named_bytes: the length to add.
+        body_bytes: the size of the message's body.
 
     Raises:
         UnreadableValue: the names would make the row much larger than the message.
     """
     limits.named_bytes += named_bytes
-    if limits.named_bytes > ADDED_BYTES_MAX:
+    names_bytes_max = min(NAMES_BYTES_FREE + NAMES_PER_BYTE_MAX * body_bytes, NAMES_BYTES_MAX)
+    if limits.named_bytes > names_bytes_max:
         raise UnreadableValue(
-            "the values of columns stored as JSON text, which repeats field names, would be over "
-            f"{ADDED_BYTES_MAX} bytes larger than the message"
+            "in columns stored as JSON text, which repeats the names of fields, the names alone would take more than "
+            f"{names_bytes_max} bytes, for a message of {body_bytes}; use shorter names in the schema"
         )
 
 
 def _enum(symbols: tuple[str, ...], limits: Limits) -> Read:
     def read(b: bytes, p: int) -> tuple[Any, int]:
         index, p = read_index(b, p, len(symbols))
-        _take_names(limits, len(symbols[index]))
+        _take_names(limits, len(symbols[index]), len(b))
         return symbols[index], p
 
     return read
@@ -150,7 +159,7 @@ def _union(branches: list[tuple[str, Read]], limits: Limits) -> Read:
     def read(b: bytes, p: int) -> tuple[Any, int]:
         index, p = read_index(b, p, len(branches))
         name, branch = branches[index]
-        _take_names(limits, len(name))
+        _take_names(limits, len(name), len(b))
         value, p = branch(b, p)
         return None if name == "null" else {name: value}, p
 
@@ -170,7 +179,7 @@ def _record(fields: list[tuple[str, Read]], zero_width: int, limits: Limits) -> 
 
     def read(b: bytes, p: int) -> tuple[Any, int]:
         limits.count_zero_width(zero_width)
-        _take_names(limits, named_bytes)
+        _take_names(limits, named_bytes, len(b))
         value = {}
         for name, field in fields:
             value[name], p = field(b, p)

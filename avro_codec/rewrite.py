@@ -29,8 +29,7 @@ from headrace.avro_schema import PrimitiveType
 
 ADDED_BYTES_MAX = 64 * 1024 * 1024
 """Maximum number of bytes by which a converted array or map may be larger than in the message: its items may get
-defaults that the message does not contain. Also the maximum length of all names (fields, symbols, branches) in the JSON
-texts of a message."""
+defaults that the message does not contain."""
 
 Convert = Callable[[bytes, int], tuple[bytes, int]]
 """A function that converts the value at a position to the load schema; it returns the bytes and the position after the

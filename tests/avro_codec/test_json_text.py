@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.avro_codec import BadBody, CapturedTime, UnreadableValue, compile_check
+from headrace.avro_codec import BadBody, CapturedTime, UnreadableValue, compile_check, json_text
 from headrace.avro_codec.encode import encode_long
-from headrace.avro_codec.rewrite import ADDED_BYTES_MAX
+from headrace.avro_codec.json_text import NAMES_BYTES_FREE, NAMES_PER_BYTE_MAX
+from headrace.avro_codec.walk import ZERO_WIDTH_ITEMS_MAX
 from headrace.avro_schema import find_time_fields, parse_schema
 from headrace.loader.project.projection import Unconvertible, compile_projection, compile_time_capture
 from support.loader.projection_oracle import encode, load_schema_of, project, states_of
@@ -50,19 +51,19 @@ def test_nested_types_without_bytes_are_fast(kind: str, bottom: str) -> None:
     compile_check(schema, None)(b"")
     listed = parse_schema(f'{{"type":"array","items":{doubling(60, last)}}}')
     compile_check(listed, None)(b"\x04\x00")
-    with pytest.raises(BadBody, match=r"\b65536\b"):
+    with pytest.raises(BadBody, match=rf"\b({ZERO_WIDTH_ITEMS_MAX}|{NAMES_BYTES_FREE})\b"):
         project(schema, load_schema_of(schema), b"")
 
 
 def test_zero_width_fields_in_text_items_are_counted() -> None:
     nulls = ",".join(f'{{"name":"n{n}","type":"null"}}' for n in range(20))
     items = f'{{"type":"array","items":{{"type":"record","name":"Z","fields":[{nulls}]}}}}'
-    fields = f'[{{"name":"next","type":["null","N"]}},{{"name":"z","type":{items}}}]'
+    fields = f'[{{"name":"next","type":["null","N"]}},{{"name":"z","type":{items}}},{{"name":"x","type":"bytes"}}]'
     schema = parse_schema(f'{{"type":"record","name":"N","fields":{fields}}}')
-    load = load_schema_of(schema)
-    assert b'"n19":null' in project(schema, load, b"\x02\x00" + encode_long(3_000) + b"\x00\x00")
+    load, rest = load_schema_of(schema), b"\x00\x00" + encode_long(2_000) + bytes(2_000)
+    assert b'"n19":null' in project(schema, load, b"\x02\x00" + encode_long(3_000) + b"\x00" + rest)
     with pytest.raises(BadBody, match=r"\b65536\b"):
-        project(schema, load, b"\x02\x00" + encode_long(4_000) + b"\x00\x00")
+        project(schema, load, b"\x02\x00" + encode_long(4_000) + b"\x00" + rest)
 
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
@@ -133,7 +134,7 @@ def test_unregistered_writer_has_the_same_text_fields_as_the_matching_version(
     assert row == project(writer, load, body, state.routes[1])
 
 
-LONG = 20_000
+LONG = 2_000
 NAMED = {
     "fields": ('{"name":"%s","type":"int"}' % ("f" * LONG), b"\x02"),
     "symbols": ('{"name":"e","type":{"type":"enum","name":"E","symbols":["%s"]}}' % ("s" * LONG), b"\x00"),
@@ -142,15 +143,35 @@ NAMED = {
 
 
 @pytest.mark.parametrize("kind", NAMED)
-def test_long_names_do_not_make_a_huge_row_from_a_small_message(kind: str) -> None:
+def test_long_names_do_not_make_a_huge_row_from_a_small_message(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     field, value = NAMED[kind]
     several = '{"name":"more","type":{"type":"array","items":"Node"}}'
-    writer = parse_schema(f'{{"type":"record","name":"Node","fields":[{field},{several}]}}')
+    node = f'{{"type":"record","name":"Node","fields":[{field},{several}]}}'
+    writer = parse_schema(
+        f'{{"type":"record","name":"Event","fields":[{{"name":"n","type":{node}}},{{"name":"x","type":"bytes"}}]}}'
+    )
     load = load_schema_of(writer)
-    fine, item = ADDED_BYTES_MAX // LONG - 5, value + b"\x00"
-    row = project(writer, load, value + encode_long(fine) + fine * item + b"\x00")
-    assert ADDED_BYTES_MAX - 6 * LONG < len(row) < ADDED_BYTES_MAX + 2**20
-    project(writer, load, value + encode_long(fine) + fine * item + b"\x00")  # each message alone is within the limit
-    for count in (fine + 10, 60_000):
+
+    def message(count: int, padding: int) -> bytes:
+        nodes = value + encode_long(count) + count * (value + b"\x00") + b"\x00"
+        return nodes + encode_long(padding) + bytes(padding)
+
+    monkeypatch.setattr(json_text, "NAMES_BYTES_MAX", 2**20)
+    for padding in (100, 1_000, 20_000):
+        names_bytes_max = min(NAMES_BYTES_FREE + NAMES_PER_BYTE_MAX * padding, 2**20)
+        fine = names_bytes_max // (LONG + 10) - 5
+        for _ in range(2):  # each message alone is within the limit
+            row = project(writer, load, message(fine, padding))
+            assert 0.5 * names_bytes_max < len(row) - padding < names_bytes_max + 2**20
         with pytest.raises(UnreadableValue):
-            project(writer, load, value + encode_long(count) + count * item + b"\x00")
+            project(writer, load, message(2 * fine + 20, padding))
+
+
+def test_usual_names_may_make_a_row_many_times_as_large_as_the_message() -> None:
+    fields = ",".join(f'{{"name":"{"field_with_a_long_name_" * 3}{n}","type":["null","int"]}}' for n in range(50))
+    writer = parse_schema(
+        f'{{"type":"record","name":"Node","fields":[{{"name":"next","type":["null","Node"]}},{fields}]}}'
+    )
+    nothing = b"\x00" * 50
+    row = project(writer, load_schema_of(writer), b"\x02\x00" + nothing + nothing)
+    assert len(row) > 30 * len(nothing)
