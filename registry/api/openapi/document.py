@@ -69,7 +69,7 @@ WITH_BODY: Final = {
     408: "the body did not arrive in time",
     409: "concurrent changes conflicted repeatedly",
     413: "the body is too large",
-    415: "the content type is not supported",
+    415: "the content type or the compression is not supported",
     422: "the body is empty",
 }
 """Additional errors of operations with a request body."""
@@ -135,7 +135,11 @@ def _operation(operation: Operation) -> Json:
             "schema": ref(operation.body),
             "examples": {str(number): {"value": value} for number, value in enumerate(EXAMPLES[operation.body], 1)},
         }
-        found["requestBody"] = {"required": True, "content": dict.fromkeys(sorted(CONSUMED - {""}), content)}
+        found["requestBody"] = {
+            "description": "May be compressed with gzip; the header `Content-Encoding` is then `gzip`.",
+            "required": True,
+            "content": dict.fromkeys(sorted(CONSUMED - {""}), content),
+        }
     return found
 
 
