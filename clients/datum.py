@@ -18,6 +18,7 @@ from typing import Any, Final
 from fastavro.write import LOGICAL_WRITERS
 
 from headrace.avro_schema import Array, Enum, Fixed, Map, Name, Primitive, PrimitiveType, Record, Schema, Type, Union
+from headrace.clients.logical_types import name_for_fastavro
 
 INT_RANGES: Final[Mapping[PrimitiveType, tuple[int, int]]] = {
     PrimitiveType.INT: (-(2**31), 2**31 - 1),
@@ -68,7 +69,10 @@ _LOGICAL_CLASSES: Final[Mapping[str, tuple[type, ...]]] = {
     "uuid": (uuid.UUID,),
 }
 """Python classes of logical types, besides those of the underlying type. Python has no class with nanoseconds."""
-_LOGICAL_CLASSES_OF_FIXED: Final[Mapping[str, tuple[type, ...]]] = {"decimal": (decimal.Decimal,)}
+_LOGICAL_CLASSES_OF_FIXED: Final[Mapping[str, tuple[type, ...]]] = {
+    "decimal": (decimal.Decimal,),
+    "uuid": (uuid.UUID,),
+}
 _NON_ARRAY_TYPES: Final = (str, bytes, bytearray, memoryview, Mapping)
 """Iterable classes that are not accepted as Avro arrays, because such a value is probably a mistake."""
 
@@ -119,17 +123,18 @@ def _find(schema: Schema, node: Type, value: Any, path: str) -> DatumProblem | N
         return _expected(f"one of {', '.join(node.symbols[:10])}{', …' if len(node.symbols) > 10 else ''}", value, path)
     assert isinstance(node, Fixed)
     if _is_logical(node, value, _LOGICAL_CLASSES_OF_FIXED):
-        return _decimal_problem(node, value, path)
+        return _decimal_problem(node, value, path) if isinstance(value, decimal.Decimal) else None
     if isinstance(value, (bytes, bytearray)) and len(value) == node.size:
         return None
-    return _expected(f"{node.size} bytes", value, path)
+    is_uuid_type = node.logical is not None and node.logical.name == "uuid"
+    return _expected(f"uuid or {node.size} bytes" if is_uuid_type else f"{node.size} bytes", value, path)
 
 
 def _find_in_primitive(node: Primitive, value: Any, path: str) -> DatumProblem | None:
     if _is_logical(node, value, _LOGICAL_CLASSES):
         if isinstance(value, decimal.Decimal):
             return _decimal_problem(node, value, path)
-        return _instant_problem(node, value, path) if isinstance(value, datetime.datetime) else None
+        return _time_problem(node, value, path) if isinstance(value, (datetime.date, datetime.time)) else None
     if not isinstance(value, _CLASSES[node.type]) or (
         isinstance(value, bool) and node.type is not PrimitiveType.BOOLEAN
     ):
@@ -187,12 +192,18 @@ def _find_in_union(schema: Schema, node: Union, value: Any, path: str) -> DatumP
     if None in problems:
         return None
     others = [
-        problem
+        (branch, problem)
         for branch, problem in zip(branches, problems, strict=True)
         if not (isinstance(branch, Primitive) and branch.type is PrimitiveType.NULL)
     ]
-    if len(others) == 1:
-        return others[0]
+    of_class = [
+        (branch, problem)
+        for branch, problem in others
+        if isinstance(branch, Primitive) and _is_logical(branch, value, _LOGICAL_CLASSES)
+    ]
+    for problems_of in (others, of_class):
+        if len(problems_of) == 1:
+            return problems_of[0][1]
     return _expected(f"one of the branches {', '.join(branch_name(branch) for branch in branches)}", value, path)
 
 
@@ -224,6 +235,42 @@ def _is_logical(node: Primitive | Fixed, value: Any, classes: Mapping[str, tuple
     return node.logical is not None and isinstance(value, classes.get(node.logical.name, ()))
 
 
+def _time_problem(node: Primitive, value: datetime.date | datetime.time, path: str) -> DatumProblem | None:
+    """Returns the problem of a date or time that its type cannot hold exactly, or a datetime that is outside of the
+    years 1 to 9999, else None.
+
+    Args:
+        node: the type of the value, with a logical type of dates or times.
+        path: dotted path of the field that has the value, for the problem.
+    """
+    assert node.logical is not None
+    name = node.logical.name
+    lost = _lost_part(name, value)
+    if lost is not None:
+        part, remedy = lost
+        return DatumProblem(path, f"{value} has {part}, which {name} cannot hold; {remedy}")
+    if isinstance(value, datetime.datetime) and name != "date":
+        return _instant_problem(node, value, path)
+    return None
+
+
+def _lost_part(name: str, value: datetime.date | datetime.time) -> tuple[str, str] | None:
+    """Returns the part of a value that the logical type `name` cannot hold, and the remedy; None if it can hold all."""
+    if name == "date":
+        if isinstance(value, datetime.datetime) and value.time() != datetime.time.min:
+            return "a time of day", "pass its date()"
+        return None
+    if not isinstance(value, (datetime.datetime, datetime.time)):
+        return None
+    if value.tzinfo is not None and name.startswith(("time-", "local-")):
+        return "a time zone", "pass it with replace(tzinfo=None)"
+    if name.endswith("-millis") and value.microsecond % 1000:
+        return "microseconds", f"round it to milliseconds, or declare {name.replace('millis', 'micros')} in the schema"
+    if getattr(value, "nanosecond", 0):  # pandas.Timestamp is a datetime with nanoseconds
+        return "nanoseconds", "round it to microseconds"
+    return None
+
+
 def _instant_problem(node: Primitive, value: datetime.datetime, path: str) -> DatumProblem | None:
     """Returns the problem of a datetime that is outside of the years 1 to 9999, else None. The year in UTC counts,
     which near the end of a year may differ from the year in the datetime's own time zone.
@@ -235,13 +282,14 @@ def _instant_problem(node: Primitive, value: datetime.datetime, path: str) -> Da
     assert node.logical is not None
     name = node.logical.name
     least, most = LOGICAL_RANGES[name]
+    outside = DatumProblem(path, f"{value} is outside of the years 1 to 9999 in UTC, in which {name} is read")
     try:
-        instant = LOGICAL_WRITERS[f"{node.type.value}-{name}"](value, {})
+        instant = LOGICAL_WRITERS[f"{node.type.value}-{name_for_fastavro(node.type.value, name)}"](value, {})
+    except OverflowError:
+        return outside
     except (ArithmeticError, ValueError, TypeError) as error:  # from the system's time zone, or from the datetime's own
         return DatumProblem(path, f"{value} is not a valid {name}: {error}")
-    if not least <= instant <= most:
-        return DatumProblem(path, f"{value} is outside of the years 1 to 9999 in UTC, in which {name} is read")
-    return None
+    return None if least <= instant <= most else outside
 
 
 def _decimal_problem(node: Primitive | Fixed, value: decimal.Decimal, path: str) -> DatumProblem | None:

@@ -60,8 +60,10 @@ def _write_timestamp(microseconds: int) -> Callable[[Any, Any], Any]:
     unit = datetime.timedelta(microseconds=microseconds)
 
     def write(value: Any, schema: Any) -> Any:
+        if not isinstance(value, datetime.datetime):
+            return value
         # A datetime without time zone is local time of the process, as everywhere in Python.
-        return (value.astimezone(datetime.UTC) - _EPOCH) // unit if isinstance(value, datetime.datetime) else value
+        return ((value.astimezone() if value.tzinfo is None else value) - _EPOCH) // unit
 
     return write
 

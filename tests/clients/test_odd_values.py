@@ -28,6 +28,8 @@ UUID = uuid.UUID("2d0fa971-ee54-4bda-af5a-6358e7382daa")
 DATE = {"type": "int", "logicalType": "date"}
 MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
 MICROS = {"type": "long", "logicalType": "local-timestamp-micros"}
+TIME_MILLIS = {"type": "int", "logicalType": "time-millis"}
+TIME_MICROS = {"type": "long", "logicalType": "time-micros"}
 TEXTS = {"type": "array", "items": "string"}
 UUIDS = {"type": "string", "logicalType": "uuid"}
 LETTERS = {"type": "enum", "name": "L", "symbols": ["A", "B"]}
@@ -123,21 +125,21 @@ def test_datetime_outside_of_the_utc_years_is_an_error(unit: str, position: str)
     def given(moment: datetime.datetime) -> Any:
         return {"f": {"f": moment} if "record" in position else [moment] if "list" in position else moment}
 
-    for moment in (LAST, LAST.replace(tzinfo=WEST), FIRST.replace(tzinfo=EAST)):
+    last = LAST.replace(microsecond=999_000) if "millis" in unit else LAST
+    for moment in (last, last.replace(tzinfo=WEST), FIRST.replace(tzinfo=EAST)):
         with pytest.raises(ValueRefused) as refused:
             encoding(schema).encode(given(moment))
         assert re.search(r"\b1 .*\b9999\b", str(refused.value)) or position.startswith("with")
         assert refused.value.field.startswith("f")
-    for moment in (LAST.replace(tzinfo=EAST), FIRST.replace(tzinfo=WEST)):
-        instant = moment.replace(microsecond=moment.microsecond // 1000 * 1000) if "millis" in unit else moment
-        assert round_trip(schema, given(moment)) == given(instant)
+    for moment in (last.replace(tzinfo=EAST), FIRST.replace(tzinfo=WEST)):
+        assert round_trip(schema, given(moment)) == given(moment)
 
 
 def test_naive_datetimes_cover_all_years() -> None:
     for unit in ("local-timestamp-millis", "local-timestamp-micros"):
-        for moment in (FIRST, LAST, FIRST.replace(tzinfo=EAST), LAST.replace(tzinfo=WEST)):
-            found = round_trip(record({"type": "long", "logicalType": unit}), {"f": moment})["f"]
-            assert found.year == moment.year
+        last = LAST.replace(microsecond=999_000) if "millis" in unit else LAST
+        for moment in (FIRST, last):
+            assert round_trip(record({"type": "long", "logicalType": unit}), {"f": moment}) == {"f": moment}
     for day in (datetime.date.min, datetime.date.max):
         assert round_trip(record(DATE), {"f": day}) == {"f": day}
 
@@ -155,6 +157,75 @@ def test_number_outside_of_a_time_types_range_is_an_error_in_a_union(kind: Any) 
     with pytest.raises(ValueRefused) as refused:
         encoding(record(kind)).encode({"f": number})
     assert refused.value.field == "f"
+
+
+LOST_PARTS = [
+    (MILLIS, NOON.replace(microsecond=1), "microseconds"),
+    (
+        {"type": "long", "logicalType": "local-timestamp-millis"},
+        datetime.datetime(2026, 1, 1, 0, 0, 0, 1),
+        "microseconds",
+    ),
+    (TIME_MILLIS, datetime.time(1, 2, 3, 999), "microseconds"),
+    (DATE, NOON, "time of day"),
+    (DATE, NOON.replace(hour=0, microsecond=1, tzinfo=None), "time of day"),
+    (MICROS, NOON, "time zone"),
+    (TIME_MICROS, datetime.time(1, 2, tzinfo=datetime.UTC), "time zone"),
+]
+
+
+@pytest.mark.parametrize("position", IN_UNIONS)
+@pytest.mark.parametrize(("kind", "moment", "part"), LOST_PARTS)
+def test_part_of_a_time_that_its_type_cannot_hold_is_an_error(kind: Any, moment: Any, part: str, position: str) -> None:
+    if kind["type"] == "int" and position == "with a date":
+        return
+    value = {"f": moment} if "record" in position else [moment] if "list" in position else moment
+    with pytest.raises(ValueRefused, match=f"has (a )?{part}") as refused:
+        encoding(record(IN_UNIONS[position](kind))).encode({"f": value})
+    assert refused.value.field.startswith("f")
+
+
+def test_nanoseconds_of_a_subclass_of_datetime_are_an_error() -> None:
+    class Timestamp(datetime.datetime):
+        """Like pandas.Timestamp."""
+
+        nanosecond = 5
+
+    with pytest.raises(ValueRefused, match="nanoseconds"):
+        encoding(record({"type": "long", "logicalType": "timestamp-micros"})).encode({"f": Timestamp(2026, 1, 1)})
+
+
+@pytest.mark.usefixtures("new_york")
+@pytest.mark.parametrize("unit", ["timestamp-millis", "timestamp-micros"])
+def test_datetime_without_time_zone_is_local_time_of_the_process(unit: str) -> None:
+    """Also in the hour that occurs twice when the clock is set back, where `fold` distinguishes the two."""
+    schema = record({"type": "long", "logicalType": unit})
+    for moment in (datetime.datetime(2026, 7, 1, 12), *(datetime.datetime(2026, 11, 1, 1, 30, fold=n) for n in (0, 1))):
+        expected = datetime.datetime.fromtimestamp(moment.timestamp(), datetime.UTC)
+        assert round_trip(schema, {"f": moment}) == {"f": expected}
+
+
+@pytest.mark.parametrize("kind", [("int", "time-millis"), ("long", "time-micros")])
+def test_negative_time_of_day_is_not_read_as_another_time(kind: tuple[str, str]) -> None:
+    schema = compiled_schema(parse_schema(json.dumps({"type": kind[0], "logicalType": kind[1]})))
+    for body in (b"\x01", b"\xff\x0f"):
+        with pytest.raises(ValueError, match="no time of a day"):
+            fastavro.schemaless_reader(io.BytesIO(body), schema, None)
+
+
+@pytest.mark.parametrize("fixed", [{}, {"type": "fixed", "name": "F", "size": 2}])
+def test_decimal_with_more_digits_than_its_precision_is_read_exactly(fixed: dict[str, Any]) -> None:
+    schema = compiled_schema(parse_schema(json.dumps({**decimals(4), **fixed})))
+    body = (b"" if fixed else b"\x04") + (12_345).to_bytes(2, "big")
+    assert fastavro.schemaless_reader(io.BytesIO(body), schema, None) == Decimal("123.45")
+
+
+def test_uuid_of_a_fixed_is_read_as_a_uuid() -> None:
+    kind = {"type": "fixed", "name": "U", "size": 16, "logicalType": "uuid"}
+    for value in (UUID, UUID.bytes):
+        assert round_trip(record(kind), {"f": value}) == {"f": UUID}
+    with pytest.raises(ValueRefused, match="expected uuid or 16 bytes"):
+        encoding(record(kind)).encode({"f": str(UUID)})
 
 
 @pytest.mark.parametrize("kind", [UUIDS, ["null", UUIDS], {"type": "array", "items": UUIDS}])
@@ -205,7 +276,11 @@ PRESERVED = [
     ([DATE, MILLIS], NOON, NOON),
     ([DATE, MILLIS], NOON.date(), NOON.date()),
     ([DATE, MICROS], NOON.replace(tzinfo=None), NOON.replace(tzinfo=None)),
-    ([DATE, "long"], NOON, NOON.date()),
+    ([DATE, "long"], NOON.replace(hour=0), NOON.date()),
+    ([TIME_MILLIS, TIME_MICROS], datetime.time(1, 2, 3, 4), datetime.time(1, 2, 3, 4)),
+    ([TIME_MILLIS, TIME_MICROS], datetime.time(1, 2, 3, 4000), datetime.time(1, 2, 3, 4000)),
+    ([{"type": "fixed", "name": "U", "size": 16, "logicalType": "uuid"}, "string"], UUID, UUID),
+    (["bytes", {"type": "fixed", "name": "U", "size": 16, "logicalType": "uuid"}], UUID, UUID),
     (["double", "long"], ("double", 7), 7.0),
     ({"type": "array", "items": ["double", "long"]}, [1, 2**60 + 1, 0.5], [1, 2**60 + 1, 0.5]),
     (["null", {**record(["double", "long"]), "name": "I"}], ("I", {"f": 2**53 + 1}), {"f": 2**53 + 1}),
