@@ -100,6 +100,7 @@ REQUIRED_PERMISSIONS: Final[Mapping[tuple[str, str], RequiredPermission]] = {
     ("PUT", "/mode/{subject}"): ADMIN_SCOPE,
     ("DELETE", "/mode/{subject}"): ADMIN_SCOPE,
     ("GET", "/contexts"): READ_ANY_SUBJECT,
+    ("GET", "/scopes"): READ_ANY_SUBJECT,
     ("GET", "/contexts/{context}"): READ_ANY_SUBJECT,
     ("DELETE", "/contexts/{context}"): RequiredPermission(Permission.ADMIN, ResourceKind.CONTEXT),
     # The response has the content of all contexts.

@@ -1,4 +1,8 @@
-"""/contexts: lists contexts and deletes empty ones. `registry.api.app` rewrites other requests in a context."""
+"""/contexts: lists contexts and deletes empty ones. `registry.api.app` rewrites other requests in a context.
+
+/scopes: lists the contexts and subjects that have a configuration or mode of their own. `GET /contexts` has only
+contexts that have had a subject, as in the Confluent registry, so an export of all settings needs this list.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from headrace.registry.api.problems import BadRequest
 from headrace.registry.api.responses import json_response, paginate
 from headrace.registry.api.services import services
 from headrace.registry.errors import InvalidSubject
-from headrace.registry.names import NAME_BYTES_MAX, context_name
+from headrace.registry.names import DEFAULT_CONTEXT, NAME_BYTES_MAX, context_name
 
 blueprint = Blueprint("contexts", __name__)
 
@@ -17,6 +21,12 @@ blueprint = Blueprint("contexts", __name__)
 @blueprint.get("/contexts")
 def list_contexts() -> Response:
     return json_response(paginate(services().lookup.contexts(prefix=request.args.get("contextPrefix", ""))))
+
+
+@blueprint.get("/scopes")
+def list_scopes() -> Response:
+    scopes = services().lookup.scopes()
+    return json_response(paginate([f":{DEFAULT_CONTEXT}:" if scope is None else scope for scope in scopes]))
 
 
 @blueprint.delete("/contexts/<segment:context>")

@@ -69,6 +69,12 @@ class Lookup:
         found = self._database.read(lambda repository: repository.contexts())
         return [context for context in found if context.startswith(prefix)]
 
+    def scopes(self) -> list[str | None]:
+        """The scopes that have a configuration or mode of their own, also contexts and subjects without versions. None
+        is the default context."""
+        found = self._database.read(lambda repository: {*repository.config_scopes(), *repository.mode_scopes()})
+        return sorted(found, key=lambda scope: split_subject(scope or ""))
+
     def subjects(self, subject_filter: SubjectFilter, *, deleted: bool, deleted_only: bool) -> list[str]:
         return self._database.read(
             lambda repository: repository.subjects(subject_filter, deleted=deleted, deleted_only=deleted_only)
@@ -457,6 +463,9 @@ class RestrictedLookup(Lookup):
     def subjects(self, subject_filter: SubjectFilter, *, deleted: bool, deleted_only: bool) -> list[str]:
         found = super().subjects(subject_filter, deleted=deleted, deleted_only=deleted_only)
         return [name for name in found if self._may_read(name)]
+
+    def scopes(self) -> list[str | None]:
+        return [scope for scope in super().scopes() if is_context_scope(scope) or self._may_read(scope or "")]
 
     def _is_shown(self, subject: str) -> bool:
         return self._may_read(subject)

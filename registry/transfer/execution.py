@@ -56,10 +56,11 @@ def read_target(remote: RemoteRegistry, snapshot: Snapshot, steps: ProgressCallb
     """Reads the content of the registry `remote`, the target of an import, in the contexts and scopes of a snapshot;
     `steps` receives the progress."""
     contexts = sorted({version.context for version in snapshot.versions})
+    outer_scopes = scopes_of({*snapshot.contexts, *contexts, GLOBAL_CONTEXT}, ())
     return TargetContent(
         read_versions(remote, contexts, steps),
         read_configs(remote, snapshot.scopes, steps),
-        read_modes(remote, scopes_of({*snapshot.contexts, *contexts, GLOBAL_CONTEXT}, snapshot.subjects), steps)[0],
+        read_modes(remote, sorted({*outer_scopes, *snapshot.scopes}), steps)[0],
         remote.schema_types(),
     )
 

@@ -12,6 +12,7 @@ from headrace.registry.errors import RegistryChanged
 from headrace.registry.names import (
     DEFAULT_CONTEXT,
     GLOBAL_CONTEXT,
+    context_of,
     quoted_for_log,
 )
 from headrace.registry.transfer.parallel import PARALLEL_REQUESTS_MAX
@@ -21,6 +22,7 @@ from headrace.registry.transfer.snapshot import (
     ExportedVersion,
     Selection,
     Snapshot,
+    is_scope_of_context,
     ordered_by_references,
     scope_of_context,
     scopes_of,
@@ -46,13 +48,16 @@ def read_registry(remote: RemoteRegistry, selection: Selection, steps: ProgressC
         RegistryChanged: versions were registered or deleted during each attempt.
     """
     for attempt in range(1, ATTEMPTS_MAX + 1):
-        contexts = remote.contexts()
-        all_versions = read_versions(remote, contexts, steps)
+        listed_contexts = remote.contexts()
+        with_settings = [scope for scope in remote.scopes_with_settings(listed_contexts) if scope]
+        contexts = {*listed_contexts, *map(context_of, filter(is_scope_of_context, with_settings))} - {GLOBAL_CONTEXT}
+        all_versions = read_versions(remote, sorted(contexts), steps)
         versions = sort_by_references(selection.versions(list(all_versions.values())))
         selected = selection.selected_contexts((*contexts, GLOBAL_CONTEXT))
-        scopes = scopes_of(selected, {version.subject for version in versions})
+        subjects = {*(version.subject for version in versions), *selection.subject_scopes(with_settings)}
+        scopes = scopes_of(selected, subjects)
         configs, (modes, hidden) = read_configs(remote, scopes, steps), read_modes(remote, scopes, steps)
-        if read_versions(remote, remote.contexts(), steps) == all_versions:
+        if read_versions(remote, sorted({*contexts, *remote.contexts()}), steps) == all_versions:
             if hidden:
                 logger.warning(
                     "own modes are hidden by READONLY_OVERRIDE of the default context and are not in the export; "

@@ -10,10 +10,10 @@ per version, after those it refers to |
 | `mode` | `scope`, `mode` | one per scope that has its own mode |
 | `end` | `lines`, `sha256` | the last; `lines` counts those before it, `sha256` is of their bytes |
 
-A subject is qualified (`:.context:name`, or `name` in the default context). A scope is a subject, or a context as
-`:.context:`. Values have the form that they have in the API. `references`, `metadata`, `ruleSet` and `deleted` are
-omitted if empty or false. Equal content has equal bytes. If a file was edited, its `sha256` must be removed; then only
-`lines` is checked, which detects a truncated file.
+A subject is qualified (`:.context:name`, or `name` in the default context). A scope is a subject, which may have no
+version, or a context as `:.context:`. Values have the form that they have in the API. `references`, `metadata`,
+`ruleSet` and `deleted` are omitted if empty or false. Equal content has equal bytes. If a file was edited, its `sha256`
+must be removed; then only `lines` is checked, which detects a truncated file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, Final
 
 from headrace.registry.domain import LATEST, SCHEMA_ID_MAX, VERSION_MAX, Mode, SchemaReference, SubjectVersion
 from headrace.registry.errors import ExportFileInvalid
-from headrace.registry.transfer.snapshot import ExportedVersion, Snapshot, json_text
+from headrace.registry.transfer.snapshot import ExportedVersion, Snapshot, is_scope_of_context, json_text, scopes_of
 
 FORMAT: Final = 1
 FILE_TYPE: Final = "schema registry export"
@@ -155,12 +155,13 @@ class _Reader:
                 "export the registry again",
             )
         snapshot = Snapshot(tuple(self._contexts), tuple(self._versions.values()), self._configs, self._modes)
-        known_scopes = set(snapshot.scopes)
-        unknown_scope = next((scope for scope in (*self._configs, *self._modes) if scope not in known_scopes), None)
-        if unknown_scope is not None:
+        context_scopes = filter(is_scope_of_context, (*self._configs, *self._modes))
+        known_scopes = scopes_of(snapshot.contexts, ())
+        unknown_context = next((scope for scope in context_scopes if scope not in known_scopes), None)
+        if unknown_context is not None:
             raise ExportFileInvalid(
                 self._name,
-                f"the file has a configuration or mode of {unknown_scope!r}, but not this subject or context itself; "
+                f"the file has a configuration or mode of {unknown_context!r}, but not this context itself; "
                 "export the registry again",
             )
         return snapshot

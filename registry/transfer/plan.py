@@ -34,6 +34,7 @@ from headrace.registry.transfer.snapshot import (
     CircularReferences,
     ExportedVersion,
     Snapshot,
+    is_scope_of_context,
     json_text,
     scope_of_context,
     topological_order,
@@ -159,7 +160,7 @@ def describe_scope(scope: str) -> str:
     if scope == ALL_CONTEXTS_SCOPE:
         return "all contexts"
     context = context_of(scope)
-    return f"context {context}" if scope == scope_of_context(context) else f"subject {scope}"
+    return f"context {context}" if is_scope_of_context(scope) else f"subject {scope}"
 
 
 def describe_version(key: SubjectVersion) -> str:
@@ -327,6 +328,7 @@ class _Scopes:
         self._occupied = {version.context for version in target.versions.values()}
         self._configs = dict(target.configs)
         self._modes = dict(target.modes)
+        self._opened: dict[str, str | None] = {}  # the own mode before the import of each scope that is set to IMPORT
 
     def prepare_for(self, actions: list[RegisterVersion | SoftDeleteVersion]) -> Iterator[ImportAction]:
         """Yields the actions that must run before `actions`, to make the subjects writable for the import."""
@@ -347,6 +349,7 @@ class _Scopes:
 
     def _import_mode_actions(self, scope: str, *, force: bool) -> Iterator[SetMode]:
         if mode_in_force(scope, self._modes)[1] != Mode.IMPORT:
+            self._opened[scope] = self._modes.get(scope)
             self._modes[scope] = Mode.IMPORT
             yield SetMode(scope, Mode.IMPORT, force)
 
@@ -362,12 +365,15 @@ class _Scopes:
 
     def modes(self) -> Iterator[SetMode]:
         # Contexts after their subjects, so that other clients cannot write before the import is complete.
-        for scope in sorted(self._snapshot.scopes, key=lambda scope: scope == scope_of_context(context_of(scope))):
+        for scope in sorted(self._snapshot.scopes, key=is_scope_of_context):
             desired, existing = self._snapshot.modes.get(scope), self._modes.get(scope)
             if scope == DEFAULT_SCOPE:
                 desired = desired or Mode.READWRITE
             if desired != existing:
                 yield SetMode(scope, desired, force=desired == Mode.IMPORT)
+        for scope, mode in self._opened.items():
+            if scope not in self._snapshot.scopes:  # the context of a subject with an empty name
+                yield SetMode(scope, mode)
 
 
 def _changes(desired: str, existing: str) -> str:

@@ -7,7 +7,7 @@ are deleted.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final, Protocol
@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from headrace.registry.domain import SubjectVersion
 from headrace.registry.errors import (
+    AccessDenied,
     ImportStopped,
     InvalidResponse,
     InvalidSubject,
@@ -66,6 +67,26 @@ class RemoteRegistry:
         with self._checking_response("/contexts"):
             return tuple(sorted({DEFAULT_CONTEXT, *(str(name) for name in names)}))
 
+    def scopes_with_settings(self, contexts: Iterable[str]) -> frozenset[str]:
+        """The scopes that have a configuration or mode of their own, also contexts and subjects without versions.
+
+        Only Headrace has this list. For other servers returns the aliases of subjects in the given contexts, which are
+        the only subjects without versions that these servers list.
+        """
+        try:
+            names = self._client.call("GET", "/scopes")
+        except (ServiceError, AccessDenied) as error:
+            if isinstance(error, ServiceError) and error.status not in UNSUPPORTED_STATUSES:
+                raise
+            names = [name for context in contexts for name in self._aliases(context)]
+        with self._checking_response("/scopes"):
+            return frozenset(str(name) for name in names)
+
+    def _aliases(self, context: str) -> Iterator[str]:
+        query = {"deleted": "true", "latestOnly": "true", "aliases": "true"}
+        for item in self._rows(context, query, lambda count: None):
+            yield from item.get("aliases") or ()
+
     def schema_types(self) -> frozenset[str]:
         try:
             names = self._client.call("GET", "/schemas/types")
@@ -87,25 +108,34 @@ class RemoteRegistry:
         return {key: replace(version, deleted=key not in live_versions) for key, version in all_versions.items()}
 
     def _listed(self, context: str, deleted: bool, progress: Progress) -> dict[SubjectVersion, ExportedVersion]:
-        query = {
-            "subjectPrefix": "" if context == DEFAULT_CONTEXT else scope_of_context(context),
-            "deleted": str(deleted).lower(),
-            "latestOnly": "false",
-            "limit": str(PAGE_VERSIONS),
-        }
-        found: dict[SubjectVersion, ExportedVersion] = {}
+        query = {"deleted": str(deleted).lower(), "latestOnly": "false"}
+        versions = map(parse_version_object, self._rows(context, query, progress))
+        with self._checking_response("/schemas"):
+            return {version.key: version for version in versions if version.context == context}
+
+    def _rows(self, context: str, query: Mapping[str, str], progress: Progress) -> Iterator[Mapping[str, Any]]:
+        """Yields the JSON objects of the versions that `GET /schemas` lists for a context, from all its pages. A server
+        without contexts also lists versions of other contexts.
+
+        Args:
+            context: the context.
+            query: more parameters of the request.
+            progress: receives the number of versions of each page.
+        """
+        prefix = "" if context == DEFAULT_CONTEXT else scope_of_context(context)
+        query = {**query, "subjectPrefix": prefix, "limit": str(PAGE_VERSIONS)}
+        seen: set[tuple[Any, Any]] = set()
         while True:
-            # The offset counts all received versions, because a server without contexts also sends those of other
-            # contexts.
-            page = self._client.call("GET", "/schemas", query={**query, "offset": str(len(found))})
+            page = self._client.call("GET", "/schemas", query={**query, "offset": str(len(seen))})
             with self._checking_response("/schemas"):
-                versions = [parse_version_object(item) for item in page]
-            count = len(found)
-            found.update((version.key, version) for version in versions)
+                rows = {(item.get("subject"), item["version"]): item for item in page}
+            new_keys = rows.keys() - seen
             # A server without paging sends the same versions again.
-            if len(found) == count:
-                return {key: version for key, version in found.items() if version.context == context}
-            progress(len(found) - count)
+            if not new_keys:
+                return
+            yield from (item for key, item in rows.items() if key in new_keys)
+            seen |= new_keys
+            progress(len(new_keys))
 
     def config(self, scope: str) -> str | None:
         """The scope's own configuration as JSON text; None if the scope has none or the server has no such scope."""

@@ -70,8 +70,8 @@ class Snapshot:
     """The content of an export.
 
     `configs` (JSON text) and `modes` have the scopes' own settings; a scope is a subject, or a context as `:.context:`.
-    They are complete for the subjects of `versions` (except those with an empty name) and for `contexts`, and have
-    nothing about other contexts.
+    They are complete for the subjects of `versions` (except those with an empty name) and for `contexts`, have nothing
+    about other contexts, and may have the settings of subjects without versions, such as aliases.
     """
 
     contexts: tuple[str, ...] = ()
@@ -86,9 +86,10 @@ class Snapshot:
 
     @property
     def scopes(self) -> list[str]:
-        """The scopes that the export covers with their own configuration and mode: the scopes of `contexts`, and the
-        subjects of `versions`."""
-        return scopes_of(self.contexts, self.subjects)
+        """The scopes that the export covers with their own configuration and mode, sorted by context and name: the
+        scopes of `contexts`, the subjects of `versions`, and other subjects with settings."""
+        scopes = {*scopes_of(self.contexts, self.subjects), *self.configs, *self.modes}
+        return sorted(scopes, key=split_subject)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,10 @@ class Selection:
         export is limited to some subjects."""
         return () if self.subjects else tuple(sorted(item for item in contexts if self._includes_context(item)))
 
+    def subject_scopes(self, scopes: Iterable[str]) -> list[str]:
+        """Returns the selected subjects among scopes."""
+        return [scope for scope in scopes if not is_scope_of_context(scope) and self._includes_subject(scope)]
+
     def versions(self, versions: Sequence[ExportedVersion]) -> list[ExportedVersion]:
         """The selected versions and all versions that they refer to, in the given order."""
         by_key = {version.key: version for version in versions}
@@ -125,7 +130,8 @@ class Selection:
         """Returns the selected part of an export: versions, and the configurations and modes of their scopes."""
         versions = tuple(self.versions(snapshot.versions))
         contexts = self.selected_contexts(snapshot.contexts)
-        scopes = set(scopes_of(contexts, {version.subject for version in versions}))
+        subjects = {*(version.subject for version in versions), *self.subject_scopes(snapshot.scopes)}
+        scopes = set(scopes_of(contexts, subjects))
         return Snapshot(
             contexts,
             versions,
@@ -145,6 +151,11 @@ class Selection:
 
 def scope_of_context(context: str) -> str:
     return ALL_CONTEXTS_SCOPE if context == GLOBAL_CONTEXT else f":{context}:"
+
+
+def is_scope_of_context(scope: str) -> bool:
+    """Whether a scope is a context or all contexts, as opposed to a single subject."""
+    return scope == scope_of_context(context_of(scope))
 
 
 def scopes_of(contexts: Iterable[str], subjects: Iterable[str]) -> list[str]:

@@ -89,6 +89,9 @@ OPERATIONS: Final = (
         body="ReplicationRequest",
     ),
     Operation("GET", "/contexts", "listContexts", "Contexts", "Names", ("contextPrefix", *_PAGE)),
+    Operation(
+        "GET", "/scopes", "listScopes", "Contexts and subjects with their own configuration or mode", "Names", _PAGE
+    ),
     Operation("GET", "/contexts/{context}", "contextRoot", "Empty object of a context", "Empty", errors=(400,)),
     Operation(
         "DELETE", "/contexts/{context}", "deleteContext", "Deletes an empty context", "Nothing", errors=(400, 42211)

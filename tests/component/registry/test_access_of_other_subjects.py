@@ -62,6 +62,20 @@ def test_tags_cannot_be_changed_in_an_unreadable_context(call: UserClients, name
     assert call("root", "GET", "/subjects/:.eu:team-tagged/versions").json == [1]
 
 
+def test_scopes_are_listed_for_their_readers_only(call: UserClients) -> None:
+    for scope in ("team-scope", "hidden-scope", ":.eu:team-scope", ":.eu:hidden-scope", ":.us:"):
+        assert call("root", "PUT", f"/config/{scope}", {"compatibility": "NONE"}).status == 200
+    assert call("root", "PUT", "/mode/team-mode", {"mode": "READWRITE"}).status == 200
+    assert call("root", "PUT", "/mode", {"mode": "READWRITE"}).status == 200
+    readable = {":.:", "team-mode", "team-scope", ":.eu:team-scope", ":.us:"}
+    assert set(call("team", "GET", "/scopes").json) == readable
+    assert readable | {"hidden-scope", ":.eu:hidden-scope"} == set(call("root", "GET", "/scopes").json)
+    assert call("root", "GET", "/scopes?offset=1&limit=1").json == call("root", "GET", "/scopes").json[1:2]
+    for scope in (*readable, "hidden-scope", ":.eu:hidden-scope"):
+        call("root", "DELETE", f"/config/{scope}")
+        call("root", "DELETE", f"/mode/{scope}")
+
+
 def test_subject_parameter_is_returned_to_its_readers_only(call: UserClients) -> None:
     schema_id = call.register("team-a", STRING)
     call.register("hidden", STRING)

@@ -175,6 +175,55 @@ def test_subject_with_empty_name_is_imported_into_a_context_in_use(
     assert target.get("/mode").json == {"mode": "READWRITE"}
 
 
+@pytest.mark.parametrize("empty", ["", ":.eu:"])
+@pytest.mark.parametrize("own_mode", [None, "READWRITE"])
+def test_selected_subject_with_empty_name_does_not_change_the_mode_of_its_context(
+    start_registry: Callable[[], Registry], run: Run, tmp_path: Path, empty: str, own_mode: str | None
+) -> None:
+    file, nameless, target = tmp_path / "e.jsonl", start_registry(), start_registry()
+    nameless.registered(quote(empty, safe=""), FIXED.format(1))
+    mode_path = f"/mode/{quote(empty, safe='')}" if empty else "/mode"
+    put(target, f"/mode/{quote(empty + 'mine', safe='')}", {"mode": "IMPORT"})
+    assert target.register(quote(f"{empty}mine", safe=""), FIXED.format(8), id=40).status == 200
+    if own_mode is not None:
+        put(target, mode_path, {"mode": own_mode})
+    before = target.get(mode_path).text
+    assert run("export", file, nameless).exit_code == 0
+    assert run("import", file, target, "--subject", "*").exit_code == 0
+    assert target.get("/subjects?subjectPrefix=:*:").json == [empty, f"{empty}mine"]
+    assert target.get(mode_path).text == before
+
+
+def test_settings_of_subjects_and_contexts_without_versions_are_copied(
+    start_registry: Callable[[], Registry], run: Run, tmp_path: Path
+) -> None:
+    file, source, target = tmp_path / "e.jsonl", start_registry(), start_registry()
+    source.registered("orders", FIXED.format(1))
+    settings = {
+        "/config/bestellungen": {"alias": "orders"},
+        "/config/planned": {"compatibility": "NONE"},
+        "/config/:.new:": {"compatibility": "FULL"},
+        "/config/:.other:planned": {"normalize": True},
+        "/mode/planned": {"mode": "READONLY"},
+        "/mode/:.closed:": {"mode": "READONLY"},
+        "/config/:.__GLOBAL:": {"compatibility": "FORWARD"},
+    }
+    for path, body in settings.items():
+        put(source, path, body)
+    assert source.get("/contexts").json == ["."], "as in the reference, only contexts that have had a subject"
+    assert run("export", file, source).exit_code == 0
+    assert run("import", file, target).exit_code == 0
+    for path in settings:
+        assert target.get(path).json == source.get(path).json, path
+    assert target.get("/subjects/bestellungen/versions/1").json["id"] == 1
+    assert run("import", file, target, "--format", "json").json["configurations"] == 0
+    assert run("export", file, source, "--context", "new", "--subject", "*").exit_code == 0
+    assert [json.loads(line)["kind"] for line in file.read_text().splitlines()] == ["header", "end"]
+    assert run("export", file, source, "--subject", "plan*").exit_code == 0
+    scopes = [json.loads(line).get("scope") for line in file.read_text().splitlines()]
+    assert scopes == [None, "planned", ":.other:planned", "planned", None]
+
+
 OWN_MODES = {":.:": "READWRITE", "a": "READONLY"}
 
 

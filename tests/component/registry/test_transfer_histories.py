@@ -59,14 +59,16 @@ def test_copy_of_a_random_history_exports_the_same(data: st.DataObject, empty_da
     with ExitStack() as stack:
         source, target = (open_registry(stack, empty_database, name) for name in ("source", "target"))
         source.put("/config", {"compatibility": "NONE"})
-        # The API lists a context, and so an export has its settings, once the context has had a subject.
-        source.registered(":.x:lasting", SCHEMAS[0])
         for _ in range(data.draw(st.integers(1, 12), label="steps")):
             take_step(data, source)
         content = exported(source)
         imported(content, target, data.draw(st.integers(0, 30), label="actions before the kill"))
         imported(content, target, None)
         assert exported(target) == content
+        for resource in ("config", "mode"):
+            for scope in (*SUBJECTS, ":.x:"):
+                path = f"/{resource}/{quote(scope, safe='')}"
+                assert target.get(path).json == source.get(path).json, path
         snapshot = read_snapshot(io.BytesIO(content), "e")
         assert find_missing_versions(RemoteRegistry(InProcessClient(target)), snapshot, ignore_progress, ()) == []
 

@@ -195,6 +195,21 @@ def test_empty_context_is_not_exported() -> None:
     ]
 
 
+def test_aliases_of_a_registry_without_a_list_of_scopes_are_copied() -> None:
+    """The reference implementation lists aliases only with the schemas of the subject that they stand for."""
+    source, target = ReferenceRegistry(page_max=1), ReferenceRegistry()
+    for subject in ("a", "b", "orders", ":.eu:orders"):
+        source.register(subject, fixed(1))
+    aliases = {"bestellungen": "orders", "old": ":.eu:orders", ":.eu:alt": "orders"}
+    for alias, subject in aliases.items():
+        source.call("PUT", f"/config/{alias}", body={"alias": subject, "compatibility": "NONE"})
+    imported(exported(source), target)
+    assert {scope: config["alias"] for scope, config in target.configs.items() if "alias" in config} == aliases
+    selected = lines(exported(source, subjects=("b*",)))
+    assert [line.get("scope") for line in selected if line["kind"] == "config"] == ["bestellungen"]
+    assert Selection((), ("b*",)).select_from(snapshot_of(exported(source))).scopes == ["b", "bestellungen"]
+
+
 def test_source_without_contexts_and_modes_is_exported() -> None:
     class OldRegistry(ReferenceRegistry):
         def call(self, method: str, path: str, **more: Any) -> Any:
@@ -490,7 +505,7 @@ def test_errors_of_an_export_file_name_the_line() -> None:
         "reference is a number": HEADER + VERSION.replace('"id"', '"references":[3],"id"'),
         "unknown kind": HEADER + MODE.replace('"mode"', '"more"', 1),
         "unknown mode": HEADER + MODE.replace("IMPORT", "OFF"),
-        "mode of a missing subject": HEADER + MODE + END.replace("1", "2"),
+        "mode of a missing context": HEADER + MODE.replace('"a"', '":.eu:"') + END.replace("1", "2"),
         "missing lines": HEADER + END.replace("1", "2"),
         "changed lines": HEADER + END.replace("}", ',"sha256":"00"}'),
         "lines after the last": HEADER + END + VERSION,

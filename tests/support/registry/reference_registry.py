@@ -52,7 +52,9 @@ class ReferenceRegistry:
     ) -> Any:
         self.calls.append((method, path))
         parts = [unquote(part) for part in path.strip("/").split("/")]
-        handler = getattr(self, f"_{method.lower()}_{parts[0]}")
+        handler = getattr(self, f"_{method.lower()}_{parts[0]}", None)
+        if handler is None:
+            raise errors.ServiceError("HTTP 404 Not Found", status=404, error_code=404)
         return copy.deepcopy(handler(parts[1:], dict(query or {}), copy.deepcopy(dict(body or {}))))
 
     def register(self, subject: str, text: str, **more: Any) -> JsonObject:
@@ -69,10 +71,11 @@ class ReferenceRegistry:
         if rest == ["types"]:
             return ["AVRO"]
         prefix = query.get("subjectPrefix", "")
+        aliases = self._aliases(prefix) if query.get("aliases") == "true" else {}
         chosen = []
         for (subject, version), value in sorted(self.stored.items(), key=lambda item: item[0]):
             matches = subject.startswith(prefix) if prefix.startswith(":.") else _context(subject) == "."
-            matches = matches or not self.lists_contexts
+            matches = matches or not self.lists_contexts or subject in aliases
             if matches and (query.get("deleted") == "true" or not value["deleted"]):
                 shown = {key: item for key, item in value.items() if item or key == "schema"}
                 if self.release < 8:
@@ -80,6 +83,8 @@ class ReferenceRegistry:
                     shown.pop("schemaType", None)
                 else:
                     shown = {**shown, "schemaType": "AVRO", "guid": "g", "ts": 1, "deleted": value["deleted"]}
+                if subject in aliases:
+                    shown["aliases"] = aliases[subject]
                 chosen.append({"subject": subject, "version": version, **shown})
         if not self.pages:
             return chosen
@@ -87,6 +92,14 @@ class ReferenceRegistry:
         limit = limit if 0 < limit <= self.page_max else self.page_max
         offset = int(query.get("offset", 0))
         return chosen[offset : offset + limit]
+
+    def _aliases(self, prefix: str) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for scope, config in self.configs.items():
+            matches = scope.startswith(prefix) if prefix.startswith(":.") else _context(scope) == "."
+            if matches and config.get("alias"):
+                found.setdefault(_referenced(scope, config["alias"]), []).append(scope)
+        return found
 
     def _post_subjects(self, rest: list[str], query: JsonObject, body: JsonObject) -> JsonObject:
         subject = rest[0]
