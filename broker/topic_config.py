@@ -19,6 +19,9 @@ MESSAGE_BYTES_LIMIT = 64 * 1024 * 1024
 CLEANUP_POLICY, COMPACT = "cleanup.policy", "compact"
 TIMESTAMP_TYPE, LOG_APPEND_TIME = "message.timestamp.type", "LogAppendTime"
 TIMESTAMP_AFTER_MS, TIMESTAMP_BEFORE_MS = "message.timestamp.after.max.ms", "message.timestamp.before.max.ms"
+FLUSH_MESSAGES, FLUSH_MS = "flush.messages", "flush.ms"
+INT_MAX, LONG_MAX = (1 << 31) - 1, (1 << 63) - 1
+BOOLEANS = ("false", "true")
 
 
 class ConfigType(IntEnum):
@@ -43,16 +46,19 @@ class ConfigSource(IntEnum):
 @dataclass(frozen=True, slots=True)
 class TopicConfigKey:
     """One configuration key of topics. With `choices`, which lists only values that this broker supports, a value must
-    be one of them. Otherwise it must be a number in [minimum, maximum]."""
+    be one of them; with `item`, a list of texts that match it. Otherwise it must be a number in [minimum, maximum]."""
 
     name: str
     type: ConfigType
     default: Callable[[BrokerConfig], str]
     documentation: str
     minimum: int = 0
-    maximum: int = (1 << 63) - 1
+    maximum: int = LONG_MAX
     choices: tuple[str, ...] = ()
+    item: re.Pattern[str] | None = None
 
+
+_REPLICA = re.compile(r"\*|[0-9]+:[0-9]+")
 
 ROWS = (
     TopicConfigKey(
@@ -75,7 +81,7 @@ ROWS = (
         lambda config: str(config.segment_bytes_max),
         "Maximum size of a segment file.",
         minimum=1024,
-        maximum=(1 << 31) - 1,
+        maximum=INT_MAX,
     ),
     TopicConfigKey(
         "segment.ms",
@@ -128,8 +134,31 @@ ROWS = (
         "compression.type",
         ConfigType.STRING,
         lambda config: "producer",
-        "Batches are stored as the producer compressed them.",
-        choices=("producer",),
+        "Accepted without effect: batches are stored as the producer compressed them. Set compression.type there.",
+        choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+    ),
+    TopicConfigKey(
+        "compression.gzip.level",
+        ConfigType.INT,
+        lambda config: "-1",
+        "Accepted without effect: batches are stored as the producer compressed them.",
+        choices=("-1", *(str(level) for level in range(1, 10))),
+    ),
+    TopicConfigKey(
+        "compression.lz4.level",
+        ConfigType.INT,
+        lambda config: "9",
+        "Accepted without effect: batches are stored as the producer compressed them.",
+        minimum=1,
+        maximum=17,
+    ),
+    TopicConfigKey(
+        "compression.zstd.level",
+        ConfigType.INT,
+        lambda config: "3",
+        "Accepted without effect: batches are stored as the producer compressed them.",
+        minimum=-131_072,
+        maximum=22,
     ),
     TopicConfigKey(
         TIMESTAMP_TYPE,
@@ -151,7 +180,115 @@ ROWS = (
         "How far a producer's record timestamp may be behind the broker's clock.",
     ),
     TopicConfigKey(
-        "min.insync.replicas", ConfigType.INT, lambda config: "1", "A single node has one replica.", choices=("1",)
+        "min.insync.replicas",
+        ConfigType.INT,
+        lambda config: "1",
+        "Accepted without effect: there is one replica, and Kafka requires at most as many as a partition has.",
+        minimum=1,
+        maximum=INT_MAX,
+    ),
+    TopicConfigKey(
+        FLUSH_MESSAGES,
+        ConfigType.LONG,
+        lambda config: str(LONG_MAX),
+        "With any lower value than the default, batches are fsynced before they are acknowledged.",
+        minimum=1,
+    ),
+    TopicConfigKey(
+        FLUSH_MS,
+        ConfigType.LONG,
+        lambda config: str(LONG_MAX),
+        "Batches are fsynced before they are acknowledged if the broker would otherwise fsync them later than this.",
+    ),
+    TopicConfigKey(
+        "file.delete.delay.ms",
+        ConfigType.LONG,
+        lambda config: "60000",
+        "Accepted without effect: files are deleted at once; responses being sent from them are completed.",
+    ),
+    TopicConfigKey(
+        "segment.jitter.ms",
+        ConfigType.LONG,
+        lambda config: "0",
+        "Accepted without effect: segments are closed at the age segment.ms.",
+    ),
+    TopicConfigKey(
+        "index.interval.bytes",
+        ConfigType.INT,
+        lambda config: "4096",
+        "Accepted without effect: an index has an entry for each 4,096 bytes.",
+        maximum=INT_MAX,
+    ),
+    TopicConfigKey(
+        "segment.index.bytes",
+        ConfigType.INT,
+        lambda config: "10485760",
+        "Accepted without effect: the size of an index is limited by that of its segment.",
+        minimum=4,
+        maximum=INT_MAX,
+    ),
+    TopicConfigKey(
+        "preallocate",
+        ConfigType.BOOLEAN,
+        lambda config: "false",
+        "Accepted without effect: segment files grow as they are written.",
+        choices=BOOLEANS,
+    ),
+    TopicConfigKey(
+        "unclean.leader.election.enable",
+        ConfigType.BOOLEAN,
+        lambda config: "false",
+        "Accepted without effect: the only replica is always the leader.",
+        choices=BOOLEANS,
+    ),
+    TopicConfigKey(
+        "leader.replication.throttled.replicas",
+        ConfigType.LIST,
+        lambda config: "",
+        "Accepted without effect: there is no replication.",
+        item=_REPLICA,
+    ),
+    TopicConfigKey(
+        "follower.replication.throttled.replicas",
+        ConfigType.LIST,
+        lambda config: "",
+        "Accepted without effect: there is no replication.",
+        item=_REPLICA,
+    ),
+    TopicConfigKey(
+        "remote.storage.enable",
+        ConfigType.BOOLEAN,
+        lambda config: "false",
+        "There is no tiered storage.",
+        choices=("false",),
+    ),
+    TopicConfigKey(
+        "remote.log.copy.disable",
+        ConfigType.BOOLEAN,
+        lambda config: "false",
+        "Accepted without effect: there is no tiered storage.",
+        choices=BOOLEANS,
+    ),
+    TopicConfigKey(
+        "remote.log.delete.on.disable",
+        ConfigType.BOOLEAN,
+        lambda config: "false",
+        "Accepted without effect: there is no tiered storage.",
+        choices=BOOLEANS,
+    ),
+    TopicConfigKey(
+        "local.retention.ms",
+        ConfigType.LONG,
+        lambda config: "-2",
+        "Accepted without effect: there is no tiered storage.",
+        minimum=-2,
+    ),
+    TopicConfigKey(
+        "local.retention.bytes",
+        ConfigType.LONG,
+        lambda config: "-2",
+        "Accepted without effect: there is no tiered storage.",
+        minimum=-2,
     ),
 )
 
@@ -180,12 +317,9 @@ def check_config(name: str, value: str | None) -> str:
         raise RequestRefused(ErrorCode.INVALID_CONFIG, f"{name}: null is not a permitted value")
     trimmed = value.strip()
     if row.choices:
-        choice = _ITEM_SEPARATOR.sub(",", trimmed) if row.type is ConfigType.LIST else trimmed
-        if choice not in row.choices:
-            raise RequestRefused(
-                ErrorCode.INVALID_CONFIG, f"{name}: this broker supports {', '.join(row.choices)}; found {value!r}"
-            )
-        return choice
+        return _parse_choice(row, trimmed)
+    if row.item is not None:
+        return _parse_items(row, row.item, trimmed)
     if row.type is ConfigType.DOUBLE:
         return _parse_ratio(row, trimmed)
     number = int(trimmed) if _INTEGER.fullmatch(trimmed) else row.minimum - 1
@@ -195,6 +329,33 @@ def check_config(name: str, value: str | None) -> str:
             f"{name}: expected a whole number between {row.minimum} and {row.maximum}, found {value!r}",
         )
     return str(number)
+
+
+def _parse_choice(row: TopicConfigKey, value: str) -> str:
+    choice = value.lower() if row.type is ConfigType.BOOLEAN else value
+    if row.type is ConfigType.LIST:
+        choice = ",".join(_items(value))
+    if choice not in row.choices:
+        raise RequestRefused(
+            ErrorCode.INVALID_CONFIG,
+            f"{row.name}: this broker supports {', '.join(row.choices)}; found {value!r}. {row.documentation}",
+        )
+    return choice
+
+
+def _parse_items(row: TopicConfigKey, item: re.Pattern[str], value: str) -> str:
+    items = _items(value) if value else ()
+    if not all(map(item.fullmatch, items)):
+        raise RequestRefused(
+            ErrorCode.INVALID_CONFIG,
+            f"{row.name}: expected a list of items that match {item.pattern}, separated by commas; found {value!r}",
+        )
+    return ",".join(items)
+
+
+def _items(value: str) -> tuple[str, ...]:
+    """Returns the items of a list; an item that is listed again is omitted."""
+    return tuple(dict.fromkeys(_ITEM_SEPARATOR.split(value)))
 
 
 def _parse_ratio(row: TopicConfigKey, value: str) -> str:
@@ -214,6 +375,15 @@ def is_compacted(configs: Mapping[str, str]) -> bool:
 def uses_append_time(configs: Mapping[str, str]) -> bool:
     """Whether the broker sets the timestamps of a topic's records. `configs` is the topic's configuration."""
     return configs.get(TIMESTAMP_TYPE) == LOG_APPEND_TIME
+
+
+def fsyncs_before_response(configs: Mapping[str, str], broker: BrokerConfig) -> bool:
+    """Whether a batch of a topic must be on disk before its producer gets a response: with fsync `always`, and if the
+    topic's configuration `configs` requires earlier fsyncs than the broker's configuration `broker` provides."""
+    if broker.fsync is FsyncMode.ALWAYS:
+        return True
+    interval_ms = broker.flush_interval_ms if broker.fsync is FsyncMode.INTERVAL else LONG_MAX
+    return int(configs.get(FLUSH_MESSAGES, LONG_MAX)) < LONG_MAX or int(configs.get(FLUSH_MS, LONG_MAX)) < interval_ms
 
 
 def has_delete_policy(configs: Mapping[str, str]) -> bool:

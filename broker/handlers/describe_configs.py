@@ -1,4 +1,4 @@
-"""DescribeConfigs, versions 1 to 4, for topics and this broker. Version 1 adds synonyms, version 3 types and
+"""DescribeConfigs, versions 1 to 4, for topics, this broker and groups. Version 1 adds synonyms, version 3 types and
 documentation."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headrace.broker.loop_yielder import LoopYielder
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.topic_config import ROWS, ConfigSource, ConfigType
 
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, GROUP = 2, 4, 32
 """Kafka's numbers of the resource types."""
 
 _Result = DescribeConfigsResponse.DescribeConfigsResult
@@ -74,10 +74,33 @@ def _rows(context: RequestContext, resource_type: int, name: str) -> list[_Row]:
                 ErrorCode.INVALID_REQUEST, f"broker {name!r} does not exist; the id of this broker is {config.node_id}"
             )
         return _broker_rows(context)
+    if resource_type == GROUP:
+        return _group_rows(context, name)
     raise RequestRefused(
         ErrorCode.INVALID_REQUEST,
-        f"resource type {resource_type} has no configuration; use {TOPIC} (topic) or {BROKER} (broker)",
+        f"resource type {resource_type} has no configuration; use {TOPIC} (topic), {BROKER} (broker), {GROUP} (group)",
     )
+
+
+def _group_rows(context: RequestContext, group_id: str) -> list[_Row]:
+    """Returns the configuration of a group of the consumer protocol, which is the same for all groups."""
+    if not group_id:
+        raise RequestRefused(ErrorCode.INVALID_REQUEST, "the group id is empty; name a group")
+    context.check_group(group_id)
+    config = context.node.config
+    values = (
+        (
+            "consumer.heartbeat.interval.ms",
+            str(config.consumer_heartbeat_interval_ms),
+            "Interval of the members' heartbeats: the setting broker.consumer_heartbeat_interval.",
+        ),
+        (
+            "consumer.session.timeout.ms",
+            str(config.consumer_session_timeout_ms),
+            "A member without heartbeats for this time is removed: the setting broker.consumer_session_timeout.",
+        ),
+    )
+    return [(name, value, ConfigSource.BROKER_FILE, ConfigType.INT, text, value) for name, value, text in values]
 
 
 def _broker_rows(context: RequestContext) -> list[_Row]:
@@ -85,33 +108,108 @@ def _broker_rows(context: RequestContext) -> list[_Row]:
     host, port = context.node.address
     scheme = ("SASL_" if config.users else "") + ("SSL" if config.tls_certificate else "PLAINTEXT")
     values = (
-        ("advertised.listeners", f"{scheme}://{host}:{port}", ConfigType.LIST),
-        ("auto.create.topics.enable", str(config.auto_create_topics).lower(), ConfigType.BOOLEAN),
-        ("broker.id", str(config.node_id), ConfigType.INT),
-        ("compression.type", "producer", ConfigType.STRING),
-        ("default.replication.factor", "1", ConfigType.INT),
-        ("delete.topic.enable", "true", ConfigType.BOOLEAN),
-        ("group.consumer.heartbeat.interval.ms", str(config.consumer_heartbeat_interval_ms), ConfigType.INT),
-        ("group.consumer.session.timeout.ms", str(config.consumer_session_timeout_ms), ConfigType.INT),
-        ("group.initial.rebalance.delay.ms", str(config.rebalance_delay_ms), ConfigType.INT),
-        ("group.max.session.timeout.ms", str(SESSION_TIMEOUT_MS_MAX), ConfigType.INT),
-        ("group.min.session.timeout.ms", str(config.session_timeout_ms_min), ConfigType.INT),
-        ("listeners", f"{scheme}://{config.host}:{config.port}", ConfigType.LIST),
-        ("log.cleanup.policy", "delete", ConfigType.LIST),
-        ("log.dirs", str(config.data_dir), ConfigType.STRING),
-        ("log.message.timestamp.type", "CreateTime", ConfigType.STRING),
-        ("log.retention.bytes", "-1", ConfigType.LONG),
-        ("log.retention.ms", str(config.retention_ms), ConfigType.LONG),
-        ("log.segment.bytes", str(config.segment_bytes_max), ConfigType.INT),
-        ("message.max.bytes", str(config.message_bytes_max), ConfigType.INT),
-        ("min.insync.replicas", "1", ConfigType.INT),
-        ("node.id", str(config.node_id), ConfigType.INT),
-        ("num.partitions", str(config.partitions), ConfigType.INT),
-        ("offsets.retention.minutes", str(RETENTION_MS // 60_000), ConfigType.INT),
-        ("offsets.topic.num.partitions", "1", ConfigType.INT),
-        ("offsets.topic.replication.factor", "1", ConfigType.INT),
+        (
+            "advertised.listeners",
+            f"{scheme}://{host}:{port}",
+            ConfigType.LIST,
+            "Address that clients get: the settings broker.advertised_host and broker.advertised_port.",
+        ),
+        (
+            "auto.create.topics.enable",
+            str(config.auto_create_topics).lower(),
+            ConfigType.BOOLEAN,
+            "Whether metadata requests create topics: the setting broker.auto_create_topics.",
+        ),
+        ("broker.id", str(config.node_id), ConfigType.INT, "Id of this broker."),
+        ("compression.type", "producer", ConfigType.STRING, "Batches are stored as the producer compressed them."),
+        ("default.replication.factor", "1", ConfigType.INT, "A single node has one replica."),
+        ("delete.topic.enable", "true", ConfigType.BOOLEAN, "Topics can be deleted."),
+        (
+            "group.consumer.heartbeat.interval.ms",
+            str(config.consumer_heartbeat_interval_ms),
+            ConfigType.INT,
+            "Heartbeat interval of the consumer protocol: the setting broker.consumer_heartbeat_interval.",
+        ),
+        (
+            "group.consumer.session.timeout.ms",
+            str(config.consumer_session_timeout_ms),
+            ConfigType.INT,
+            "Session timeout of the consumer protocol: the setting broker.consumer_session_timeout.",
+        ),
+        (
+            "group.initial.rebalance.delay.ms",
+            str(config.rebalance_delay_ms),
+            ConfigType.INT,
+            "Wait for more members before the first rebalance: the setting broker.rebalance_delay.",
+        ),
+        (
+            "group.max.session.timeout.ms",
+            str(SESSION_TIMEOUT_MS_MAX),
+            ConfigType.INT,
+            "Longest session timeout of the classic protocol.",
+        ),
+        (
+            "group.min.session.timeout.ms",
+            str(config.session_timeout_ms_min),
+            ConfigType.INT,
+            "Shortest session timeout of the classic protocol.",
+        ),
+        (
+            "listeners",
+            f"{scheme}://{config.host}:{config.port}",
+            ConfigType.LIST,
+            "Address on which the broker listens: the setting broker.listen.",
+        ),
+        ("log.cleanup.policy", "delete", ConfigType.LIST, "Default of the topic configuration cleanup.policy."),
+        ("log.dirs", str(config.data_dir), ConfigType.STRING, "The broker's directory in the data directory."),
+        (
+            "log.message.timestamp.type",
+            "CreateTime",
+            ConfigType.STRING,
+            "Default of the topic configuration message.timestamp.type.",
+        ),
+        ("log.retention.bytes", "-1", ConfigType.LONG, "Default of the topic configuration retention.bytes."),
+        (
+            "log.retention.ms",
+            str(config.retention_ms),
+            ConfigType.LONG,
+            "Default of the topic configuration retention.ms: the setting broker.retention.",
+        ),
+        (
+            "log.segment.bytes",
+            str(config.segment_bytes_max),
+            ConfigType.INT,
+            "Default of the topic configuration segment.bytes.",
+        ),
+        (
+            "message.max.bytes",
+            str(config.message_bytes_max),
+            ConfigType.INT,
+            "Default of the topic configuration max.message.bytes.",
+        ),
+        ("min.insync.replicas", "1", ConfigType.INT, "A single node has one replica."),
+        ("node.id", str(config.node_id), ConfigType.INT, "Id of this broker."),
+        (
+            "num.partitions",
+            str(config.partitions),
+            ConfigType.INT,
+            "Partitions of topics that are created without a number: the setting broker.partitions.",
+        ),
+        (
+            "offsets.retention.minutes",
+            str(RETENTION_MS // 60_000),
+            ConfigType.INT,
+            "Committed offsets of an unused group expire after this time.",
+        ),
+        (
+            "offsets.topic.num.partitions",
+            "1",
+            ConfigType.INT,
+            "The internal topic __consumer_offsets has one partition.",
+        ),
+        ("offsets.topic.replication.factor", "1", ConfigType.INT, "A single node has one replica."),
     )
-    return [(name, value, ConfigSource.BROKER_FILE, kind, "", value) for name, value, kind in values]
+    return [(name, value, ConfigSource.BROKER_FILE, kind, text, value) for name, value, kind, text in values]
 
 
 def _config(row: _Row, request: Any, version: int) -> Any:

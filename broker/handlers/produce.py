@@ -2,8 +2,8 @@
 
 With acks 0 there is no response; as in Kafka the connection is closed if a partition is refused, so that the client
 refreshes its metadata. acks 1 and all are the same on a single node: the response is sent when the batch is in the log
-and, with fsync `always`, on disk. Version 8 adds error messages and a list of invalid records (KIP-467), version 9
-compact encoding, version 11 TRANSACTION_ABORTABLE.
+and, with fsync `always` or the topic's `flush.messages` or `flush.ms`, on disk. Version 8 adds error messages and
+record errors (KIP-467), version 9 compact encoding, version 11 TRANSACTION_ABORTABLE.
 
 Versions 0 to 2 carry messages of format 0 and 1, which are not stored; they are advertised (see `api_versions`) and
 refused. A transactional batch is accepted only while its producer has an open transaction that includes the partition,
@@ -19,7 +19,6 @@ from typing import Any
 from kafka.protocol.producer import ProduceResponse
 
 from headrace.broker.access.permissions import BrokerPermission
-from headrace.broker.config import FsyncMode
 from headrace.broker.coordinator.transaction import ProducerIdAndEpoch
 from headrace.broker.errors import RecordsRefused, RefusalWithoutResponse, RequestRefused
 from headrace.broker.handlers.context import RequestContext
@@ -37,6 +36,7 @@ from headrace.broker.topic_config import (
     TIMESTAMP_AFTER_MS,
     TIMESTAMP_BEFORE_MS,
     effective_int,
+    fsyncs_before_response,
     is_compacted,
     uses_append_time,
 )
@@ -49,9 +49,8 @@ CODES_WITHOUT_LOG_START = frozenset({ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAG
 
 ProduceResult = tuple[ProducedTopic, ...]
 Appended = list[tuple[PartitionLog, ProducedPartition]]
-"""The batches that must be on disk before the response is sent with fsync `always`, each as its log and its result in
-the response. A batch that an earlier request has appended is included. The result gets an error if the batch cannot be
-written to disk."""
+"""The batches that must be on disk before the response is sent, each as its log and its result in the response. A batch
+that an earlier request has appended is included. The result gets an error if the batch cannot be written to disk."""
 
 
 def handle(context: RequestContext, request: ProduceRequest) -> ProduceResult | Awaitable[ProduceResult | None] | None:
@@ -60,7 +59,7 @@ def handle(context: RequestContext, request: ProduceRequest) -> ProduceResult | 
     if request.acks == 0:
         _check_acks_zero(response)
         return None
-    if appended and context.node.config.fsync is FsyncMode.ALWAYS:
+    if appended:
         return _wait_until_durable(context, response, appended)
     return response
 
@@ -133,7 +132,8 @@ def _append(
         # Clients treat this error as an acknowledgement, so it must wait for the disk too.
         if log is None or refused.code is not ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             return result
-    appended.append((log, result))
+    if fsyncs_before_response(topic.configs, node.config):
+        appended.append((log, result))
     return result
 
 

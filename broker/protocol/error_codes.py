@@ -61,6 +61,7 @@ class ErrorCode(IntEnum):
     SECURITY_DISABLED = 54, False, "the broker has no access control lists; its users file grants permissions"
     OPERATION_NOT_ATTEMPTED = 55, False, "another part of the request was refused"
     STORAGE_ERROR = 56, True, "the disk failed or is full"
+    LOG_DIR_NOT_FOUND = 57, False, "there is no such log directory; DescribeLogDirs returns the only one"
     SASL_AUTHENTICATION_FAILED = 58, False, "the client failed to authenticate"
     NON_EMPTY_GROUP = 68, False, "the group has members"
     GROUP_ID_NOT_FOUND = 69, False, "there is no such group"

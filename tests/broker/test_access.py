@@ -507,6 +507,7 @@ def permission_cases() -> dict[int, list[PermissionCase]]:
     alter = admin.AlterConfigsRequest.AlterConfigsResource
     incremental = admin.IncrementalAlterConfigsRequest.AlterConfigsResource
     described = admin.DescribeConfigsRequest.DescribeConfigsResource
+    moved = admin.AlterReplicaLogDirsRequest.AlterReplicaLogDir
     removed = consumer.OffsetDeleteRequest.OffsetDeleteRequestTopic
     leaving = consumer.LeaveGroupRequest.MemberIdentity
     later = producer.TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
@@ -647,6 +648,12 @@ def permission_cases() -> dict[int, list[PermissionCase]]:
                 ),
                 "admin *",
             ),
+            (
+                admin.DescribeConfigsRequest(
+                    resources=[described(resource_type=32, resource_name="g", configuration_keys=[])]
+                ),
+                "read group:g",
+            ),
         ],
         api.ELECT_LEADERS: [(admin.ElectLeadersRequest(topic_partitions=None), "admin *")],
         api.DESCRIBE_TOPIC_PARTITIONS: [
@@ -655,6 +662,19 @@ def permission_cases() -> dict[int, list[PermissionCase]]:
                     topics=[admin.DescribeTopicPartitionsRequest.TopicRequest(name="t")], cursor=None
                 ),
                 "read topic:t",
+            )
+        ],
+        api.ALTER_REPLICA_LOG_DIRS: [
+            (
+                admin.AlterReplicaLogDirsRequest(
+                    dirs=[
+                        moved(
+                            path="/elsewhere",
+                            topics=[moved.AlterReplicaLogDirTopic(name="t", partitions=[0])],
+                        )
+                    ]
+                ),
+                "admin *",
             )
         ],
         api.DESCRIBE_LOG_DIRS: [(admin.DescribeLogDirsRequest(topics=None), "admin *")],

@@ -146,6 +146,12 @@ def test_invalid_configurations_are_refused() -> None:
             ("min.cleanable.dirty.ratio", "٠.٥"),
             ("cleanup.policy", "compact delete"),
             ("cleanup.policy", ""),
+            ("compression.type", "brotli"),
+            ("compression.gzip.level", "0"),
+            ("preallocate", "yes"),
+            ("remote.storage.enable", "true"),
+            ("min.insync.replicas", "0"),
+            ("leader.replication.throttled.replicas", "1"),
         ]:
             with case((name, value)):
                 with pytest.raises(RequestRefused) as refused:
@@ -163,6 +169,10 @@ def test_configuration_values_are_trimmed() -> None:
             ("cleanup.policy", " compact ,  delete", "compact,delete"),
             ("cleanup.policy", "compact, delete", "compact,delete"),
             ("message.timestamp.type", " LogAppendTime", "LogAppendTime"),
+            ("cleanup.policy", "compact,compact", "compact"),
+            ("preallocate", " TRUE", "true"),
+            ("leader.replication.throttled.replicas", "0:1, 1:1", "0:1,1:1"),
+            ("leader.replication.throttled.replicas", "", ""),
         ]:
             with case((name, value, remaining)):
                 assert check_config(name, value) == remaining

@@ -95,6 +95,33 @@ async def fetch_records(
 RAW = batch(b"v" * 100)
 
 
+@pytest.mark.parametrize(
+    ("fsync", "configs", "is_durable"),
+    [
+        (FsyncMode.NONE, {}, False),
+        (FsyncMode.NONE, {"flush.ms": "3600000"}, True),
+        (FsyncMode.INTERVAL, {"flush.ms": "1000"}, False),
+        (FsyncMode.INTERVAL, {"flush.ms": "999"}, True),
+        (FsyncMode.INTERVAL, {"flush.messages": str((1 << 63) - 1)}, False),
+        (FsyncMode.INTERVAL, {"flush.messages": "10000"}, True),
+        (FsyncMode.ALWAYS, {}, True),
+    ],
+)
+def test_flush_configurations_delay_acknowledgement_until_fsync(
+    tmp_path: Path, fsync: FsyncMode, configs: dict[str, str], is_durable: bool
+) -> None:
+    async def work(node: BrokerNode) -> None:
+        node.changes.create_topic("t", 1, configs)
+        topic = ProduceTopic("t", (ProducePartition(0, memoryview(RAW)),))
+        response = produce.handle(context(node, 9), ProduceRequest(None, 1, 1, (topic,)))
+        assert isinstance(response, Awaitable) == is_durable
+        (produced,) = await response if isinstance(response, Awaitable) else response
+        assert produced.partitions[0].error is ErrorCode.NONE
+        assert node.log("t", 0).recovery_point == (1 if is_durable else 0)
+
+    with_node(tmp_path, work, fsync=fsync)
+
+
 @pytest.mark.parametrize("fsync", [FsyncMode.INTERVAL, FsyncMode.ALWAYS])
 def test_long_poll_reads_again_only_when_enough_bytes_arrived(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fsync: FsyncMode

@@ -18,6 +18,7 @@ import pytest
 from crc32c import crc32c
 from kafka.protocol.admin import (
     AlterConfigsRequest,
+    AlterReplicaLogDirsRequest,
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteGroupsRequest,
@@ -138,10 +139,105 @@ def internal_topics(talk: ProtocolClient) -> object:
     return sorted((one.name, one.is_internal) for one in found if one.name.startswith("__"))
 
 
-def altered(talk: ProtocolClient, *changes: tuple[str, int, str | None], name: str = "", kind: int = 2) -> object:
+def codes_of_configs(*configs: tuple[str, str]) -> Request:
+    """Returns the configurations, of those given, that a topic may not have."""
+
+    def request_once(talk: ProtocolClient) -> object:
+        return [each for each in configs if code_of_config(talk, *each) != 0]
+
+    return request_once
+
+
+def code_of_config(talk: ProtocolClient, key: str, value: str) -> object:
+    """Returns the error code of the creation of a topic with this configuration, which is only validated."""
+    topic = {"num_partitions": 1, "replication_factor": 1, "configs": [{"name": key, "value": value}]}
+    response = talk.request_once(
+        CreateTopicsRequest, 7, topics=[{"name": fresh("t"), **topic}], timeout_ms=10_000, validate_only=True
+    )
+    return code_of(response.topics[0].error_code)
+
+
+HARMLESS_CONFIGS = (
+    *(("compression.type", codec) for codec in ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")),
+    *(("compression.gzip.level", "9"), ("compression.lz4.level", "17"), ("compression.zstd.level", "-131072")),
+    *(("file.delete.delay.ms", "0"), ("flush.messages", "1"), ("flush.ms", "0"), ("index.interval.bytes", "0")),
+    *(("segment.index.bytes", "4"), ("segment.jitter.ms", "1000"), ("preallocate", "TRUE")),
+    *(("unclean.leader.election.enable", "true"), ("min.insync.replicas", "3"), ("remote.storage.enable", "false")),
+    *(("remote.log.copy.disable", "false"), ("remote.log.delete.on.disable", "false")),
+    *(("local.retention.ms", "-2"), ("local.retention.bytes", "-2"), ("cleanup.policy", "compact,compact")),
+    *(("leader.replication.throttled.replicas", "*"), ("follower.replication.throttled.replicas", "0:1")),
+)
+IMPOSSIBLE_CONFIGS = (
+    *(("compression.type", "none"), ("compression.type", "GZIP"), ("compression.gzip.level", "0")),
+    *(("compression.lz4.level", "18"), ("compression.zstd.level", "23"), ("file.delete.delay.ms", "-1")),
+    *(("flush.messages", "0"), ("flush.ms", "-1"), ("index.interval.bytes", "-1"), ("segment.index.bytes", "3")),
+    *(("segment.jitter.ms", "-1"), ("preallocate", "yes"), ("min.insync.replicas", "0")),
+    *(("remote.storage.enable", "true"), ("message.format.version", "3.0")),
+)
+
+
+def stored_codecs(talk: ProtocolClient) -> object:
+    """Returns the codecs of batches that were sent uncompressed and with lz4 to a topic with gzip."""
+    name = talk.topic(compression_type="gzip")
+    for codec in (0, 3):
+        assert talk.produce(name, sample(b"v" * 100, codec=codec))[0] == 0
+    frames = split_batches(bytes(talk.fetch(name).records or b""), name)
+    return [read_batch_header(frame.view).attributes for frame in frames]
+
+
+def produced_with_flush(talk: ProtocolClient) -> object:
+    name = talk.topic(flush_messages="1", min_insync_replicas="2", preallocate="true")
+    return talk.produce(name, sample()), topic_configs(talk, name)
+
+
+def documentation(talk: ProtocolClient) -> object:
+    """Returns the configurations of a topic, a broker and a group that lack a documentation text."""
+    resources = [
+        {"resource_type": kind, "resource_name": name, "configuration_keys": None}
+        for kind, name in ((2, talk.topic()), (4, "1"), (32, fresh("g")))
+    ]
+    found = talk.request_once(
+        DescribeConfigsRequest, 4, resources=resources, include_synonyms=False, include_documentation=True
+    ).results
+    assert [(one.error_code, len(one.configs) > 1) for one in found] == [(0, True)] * 3
+    return [each.name for one in found for each in one.configs if not each.documentation]
+
+
+def group_configs(talk: ProtocolClient) -> object:
+    keys = ["consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"]
+    (found,) = describe(talk, fresh("g"), 32, keys)
+    (unnamed,) = describe(talk, "", 32)
+    return sorted((one.name, one.value) for one in found.configs), code_of(unnamed.error_code)
+
+
+def code_of_description(kind: int, name: str) -> Request:
+    return lambda talk: code_of(describe(talk, name, kind)[0].error_code)
+
+
+def moved_replicas(talk: ProtocolClient) -> object:
+    """Returns the error codes of moves to the log directory of a partition, to another one, and of an unknown
+    partition."""
+    topic = talk.topic()
+    (own,) = talk.request_once(DescribeLogDirsRequest, 4, topics=[{"topic": topic, "partitions": [0]}]).results
+
+    def move(path: str, index: int) -> object:
+        directory = {"path": path, "topics": [{"name": topic, "partitions": [index]}]}
+        response = talk.request_once(AlterReplicaLogDirsRequest, 2, dirs=[directory])
+        return [code_of(one.error_code) for one in response.results[0].partitions]
+
+    return [move(own.log_dir, 0), move("/elsewhere", 0), move(own.log_dir, 7)]
+
+
+def altered(
+    talk: ProtocolClient,
+    *changes: tuple[str, int, str | None],
+    name: str = "",
+    kind: int = 2,
+    validate_only: bool = False,
+) -> object:
     configs = [{"name": key, "config_operation": operation, "value": value} for key, operation, value in changes]
     resource = {"resource_type": kind, "resource_name": name or talk.topic(), "configs": configs}
-    response = talk.request_once(IncrementalAlterConfigsRequest, 1, resources=[resource], validate_only=False)
+    response = talk.request_once(IncrementalAlterConfigsRequest, 1, resources=[resource], validate_only=validate_only)
     return code_of(response.responses[0].error_code)
 
 
@@ -1049,6 +1145,32 @@ ROWS = (
         Code.INVALID_CONFIG,
     ),
     Row("unknown cleanup policy", lambda talk: talk.create(fresh("t"), cleanup_policy="x"), Code.INVALID_CONFIG),
+    Row("configurations without effect on one node", codes_of_configs(*HARMLESS_CONFIGS), []),
+    Row("impossible configurations", codes_of_configs(*IMPOSSIBLE_CONFIGS), list(IMPOSSIBLE_CONFIGS)),
+    Row(
+        "producing to a topic with such configurations",
+        produced_with_flush,
+        ((0, 0), {"flush.messages": "1", "min.insync.replicas": "2", "preallocate": "true"}),
+    ),
+    Row("`compression.type` of a topic", stored_codecs, [1, 1], bundled=[0, 3]),
+    Row(
+        "`segment.bytes` below 1 MiB",
+        lambda talk: code_of_config(talk, "segment.bytes", "1024"),
+        Code.INVALID_CONFIG,
+        bundled=0,
+    ),
+    Row(
+        "`max.message.bytes` above 64 MiB",
+        lambda talk: code_of_config(talk, "max.message.bytes", "100000000"),
+        0,
+        bundled=Code.INVALID_CONFIG,
+    ),
+    Row(
+        "an empty `cleanup.policy`",
+        lambda talk: code_of_config(talk, "cleanup.policy", ""),
+        0,
+        bundled=Code.INVALID_CONFIG,
+    ),
     Row("error message of a success", message_of_success, None),
     Row("creating a topic with validate_only", only_validate, (0, 2, Code.UNKNOWN_TOPIC_OR_PARTITION)),
     Row("partitions added", lambda talk: grow(talk, talk.topic(2), 3), 0),
@@ -1073,6 +1195,31 @@ ROWS = (
         lambda talk: altered(talk, ("retention.ms", 2, "1")),
         Code.INVALID_CONFIG,
     ),
+    Row(
+        "altering a broker's configuration",
+        lambda talk: altered(talk, ("log.retention.ms", 0, "1000000"), name="1", kind=4, validate_only=True),
+        0,
+        bundled=Code.INVALID_REQUEST,
+    ),
+    Row(
+        "altering a group's configuration",
+        lambda talk: altered(talk, ("consumer.session.timeout.ms", 0, "50000"), name=fresh("g"), kind=32),
+        0,
+        bundled=Code.INVALID_REQUEST,
+    ),
+    Row("loggers of a broker", code_of_description(8, "1"), 0, bundled=Code.INVALID_REQUEST),
+    Row("configuration of client metrics", code_of_description(16, "x"), 0, bundled=Code.INVALID_REQUEST),
+    Row("configuration of an unknown resource type", code_of_description(99, "x"), Code.INVALID_REQUEST),
+    Row(
+        "configuration of a group",
+        group_configs,
+        (
+            [("consumer.heartbeat.interval.ms", "5000"), ("consumer.session.timeout.ms", "45000")],
+            Code.INVALID_REQUEST,
+        ),
+    ),
+    Row("configurations without documentation", documentation, []),
+    Row("moving a replica", moved_replicas, [[0], [Code.LOG_DIR_NOT_FOUND], [Code.UNKNOWN_TOPIC_OR_PARTITION]]),
     Row("one key twice", lambda talk: altered(talk, *[("retention.ms", 0, "9")] * 2), Code.INVALID_REQUEST),
     Row("appending to a list", appended_to_list, {"cleanup.policy": "delete,compact"}),
     Row("AlterConfigs", replaced_configs, {"segment.ms": "80000"}),
@@ -1453,5 +1600,5 @@ def test_documented_differences_match_the_table() -> None:
     page = (ROOT / "docs/differences.md").read_text(encoding="utf-8")
     _, _, section = page.partition("\n## Apache Kafka\n")
     section, _, _ = section.partition("\n## ")
-    listed = re.findall(r"^\| (?!what )(\w.*?) \|", section, re.MULTILINE)
+    listed = re.findall(r"^\| (?!what )([\w`].*?) \|", section, re.MULTILINE)
     assert listed == [row.name for row in ROWS if row.bundled is not SAME]

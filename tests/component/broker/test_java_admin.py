@@ -58,7 +58,7 @@ RESPONSES = (
     ("incrementalAlterConfigs", "{cleanup.policy=delete,compact, max.message.bytes=2000, retention.ms=-1}"),
     (
         "incrementalAlterConfigs to what is not done",
-        "InvalidConfigurationException: compression.type: …'zstd'…",
+        "InvalidConfigurationException: remote.storage.enable: …'true'…",
     ),
     ("incrementalAlterConfigs of the broker", "InvalidRequestException: …"),
     ("listTransactions", "[till-1 Ongoing]"),

@@ -68,8 +68,8 @@ def test_topics(tool: Tools) -> None:
     ("arguments", "reason"),
     [
         (("--replication-factor", "3"), "replication factor 3"),
-        (("--config", "compression.type=lz4"), "compression.type"),
-        (("--config", "min.insync.replicas=2"), "min.insync.replicas"),
+        (("--config", "remote.storage.enable=true"), "remote.storage.enable"),
+        (("--config", "min.insync.replicas=0"), "min.insync.replicas"),
         (("--partitions", "30000"), "30000"),
     ],
 )

@@ -179,7 +179,7 @@ public class AdminRound {
       alter(admin, TOPIC, "segment.ms", "", AlterConfigOp.OpType.DELETE);
       return changed(admin.describeConfigs(List.of(TOPIC)).all().get().get(TOPIC));
     });
-    say("incrementalAlterConfigs to what is not done", () -> alter(admin, TOPIC, "compression.type", "zstd", AlterConfigOp.OpType.SET));
+    say("incrementalAlterConfigs to what is not done", () -> alter(admin, TOPIC, "remote.storage.enable", "true", AlterConfigOp.OpType.SET));
     say("incrementalAlterConfigs of the broker", () -> alter(admin, BROKER, "log.retention.ms", "1", AlterConfigOp.OpType.SET));
   }
 
