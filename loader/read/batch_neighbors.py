@@ -12,7 +12,7 @@ from typing import Protocol
 
 from headrace.kafka_wire.cluster import FetchSlice
 from headrace.kafka_wire.errors import CorruptBatch, KafkaError, MisplacedBatch
-from headrace.kafka_wire.record_batch import HEADER_BYTES, BatchFrame, offset_after, read_batch_header
+from headrace.kafka_wire.record_batch import HEADER_BYTES, BatchFrame, BatchHeader, offset_after, read_batch_header
 
 LOOKAHEAD_BYTES = (1 << 20, 1 << 24)  # fetched after a batch to find the next one: first attempt, second attempt
 
@@ -83,12 +83,14 @@ class BatchNeighbors:
         Raises:
             MisplacedBatch: the batch ends before the expected offset and does not lead to it, overlaps the batch before
                 or after it, is beyond the readable end of the log, or another batch is in the gap before it.
-            KafkaError: raised by the fetch that checks the gap before the batch.
+            KafkaError: raised by a fetch that checks the gap before the batch, or the batch before it.
         """
         first = frame.base_offset
         if first > position > self._requested_offset and not frame.is_followed:
             return False
-        if next_offset < self._end and not frame.is_followed:
+        # The last batch of the range needs no following batch, unless its own base offset is doubtful.
+        is_open = next_offset < self._end or (first != position and next_offset < self._response.high_watermark)
+        if is_open and not frame.is_followed:
             with contextlib.suppress(KafkaError):  # raised by the next fetch, after this batch was counted
                 self.next_response = self._fetch(next_offset)
         fault = self._fault(frame, next_offset, position)
@@ -111,6 +113,32 @@ class BatchNeighbors:
             return f"the next batch begins at {following}"
         if first > position and not frame.is_followed and not _shows_gap_before(self._fetch(first - 1), first):
             return f"the log holds another batch between {position}, which was expected, and {first}"
+        return self._fault_at_start(frame, position) if frame.position == 0 else ""
+
+    def _fault_at_start(self, frame: BatchFrame, position: int) -> str:
+        """Returns the reason why the offset of the first batch of a response is wrong, as shown by the batch before it;
+        "" if there is none. The other batches of a response follow each other in the log.
+
+        Only a batch that does not begin at the expected offset needs another fetch. If it begins before, the reading
+        begins inside it. If it begins later, compaction has removed what was before, or the broker did not find the
+        batch before, because that has a wrong base offset.
+
+        Args:
+            frame: the batch.
+            position: the next expected offset.
+
+        Raises:
+            KafkaError: raised by the fetch.
+        """
+        first = frame.base_offset
+        before = min(first, position) - 1
+        if first == position or before < self._response.log_start_offset:
+            return ""
+        headers = _headers_from(self._fetch(before, LOOKAHEAD_BYTES[0]), before)
+        if headers and headers[0].last_offset >= first:
+            return f"the batch before it has the offsets [{headers[0].base_offset}, {headers[0].last_offset + 1})"
+        if first > position and len(headers) > 1 and headers[1].base_offset != first:
+            return f"after the batch before it, the log holds a batch with the base offset {headers[1].base_offset}"
         return ""
 
     def _leads_to(self, position: int, frame: BatchFrame, next_offset: int) -> bool:
@@ -183,6 +211,49 @@ class BatchNeighbors:
         has another batch in its place, as it may from another replica."""
         response = self._fetch(self._requested_offset, frame.end + extra_bytes)
         return response if response.records[frame.position : frame.end] == frame.view else None
+
+
+def check_empty_tail(fetch: Fetch, empty: FetchSlice, where: str, position: int, end: int) -> None:
+    """Checks that the log has no batch after the one that ends at `position`, although the broker finds none: it does
+    not find a batch with a wrong base offset.
+
+    Args:
+        empty: the response without batches.
+        where: broker and partition, for error messages.
+        position: the next expected offset.
+        end: the end offset of the range. A batch from there on was appended later.
+
+    Raises:
+        MisplacedBatch: the log has a batch there, with a base offset below `end`.
+        KafkaError: raised by `fetch`.
+    """
+    if position - 1 < empty.log_start_offset:
+        return
+    headers = _headers_from(fetch(position - 1, LOOKAHEAD_BYTES[0]), position - 1)
+    if len(headers) > 1 and headers[1].base_offset < end:
+        raise MisplacedBatch(
+            f"{where} offset {position}: after the batch before it, the log holds a batch with the base offset "
+            f"{headers[1].base_offset}"
+        )
+
+
+def _headers_from(response: FetchSlice, offset: int) -> list[BatchHeader]:
+    """Returns the headers of the batches in a fetch response, from the batch with the offset to the first one that is
+    incomplete or impossible. Returns nothing if no batch in the response has the offset.
+
+    Args:
+        offset: the requested offset. Some brokers begin a response with earlier batches.
+    """
+    headers: list[BatchHeader] = []
+    at = 0
+    while len(response.records) - at >= HEADER_BYTES:
+        header = read_batch_header(response.records, at)
+        if headers or header.base_offset <= offset <= header.last_offset:
+            headers.append(header)
+        if header.size < HEADER_BYTES:
+            break
+        at += header.size
+    return headers
 
 
 def _first_offset(response: FetchSlice) -> int:

@@ -27,7 +27,7 @@ from headrace.kafka_wire.record_batch import (
     split_batches,
 )
 from headrace.loader.epochs import NO_EPOCHS, ReadEpochs
-from headrace.loader.read.batch_neighbors import LOOKAHEAD_BYTES, BatchNeighbors, CorruptSpan, Fetch
+from headrace.loader.read.batch_neighbors import LOOKAHEAD_BYTES, BatchNeighbors, CorruptSpan, Fetch, check_empty_tail
 from headrace.loader.work_unit import OffsetRange, SkippedOffsets
 
 ABORT_MARKER = 0
@@ -343,6 +343,7 @@ class _RangeReader:
             _shows_empty_tail(self._fetch(offset), end)
             for offset in (requested_offset, end - 1)
         ):
+            check_empty_tail(self._fetch, response, self._where(response), requested_offset, end)
             progress.skip_to(end)
         elif response.throttle_ms and self._throttled_s < THROTTLED_S_MAX:
             self._throttled_s += response.throttle_ms / 1000

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import struct
 from collections.abc import Callable, Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace.kafka_wire.cluster import AbortedTransaction, FetchSlice
@@ -122,7 +123,7 @@ def prefetches(fetch: Fetch, start: int, end: int) -> tuple[list[int], list[int]
 
 
 @pytest.mark.parametrize("slice_bytes", [1, 300, 301, 1000], ids=lambda size: f"{size} bytes")
-@pytest.mark.parametrize(("start", "end"), [(0, 50), (3, 48), (3, 46), (7, 8)])
+@pytest.mark.parametrize(("start", "end"), [(0, 50), (3, 48), (3, 46), (5, 8)])
 def test_the_next_fetch_is_prefetched_while_the_last_is_processed(slice_bytes: int, start: int, end: int) -> None:
     log = [make_batch(range(n, n + 5)) for n in range(0, 50, 5)]
     fetched, prefetched, fetched_before_following = prefetches(serve(log, slice_bytes=slice_bytes), start, end)
@@ -241,10 +242,10 @@ def test_a_tail_that_compaction_emptied_is_a_gap() -> None:
     assert (offsets_of(records), progress.gaps, progress.position) == (list(range(5)), [(5, 9)], 9)
 
 
-def test_an_empty_log_is_confirmed_by_a_second_fetch_and_one_at_its_end() -> None:
+def test_an_empty_log_is_confirmed_by_a_second_fetch_and_those_at_its_ends() -> None:
     script = Script(response())
     _, progress = read(script, 2, 9)
-    assert (script.requested, progress.gaps) == ([2, 2, 8], [(2, 9)])
+    assert (script.requested, progress.gaps) == ([2, 2, 8, 1], [(2, 9)])
 
 
 @pytest.mark.parametrize("empty_responses", [1, 2])
@@ -406,16 +407,18 @@ def with_flipped_bit(at: int, bit: int) -> list[bytes]:
     return damaged(at, bytes(batch))
 
 
-def check_reads_no_wrong_record(fetch: Fetch) -> None:
-    progress = ReadProgress(0)
+def check_reads_no_wrong_record(fetch: Fetch, start: int, end: int) -> None:
+    """Checks that a range of a log without gaps, of which one batch is damaged, is read without gaps and with right
+    offsets, to its end or to an error."""
+    progress = ReadProgress(start)
     records: list[Record] = []
-    with pytest.raises((CorruptBatch, KafkaUnavailable)):
+    with contextlib.suppress(CorruptBatch, KafkaUnavailable):
         read_range(
-            fetch, OffsetRange(TP, 0, 50), records.extend, progress, ReadOptions(batch_bytes_max=CAP, timeout_s=0)
+            fetch, OffsetRange(TP, start, end), records.extend, progress, ReadOptions(batch_bytes_max=CAP, timeout_s=0)
         )
     assert progress.gap_offsets == 0
     assert [(record[0], record[3]) for record in records] == [
-        (offset, b"value %d" % offset) for offset in range(progress.position)
+        (offset, b"value %d" % offset) for offset in range(start, progress.position)
     ]
 
 
@@ -423,14 +426,38 @@ BITS = st.integers(0, 95)
 """The bits of the base offset and the length, which the checksum does not cover."""
 
 
-@given(st.integers(0, 9), BITS, st.integers(1, 5))
-def test_a_bit_flipped_in_transit_never_becomes_a_gap(at: int, bit: int, batches_per_segment: int) -> None:
-    check_reads_no_wrong_record(fetch_by_segment(with_flipped_bit(at, bit), batches_per_segment))
+@given(st.integers(0, 9), BITS, st.integers(1, 5), st.integers(0, 49), st.integers(1, 50))
+@example(at=1, bit=56, batches_per_segment=5, start=5, size=45)  # states [4, 9)
+@example(at=5, bit=57, batches_per_segment=1, start=0, size=27)  # states [27, 32)
+def test_a_bit_flipped_in_transit_never_becomes_a_gap(
+    at: int, bit: int, batches_per_segment: int, start: int, size: int
+) -> None:
+    fetch = fetch_by_segment(with_flipped_bit(at, bit), batches_per_segment)
+    check_reads_no_wrong_record(fetch, start, min(50, start + size))
 
 
-@given(st.integers(1, 9), BITS)
-def test_a_bit_flipped_on_the_brokers_disk_never_becomes_a_gap(at: int, bit: int) -> None:
-    check_reads_no_wrong_record(fetch_by_batch_offsets(with_flipped_bit(at, bit)))
+@given(st.integers(1, 9), BITS, st.integers(0, 9), st.integers(1, 50))
+@example(at=1, bit=7, begins_at=1, size=45)  # the broker does not find the batch
+@example(at=9, bit=7, begins_at=9, size=1)
+@example(at=9, bit=7, begins_at=8, size=10)
+def test_a_bit_flipped_on_the_brokers_disk_never_becomes_a_gap(at: int, bit: int, begins_at: int, size: int) -> None:
+    """Of ranges that begin with a batch, as nearly all do. A range that begins inside a batch that the broker does not
+    find has nothing to compare."""
+    fetch = fetch_by_batch_offsets(with_flipped_bit(at, bit))
+    check_reads_no_wrong_record(fetch, 5 * begins_at, min(50, 5 * begins_at + size))
+
+
+def test_a_gap_at_the_start_of_a_range_is_compared_with_the_batch_before_it() -> None:
+    log = [LOG[0], LOG[1], LOG[4], LOG[5]]
+    _, progress = read(serve(log), 10, 30)
+    assert progress.gaps == [(10, 20)]
+    progress = ReadProgress(10)
+    with pytest.raises(MisplacedBatch, match=r"\[20, 25\).* -9223372036854775798$"):
+        read_range(
+            fetch_by_batch_offsets([LOG[0], LOG[1], with_base_offset(LOG[2], 10 - 2**63), *log[2:]]),
+            OffsetRange(TP, 10, 30), discard_records, progress, ReadOptions(batch_bytes_max=CAP, timeout_s=0),
+        )  # fmt: skip
+    assert progress.position == 10
 
 
 @given(st.sets(st.integers(0, 9), min_size=1), st.integers(1, 5))
