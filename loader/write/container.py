@@ -1,6 +1,6 @@
 """Avro container files of rows that are already encoded.
 
-    file  = "Obj" 1 | metadata map (avro.schema, avro.codec, …) | sync marker (16 bytes) | block *
+    file  = "Obj" 1 | metadata map (avro.schema, avro.codec, `CALENDAR`, …) | sync marker (16 bytes) | block *
     block = count of rows (long) | size in bytes (long) | rows, compressed | sync marker
     snappy rows are followed by the CRC-32 (4 bytes, big endian) of the uncompressed rows; deflate rows are raw.
 
@@ -13,6 +13,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
 
 import cramjam
 from zlib_ng import zlib_ng
@@ -22,6 +24,15 @@ from headrace.avro_codec.encode import encode_bytes, encode_long
 MAGIC = b"Obj\x01"
 SYNC_BYTES = 16
 DEFLATE_LEVEL = 6  # the default: 1 saves a third of the time and costs a tenth of the size
+
+
+CALENDAR: Final[Mapping[str, str]] = MappingProxyType({"writer.proleptic": "true", "writer.time.zone": "UTC"})
+"""Metadata of every file, for Hive 4: dates and times are in the proleptic Gregorian calendar and in UTC.
+
+Without `writer.proleptic`, it takes days before 1582-10-15 for days of the Julian calendar and shows 0001-01-01 as
+0001-01-03. Without `writer.time.zone`, it shows times in the zone of the server, and those of 1582-10-05 to 1582-10-14
+ten days late. Hive 2.3, which is part of Spark, ignores both.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +56,9 @@ class ContainerFormat:
             raise ValueError(f"expected a sync marker of {SYNC_BYTES} bytes, found {len(self.sync)}")
 
     def header(self, metadata: Mapping[str, str]) -> bytes:
-        """Returns the header of a file. Keys of `metadata` must not begin with `avro.`, which Avro reserves."""
-        entries = {"avro.schema": self.schema, "avro.codec": self.codec, **metadata}
+        """Returns the header of a file, with `CALENDAR` and `metadata`, whose keys must not begin with `avro.`, which
+        Avro reserves."""
+        entries = {"avro.schema": self.schema, "avro.codec": self.codec, **CALENDAR, **metadata}
         pairs = [encode_bytes(key.encode()) + encode_bytes(value.encode()) for key, value in entries.items()]
         return b"".join((MAGIC, encode_long(len(pairs)), *pairs, b"\x00", self.sync))
 

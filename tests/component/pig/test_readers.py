@@ -118,7 +118,9 @@ class Reader:
         def normalize(kind: Type, value: Any, should: Any) -> Any:
             return normalize_pig_value(schema, kind, value)
 
-        return find_mismatches([tuple(row) for row in rows], self.name, schema, topic.sent, normalize)
+        # HCatLoader takes the fields of a date from the calendar of Hive 2.3, and timestamps by their instant.
+        julian_types = ("date",) if self.name == HCATALOG else ()
+        return find_mismatches([tuple(row) for row in rows], self.name, schema, topic.sent, normalize, julian_types)
 
 
 def without_logical_types(node: Any) -> Any:

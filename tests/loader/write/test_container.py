@@ -33,6 +33,18 @@ def test_fastavro_reads_container_files(codec: str) -> None:
     assert [block.num_records for block in fastavro.block_reader(io.BytesIO(data))] == [100, 1]
 
 
+def test_header_states_calendar_and_time_zone_for_hive() -> None:
+    """HiveServer2 reads years 1 to 1582 right only with both; tests/component/hive shows that."""
+    metadata = fastavro.reader(
+        io.BytesIO(ContainerFormat(SCHEMA, "null", SYNC).header({"headrace.task": "3"}))
+    ).metadata
+    assert (metadata["writer.proleptic"], metadata["writer.time.zone"], metadata["headrace.task"]) == (
+        "true",
+        "UTC",
+        "3",
+    )
+
+
 def test_a_file_without_blocks_is_empty() -> None:
     assert list(fastavro.reader(io.BytesIO(ContainerFormat(SCHEMA, "snappy", SYNC).header({})))) == []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +47,11 @@ class Engine:
     @property
     def nested_bytes(self) -> NestedBytes | None:
         return str.encode
+
+    @property
+    def julian_types(self) -> Collection[str]:
+        """The logical types whose days before 1582-10-15 it shows in the Julian calendar."""
+        return () if self.name == HIVE else ("date", "timestamp-millis")
 
 
 @dataclass

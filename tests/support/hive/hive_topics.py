@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from headrace.hive_ddl.plan import plan_partitions, plan_table
 from headrace.hive_ddl.table import SCHEMA_DIRECTORY, SCHEMA_URL, Column, TableState, desired_table, local_location
 from headrace.loader.apply.schema import CURRENT_SCHEMA
 from headrace.loader.load_schema import EMPTY, LoadState, fold, load_schema_with_kafka, table_schema
+from headrace.loader.write.container import CALENDAR
 from support.hive.hive_engines import Engine
 from support.hive.hive_values import expected_value, is_nested, normalize_value
 from support.loader.projection_oracle import decode, encode, expected_row, project
@@ -63,7 +64,7 @@ def find_wrong_rows(engine: Engine, table: str, load: Schema, sent: Mapping[tupl
     def normalize(kind: Type, value: Any, expected: Any) -> Any:
         return normalize_value(load, kind, value, engine.nested_bytes, expected)
 
-    return find_mismatches(rows, table, load, sent, normalize)
+    return find_mismatches(rows, table, load, sent, normalize, engine.julian_types)
 
 
 def find_mismatches(
@@ -72,6 +73,7 @@ def find_mismatches(
     load: Schema,
     sent: Mapping[tuple[int, int], Sent],
     normalize: Callable[[Type, Any, Any], Any],
+    julian_types: Collection[str] = (),
 ) -> list[str]:
     """Returns how rows of a table differ from the sent messages, one text per difference.
 
@@ -82,6 +84,7 @@ def find_mismatches(
         sent: the messages by partition and offset.
         normalize: gets a column's type, its value and the expected value, and returns the value in the form of
             `expected_value`.
+        julian_types: logical types whose days before 1582-10-15 the reader shows in the Julian calendar.
     """
     root = load.root
     assert isinstance(root, Record)
@@ -90,7 +93,7 @@ def find_mismatches(
     for at, one in sent.items():
         should_row = expected_row(one.writer, one.then, load, one.message, is_stored=True)
         for column, value in zip(root.fields, actual_rows.get(at, ()), strict=False):
-            expected = expected_value(load, column.type, should_row[column.name])
+            expected = expected_value(load, column.type, should_row[column.name], julian_types)
             actual = normalize(column.type, value, expected)
             if expected != actual:
                 wrong.append(f"{table}: offset {at}, column {column.name}: {actual!r} instead of {expected!r}")
@@ -193,7 +196,7 @@ class FoldedTopic:
         directory.mkdir(parents=True)
         text = load_schema_with_kafka(self.states[-1].text, "position")
         with (directory / "1.avro").open("wb") as file:
-            fastavro.writer(file, fastavro.parse_schema(json.loads(text)), records, codec="deflate")
+            fastavro.writer(file, fastavro.parse_schema(json.loads(text)), records, "deflate", metadata=dict(CALENDAR))
         locations = {values: local_location(directory)}
         for engine in self.engines:
             present = engine.executor.partitions(DATABASE, self.table, locations)

@@ -11,49 +11,79 @@ import datetime
 import json
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from decimal import Decimal
 from typing import Any
 
 from headrace.avro_schema import Array, Enum, Fixed, Map, Primitive, PrimitiveType, Record, Schema, Type, Union
 
 EPOCH = datetime.datetime(1970, 1, 1)
-TIMESTAMP = "%Y-%m-%d %H:%M:%S.%f"
 
 
-def expected_value(schema: Schema, node: Type, raw: Any) -> Any:
+DAY_MS = 86_400_000
+GREGORIAN_DAY = (datetime.date(1582, 10, 15) - EPOCH.date()).days
+"""The first day that the readers of Hive 2.3 count in the Gregorian calendar."""
+
+
+def julian_day(days: int) -> int:
+    """Returns the day that the readers of Hive 2.3 show, in days since 1970 like `days`: before 1582-10-15 the day with
+    the same year, month and day number as in the Julian calendar. A Julian day that the Gregorian calendar does not
+    have, such as 1500-02-29, is shown as the next day.
+
+    Source: E. G. Richards, Calendars, in: Explanatory Supplement to the Astronomical Almanac, 3rd edition, chapter 15.
+    """
+    if days >= GREGORIAN_DAY:
+        return days
+    e = 4 * (days + 2_440_588 + 1401) + 3
+    h = 5 * (e % 1461 // 4) + 2
+    month = (h // 153 + 2) % 12 + 1
+    year, day = e // 1461 - 4716 + (14 - month) // 12, h % 153 // 5 + 1
+    is_leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+    shown = datetime.date(year, 3, 1) if (month, day, is_leap) == (2, 29, False) else datetime.date(year, month, day)
+    return (shown - EPOCH.date()).days
+
+
+def expected_value(schema: Schema, node: Type, raw: Any, julian_types: Collection[str] = ()) -> Any:
     """Returns a value of Avro's binary encoding in the common form of this module.
 
     Args:
         node: its type.
         raw: the value as decoded without logical types: dates and timestamps are numbers, decimals are bytes.
+        julian_types: logical types whose days before 1582-10-15 are those of the Julian calendar (`julian_day`).
     """
+
+    def inner_value(kind: Type, value: Any) -> Any:
+        return expected_value(schema, kind, value, julian_types)
+
     node = schema.resolve(node)
     if raw is None:
         return None
     match node:
         case Union(branches=branches):
-            return expected_value(schema, next(branch for branch in branches if not _is_null(branch)), raw)
+            return inner_value(next(branch for branch in branches if not _is_null(branch)), raw)
         case Record(fields=fields):
-            return {field.name.lower(): expected_value(schema, field.type, raw[field.name]) for field in fields}
+            return {field.name.lower(): inner_value(field.type, raw[field.name]) for field in fields}
         case Array(items=items):
-            return [expected_value(schema, items, item) for item in raw]
+            return [inner_value(items, item) for item in raw]
         case Map(values=values):
-            return {key: expected_value(schema, values, item) for key, item in raw.items()}
+            return {key: inner_value(values, item) for key, item in raw.items()}
         case Primitive():
-            return _primitive(node, raw)
+            return _primitive(node, raw, julian_types)
         case Fixed():
             return raw.hex()
     return raw
 
 
-def _primitive(node: Primitive, raw: Any) -> Any:
+def _primitive(node: Primitive, raw: Any, julian_types: Collection[str]) -> Any:
     logical = node.logical.name if node.logical is not None else ""
     match node.type, logical:
         case PrimitiveType.INT, "date":
-            return (EPOCH + datetime.timedelta(days=raw)).date().isoformat()
+            days = julian_day(raw) if logical in julian_types else raw
+            return (EPOCH + datetime.timedelta(days=days)).date().isoformat()
         case PrimitiveType.LONG, "timestamp-millis":
-            return (EPOCH + datetime.timedelta(milliseconds=raw)).strftime(TIMESTAMP)
+            days, time_ms = divmod(raw, DAY_MS)
+            days = julian_day(days) if logical in julian_types else days
+            return timestamp_text(EPOCH + datetime.timedelta(days=days, milliseconds=time_ms))
         case PrimitiveType.BYTES, "decimal":
             assert node.logical is not None
             unscaled = int.from_bytes(raw, "big", signed=True)
@@ -63,6 +93,11 @@ def _primitive(node: Primitive, raw: Any) -> Any:
         case PrimitiveType.FLOAT, _:
             return struct.unpack("<f", struct.pack("<f", raw))[0]
     return raw
+
+
+def timestamp_text(time: datetime.datetime) -> str:
+    """Formats a timestamp with four digits of the year; `strftime` omits leading zeros."""
+    return time.replace(tzinfo=None).isoformat(" ", "microseconds")
 
 
 NestedBytes = Callable[[str], bytes]
@@ -181,7 +216,7 @@ def _normalize(schema: Schema, node: Type, value: Any, nested_bytes: NestedBytes
 def _normalize_plain(node: Primitive | Fixed, value: Any, nested_bytes: NestedBytes) -> Any:
     logical = node.logical.name if node.logical is not None else ""
     if isinstance(value, datetime.datetime):
-        return value.strftime(TIMESTAMP)
+        return timestamp_text(value)
     if isinstance(value, datetime.date):
         return value.isoformat()
     if isinstance(node, Primitive) and (node.type, logical) == (PrimitiveType.BYTES, "decimal"):
@@ -191,7 +226,7 @@ def _normalize_plain(node: Primitive | Fixed, value: Any, nested_bytes: NestedBy
     if isinstance(node, Fixed) or node.type is PrimitiveType.BYTES:
         return nested_bytes(str(value)).hex()
     if logical == "timestamp-millis" and node.type is PrimitiveType.LONG:
-        return datetime.datetime.fromisoformat(str(value)).strftime(TIMESTAMP)
+        return timestamp_text(datetime.datetime.fromisoformat(str(value)))
     if node.type is PrimitiveType.FLOAT:
         return struct.unpack("<f", struct.pack("<f", float(value)))[0]
     return float(value) if node.type is PrimitiveType.DOUBLE else value

@@ -13,7 +13,7 @@ from typing import Any
 
 from headrace.avro_schema import Array, Map, Primitive, PrimitiveType, Record, Schema, Type, Union
 from support.hive.hive_server import OPENED_PACKAGES
-from support.hive.hive_values import TIMESTAMP
+from support.hive.hive_values import timestamp_text
 from support.servers.maven_jars import classpath_of
 
 SCRIPT_TIMEOUT_S = 180.0
@@ -179,7 +179,7 @@ def _normalize_object(node: Primitive, kind: str, text: str) -> str:
     assert kind == "DateTime"
     instant = datetime.datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ")
     is_date = node.type is PrimitiveType.INT and instant.time() == datetime.time()
-    return instant.date().isoformat() if is_date else instant.strftime(TIMESTAMP)
+    return instant.date().isoformat() if is_date else timestamp_text(instant)
 
 
 def _is_record(schema: Schema, node: Type) -> bool:

@@ -6,6 +6,7 @@ valid for Avro Java. Data is in the form that fastavro reads and writes, with lo
 
 from __future__ import annotations
 
+import datetime
 import json
 from dataclasses import dataclass, field
 from typing import Any
@@ -243,9 +244,9 @@ def _fixed(draw: st.DrawFn, names: _Names, space: str, logical: bool) -> dict[st
 def data_for(schema: Schema, node: Type | None = None, *, depth: int = 4) -> st.SearchStrategy[Any]:
     """Generates data that fastavro can write with the schema.
 
-    Below `depth` levels, values that can be null or empty are so. Timestamps are between 1970 and 2100, and decimals
-    have at least one byte and at most the declared digits, because queries cannot show others. A value of a union is a
-    pair of branch name and value if the value alone would be ambiguous to fastavro.
+    Below `depth` levels, values that can be null or empty are so. Dates and timestamps are in the years 1 to 9999, and
+    decimals have at least one byte and at most the declared digits, because queries cannot show others. A value of a
+    union is a pair of branch name and value if the value alone would be ambiguous to fastavro.
     """
     node = schema.resolve(schema.root if node is None else node)
     if isinstance(node, Primitive):
@@ -311,11 +312,26 @@ def branch_name(node: Type) -> str:
     return node.name.full if isinstance(node, Record | Enum | Fixed) else type(node).__name__.lower()
 
 
+DAY_MS = 86_400_000
+EDGE_DAYS = tuple(
+    (datetime.date.fromisoformat(text) - datetime.date(1970, 1, 1)).days
+    for text in (
+        "0001-01-01", "0004-02-29", "0100-02-27", "0999-12-31", "1500-02-28", "1500-03-10", "1500-03-11", "1582-10-04",
+        "1582-10-05", "1582-10-14", "1582-10-15", "1700-02-28", "1883-11-18", "1900-01-01", "2100-02-28", "9999-12-31",
+    )
+)  # fmt: skip
+"""Days at which calendars and readers differ: the first and last year, the change from the Julian to the Gregorian
+calendar, and days around leap days that only one of them has."""
+_DAYS = st.one_of(st.integers(-25_000, 50_000), st.sampled_from(EDGE_DAYS))
+_MILLIS = st.one_of(
+    st.integers(0, 4_102_444_800_000),
+    st.builds(lambda day, time_ms: day * DAY_MS + time_ms, st.sampled_from(EDGE_DAYS), st.integers(0, DAY_MS - 1)),
+)
 _LOGICAL_DATA: dict[str, st.SearchStrategy[Any]] = {
-    "date": st.integers(-25_000, 50_000),
-    "timestamp-millis": st.integers(0, 4_102_444_800_000),
-    "timestamp-micros": st.integers(0, 4_102_444_800_000_000),
-    "local-timestamp-millis": st.integers(0, 4_102_444_800_000),
+    "date": _DAYS,
+    "timestamp-millis": _MILLIS,
+    "timestamp-micros": _MILLIS.map(lambda millis: millis * 1000),
+    "local-timestamp-millis": _MILLIS,
 }
 _FLOATS = st.floats(width=32, allow_nan=False)
 _PRIMITIVE_DATA: dict[str, st.SearchStrategy[Any]] = {
