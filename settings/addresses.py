@@ -1,5 +1,5 @@
-"""Addresses of services: explicit settings, else a running `headrace up` on data_dir, else defaults. Directories of
-tables and of the commit log: explicit settings, else defaults.
+"""Addresses of services, and the directory of tables: explicit settings, else a running `headrace up` on data_dir, else
+defaults. Directory of the commit log: explicit settings, else defaults.
 
 `headrace up` writes `<data_dir>/up.json` and holds an exclusive `flock` on it while it runs. A file without a lock was
 left by a process that has ended, and is ignored.
@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -44,11 +44,11 @@ class RemoteDirectory:
 
 @dataclass(frozen=True, slots=True)
 class LiveAddresses:
-    """Addresses of the services of a running `headrace up`; "" for a service that it does not run.
+    """Addresses of the services that a running `headrace up` runs or uses; "" for others.
 
-    `registry` is a URL, `broker` and `sql` are host:port, `metastore` is a thrift:// URI, `sql_socket` is the path of
-    the Unix socket that `headrace sql` connects to. `pid` is the process id of `headrace up`, `warehouse` the directory
-    of the tables.
+    `registry` is a URL, which may contain a password, `broker` and `sql` are host:port, `metastore` is a thrift:// URI,
+    `sql_socket` is the path of the Unix socket that `headrace sql` connects to. `pid` is the process id of `headrace
+    up`, `warehouse` the directory of the tables.
     """
 
     pid: int
@@ -102,6 +102,15 @@ def resolve_metastore(settings: Settings) -> str | None:
         return settings.hive.metastore
     live = live_addresses(settings)
     return live.metastore if live and live.metastore else None
+
+
+def with_live_warehouse(settings: Settings) -> Settings:
+    """Returns the settings with the warehouse of a running `headrace up` as `loader.warehouse`, unless that is set. A
+    command resolves it once, because `headrace up` may end before the command does."""
+    live = live_addresses(settings)
+    if settings.loader.warehouse or live is None:
+        return settings
+    return replace(settings, loader=replace(settings.loader, warehouse=live.warehouse))
 
 
 def sql_socket(settings: Settings) -> Path:

@@ -148,7 +148,9 @@ class TopicTable:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LoaderSettings(Section):
-    warehouse: str = ""  # directory or file://, hdfs:// or s3a:// URI of the tables' files; "" is data_dir/warehouse
+    # directory or file://, hdfs:// or s3a:// URI of the tables' files; "" is that of a running `headrace up` on
+    # data_dir, else data_dir/warehouse
+    warehouse: str = ""
     state: str = ""  # directory or URI of the commit log; "" is _headrace in the warehouse
     tasks: int = 0  # size of the fixed pool of tasks; 0 is the number of cores
     interval: Duration = Duration(600_000)  # time between the scheduled loads of `headrace up`, aligned to the clock

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 from headrace.cli.colour import styled, styled_table
 from headrace.pipeline.text_table import table_lines
 from headrace.settings import Settings, home_directory, load_settings, setting_origins
+from headrace.settings.addresses import with_live_warehouse
 
 _HEADING = re.compile(r"^(?:usage:|[a-z][^:\n]*:$)", re.MULTILINE)  # headings in help texts
 SETTING_PREFIX = "setting:"  # prefix of the argparse `dest` of flags that set a key of the settings
@@ -183,6 +184,12 @@ def add_settings_flags(parser: argparse.ArgumentParser, keys: Sequence[str]) -> 
 
 
 def settings_from(args: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Settings:
+    """Returns the settings of a command line as `configured_settings` does, but the default of `loader.warehouse` is
+    the warehouse of a running `headrace up`."""
+    return with_live_warehouse(configured_settings(args, environment))
+
+
+def configured_settings(args: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Settings:
     """Returns the settings of a command line: defaults, overridden by the settings file, environment variables and
     flags, in this order.
 

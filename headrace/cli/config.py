@@ -11,11 +11,11 @@ from headrace.cli.command import (
     CommandError,
     add_format_flag,
     add_settings_flags,
+    configured_settings,
     examples,
     origins_from,
     print_json,
     print_table,
-    settings_from,
 )
 from headrace.settings import ENVIRONMENT, Settings
 from headrace.settings.log_format import LOG_DEFAULTS, log_variables
@@ -37,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    settings, from_environment = settings_from(args), log_variables()
+    settings, from_environment = configured_settings(args), log_variables()
     origins = {**origins_from(args), **dict.fromkeys(from_environment, ENVIRONMENT)}
     values = [*_values(settings), *{**LOG_DEFAULTS, **from_environment}.items()]
     rows = [

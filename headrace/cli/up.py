@@ -11,6 +11,7 @@ from headrace.cli.command import EXIT_OK, CommandError, add_settings_flags, exam
 from headrace.pipeline.java import JavaNotFoundError, ensure_java
 from headrace.pipeline.up.plan import PARTS
 from headrace.settings.addresses import LiveAddresses
+from headrace.settings.masking import mask_passwords
 
 KEYS = (
     "registry.listen",
@@ -34,8 +35,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Runs registry, broker, metastore, SQL and scheduled loads on this machine, on loopback, until Ctrl-C or "
         "SIGTERM. Prints one line when all parts are ready; on a terminal, one address per line. Other commands with "
-        "the same --data-dir find the addresses. A part is not started if registry.url, kafka.bootstrap_servers "
-        "or hive.metastore names a server on another machine."
+        "the same --data-dir use these addresses and this warehouse. A part is not started if registry.url, "
+        "kafka.bootstrap_servers or hive.metastore names a server on another machine."
     )
     parser.epilog = examples(
         "up",
@@ -95,7 +96,8 @@ def ready_lines(addresses: LiveAddresses, database: str, *, on_terminal: bool) -
         on_terminal: whether the lines are for a terminal.
     """
     addresses_by_name = {
-        name: getattr(addresses, name) for name in ("registry", "broker", "metastore", "sql", "warehouse")
+        name: mask_passwords(getattr(addresses, name))
+        for name in ("registry", "broker", "metastore", "sql", "warehouse")
     }
     available = {name: address for name, address in addresses_by_name.items() if address}
     if not on_terminal:

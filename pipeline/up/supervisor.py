@@ -99,7 +99,11 @@ class _Supervisor:
 
     def start(self, names: Collection[str]) -> LiveAddresses:
         """Starts the parts with these names, and returns the addresses when the servers among them are ready. Waits for
-        the SQL server only if `sql.listen` is set."""
+        the SQL server only if `sql.listen` is set.
+
+        The addresses are those that the parts use: a server that the settings name precedes a part. Other commands
+        with the same data directory may lack the flags of this one.
+        """
         deadline = time.monotonic() + READY_TIMEOUT_S
         servers = [name for name in names if name not in ("sql", LOAD)]
         for name in servers:
@@ -119,9 +123,9 @@ class _Supervisor:
         return LiveAddresses(
             pid=os.getpid(),
             started_at=datetime.now(UTC).isoformat(timespec="seconds"),
-            registry=self._addresses.get("registry", ""),
-            broker=self._addresses.get("broker", ""),
-            metastore=self._addresses.get("metastore", ""),
+            registry=self._settings.registry.url or self._addresses.get("registry", ""),
+            broker=self._settings.kafka.bootstrap_servers or self._addresses.get("broker", ""),
+            metastore=self._settings.hive.metastore or self._addresses.get("metastore", ""),
             sql=self._addresses.get("sql", ""),
             sql_socket=str(sql_socket(self._settings)) if "sql" in names else "",
             warehouse=str(local_warehouse_directory(self._settings)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from headrace.cli.up import ready_lines
 from headrace.settings.addresses import LiveAddresses
 
@@ -22,6 +24,12 @@ def test_programs_get_one_line() -> None:
         "ready registry=http://127.0.0.1:8081 metastore=thrift://127.0.0.1:9083 sql=127.0.0.1:10000 "
         "warehouse=/data/warehouse",
     )
+
+
+def test_passwords_in_addresses_are_masked() -> None:
+    addresses = replace(ADDRESSES, registry="http://shop:opensesame@registry:8081")
+    for on_terminal in (False, True):
+        assert "opensesame" not in "".join(ready_lines(addresses, "shop", on_terminal=on_terminal))
 
 
 def test_text_has_an_address_on_each_line_and_commands_to_try() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import fcntl
 import json
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.cli.command import add_settings_flags, configured_settings, settings_from
 from headrace.settings import KafkaSettings, LoaderSettings, Settings, SettingsError, load_settings
 from headrace.settings.addresses import (
     LiveAddresses,
@@ -61,6 +63,26 @@ def test_locked_up_file_overrides_defaults_but_not_settings(tmp_path: Path) -> N
         assert resolve_bootstrap_servers(named) == "kafka:9092"
         os.ftruncate(descriptor, 0)  # a starting `up` holds the lock and has not written its addresses
         assert live_addresses(settings) is None
+    finally:
+        os.close(descriptor)
+
+
+def test_command_uses_the_warehouse_of_a_running_up(tmp_path: Path) -> None:
+    parser = argparse.ArgumentParser()
+    add_settings_flags(parser, ("loader.warehouse",))
+    arguments = ["--data-dir", str(tmp_path)]
+
+    def warehouse(*more: str) -> Path | RemoteDirectory:
+        return warehouse_location(settings_from(parser.parse_args([*arguments, *more]), {}))
+
+    (tmp_path / "up.json").write_text(json.dumps(dataclasses.asdict(LIVE)))
+    assert warehouse() == tmp_path / "warehouse", "no process has the file locked"
+    descriptor = os.open(tmp_path / "up.json", os.O_RDWR)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        assert warehouse() == Path(LIVE.warehouse)
+        assert warehouse("--warehouse", str(tmp_path / "mine")) == tmp_path / "mine"
+        assert configured_settings(parser.parse_args(arguments), {}).loader.warehouse == ""
     finally:
         os.close(descriptor)
 

@@ -272,8 +272,8 @@ def test_only_starts_just_the_named_parts(hold: Up, tmp_path: Path, start_servic
     arguments = ["headrace", "up", "--data-dir", str(tmp_path), *FREE_PORTS, "--registry-url"]
     one = start_service(*arguments, hold.service.addresses["registry"], "--only", "broker")
     assert not Up(one, tmp_path).part("registry")
-    flags = {"data_dir": str(tmp_path), "registry.url": hold.service.addresses["registry"]}
-    with Producer(app="shop", settings=load_settings(flags=flags)) as producer:
+    # Commands with the same data directory use the registry that `up` uses.
+    with Producer(app="shop", settings=load_settings(flags={"data_dir": str(tmp_path)})) as producer:
         producer.send("elsewhere", {"id": 1}, schema=SALE).result(timeout_s=60)
     with urllib.request.urlopen(hold.service.addresses["registry"] + "/subjects", timeout=30) as response:
         assert "elsewhere-value" in json.load(response)
