@@ -154,8 +154,8 @@ def make_plan(
             used_table_names.add(planned_topic.table)
             planned_topics[topic] = planned_topic
             notes += [f"{topic}: {note}" for note in planned_topic.ranges.notes]
-            if planned_topic.ranges.problems:
-                problems[topic] = planned_topic.ranges.problems
+            if result.problems or planned_topic.ranges.problems:
+                problems[topic] = (*result.problems, *planned_topic.ranges.problems)
     read_topics = {
         topic: planned_topic
         for topic, planned_topic in planned_topics.items()

@@ -20,7 +20,7 @@ from headrace.loader.commit.commit import LoadSchema
 from headrace.loader.commit.json_values import canonical
 from headrace.loader.commit.state import TopicState
 from headrace.loader.errors import SchemaReplaced
-from headrace.loader.load_schema import EMPTY, LoadState, StoredRoute, fold
+from headrace.loader.load_schema import EMPTY, LoadSchemaTooLarge, LoadState, StoredRoute, fold
 from headrace.loader.plan.registry_requests import (
     IdentityRequest,
     Registry,
@@ -44,6 +44,9 @@ from headrace.registry.errors import (
 
 logger = logging.getLogger(__name__)
 
+UNUSABLE_SCHEMA = (AvroSchemaError, LoadSchemaTooLarge, RecursionError)
+"""Errors of a schema of which no columns can be made: it is malformed, too large or nested too deeply."""
+
 PERMISSION_REMEDY = "allow the loader's registry user to read it"
 
 
@@ -54,7 +57,8 @@ class TopicSchemas:
 
     `writer_schemas` are self-contained texts by id; `absent_ids` were requested and are not cached, and the registry
     has no usable schema for them. `routes` are the routes of the subject's versions, by id. `newest_id` is the
-    schema id of the newest version, None if unknown.
+    schema id of the newest version, None if unknown. `problems` are sentences about versions of the subject that cannot
+    be used; their messages go to the quarantine.
     """
 
     load_schema: LoadSchema
@@ -63,6 +67,7 @@ class TopicSchemas:
     absent_ids: frozenset[int]
     routes: Mapping[int, StoredRoute]
     newest_id: int | None = None
+    problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,17 +164,15 @@ class WriterSchemas:
                 f"set {known.load_schema.subject} in a [[loader.topic]] section for it"
             )
         try:
-            load_schema = self._load_schema(subject, known)
+            load_schema, problems = self._load_schema(subject, known)
         except AccessDenied as error:
             return SchemaProblem(f"subject {subject}: {error}; {PERMISSION_REMEDY}")
         except SchemaReplaced as error:
             return SchemaProblem(f"subject {subject}: {error}")
-        except (AvroSchemaError, ValueError) as error:
-            return SchemaProblem(
-                f"subject {subject}: {error}; delete that version, or exclude the topic with loader.topics_exclude"
-            )
         except INCONCLUSIVE_ERRORS:
             return SchemasUnavailable("the registry is unavailable and no schema of this topic is cached")
+        if load_schema is None and problems:
+            return SchemaProblem("; ".join(problems))
         if load_schema is None:
             return SchemasUnavailable(f"no subject {subject} is registered yet")
         texts: dict[int, str] = {}
@@ -185,7 +188,7 @@ class WriterSchemas:
                 texts[schema_id] = text
         changed = known is None or load_schema != known.load_schema
         folded = self._folded(load_schema)
-        return TopicSchemas(load_schema, changed, texts, frozenset(absent), folded.routes, folded.newest)
+        return TopicSchemas(load_schema, changed, texts, frozenset(absent), folded.routes, folded.newest, problems)
 
     def replaced(self, ids: Mapping[str, Collection[int]], run_hash: int) -> Mapping[str, SchemaProblem]:
         """Returns the topics that use a schema id which now has another schema in the registry, each with the problem.
@@ -234,9 +237,13 @@ class WriterSchemas:
         self._cache.save()
         return FetchedIds(frozenset(registered), frozenset(absent), refused)
 
-    def _load_schema(self, subject: str, topic: TopicState | None) -> LoadSchema | None:
-        """Returns the topic's load schema with the subject's new versions folded in, as far as they could be fetched.
-        Returns None if the topic has no load schema yet and its subject has no version.
+    def _load_schema(self, subject: str, topic: TopicState | None) -> tuple[LoadSchema | None, tuple[str, ...]]:
+        """Returns the topic's load schema with the subject's new versions folded in, as far as they could be fetched,
+        and the problems of versions that cannot be folded in. The load schema is None if the topic has none yet and its
+        subject has no usable version.
+
+        An unusable version does not stop the topic: other versions are folded in and their messages are loaded. Each
+        run tries it again, since another release may be able to use it.
 
         Args:
             topic: the topic's state, None if it has no commit.
@@ -246,7 +253,6 @@ class WriterSchemas:
                 fetched.
             AccessDenied: the registry denies access to the subject.
             SchemaReplaced: a version has a schema id under which another schema is cached.
-            AvroSchemaError, ValueError: a version's schema cannot be used.
         """
         known = topic.load_schema if topic else None
         try:
@@ -254,7 +260,8 @@ class WriterSchemas:
         except INCONCLUSIVE_ERRORS:
             if known is None:
                 raise
-            return known
+            return known, ()
+        problems: list[str] = []
         state = self._folded(known) if known else EMPTY
         folded = known
         is_reregistered = topic is not None and self._is_reregistered(subject, versions, topic)
@@ -267,10 +274,17 @@ class WriterSchemas:
                 if folded is None:
                     raise
                 break
-            self._check_cached(registered.schema_id, _self_contained_text(schema))
-            if folded is not None and version in state.versions and registered.schema_id in folded.writer_ids:
+            except UNUSABLE_SCHEMA as error:
+                problems.append(_unusable_version(subject, version, error))
                 continue
-            state = fold(state, version, schema, registered.schema_id)
+            try:
+                self._check_cached(registered.schema_id, _self_contained_text(schema))
+                if folded is not None and version in state.versions and registered.schema_id in folded.writer_ids:
+                    continue
+                state = fold(state, version, schema, registered.schema_id)
+            except UNUSABLE_SCHEMA as error:
+                problems.append(_unusable_version(subject, version, error))
+                continue
             folded = LoadSchema(
                 revision=(known.revision if known else 0) + 1,
                 subject=subject,
@@ -280,7 +294,7 @@ class WriterSchemas:
                 writer_ids=(folded.writer_ids if folded else frozenset()) | {registered.schema_id},
                 time_property=registered.metadata.get(TIME_PROPERTY, ""),
             )
-        return folded
+        return folded, tuple(problems)
 
     def _is_reregistered(self, subject: str, versions: Sequence[int], topic: TopicState) -> bool:
         """Whether the subject seems to have been permanently deleted and registered again: the schema of its newest
@@ -293,7 +307,7 @@ class WriterSchemas:
         """
         if not versions or not _foreign_ids(topic):
             return False
-        with contextlib.suppress(VersionNotFound, SubjectNotFound, *INCONCLUSIVE_ERRORS):
+        with contextlib.suppress(VersionNotFound, SubjectNotFound, *UNUSABLE_SCHEMA, *INCONCLUSIVE_ERRORS):
             registered, _ = self._responses.fetch(VersionRequest(subject, versions[-1]))
             return registered.schema_id not in topic.load_schema.writer_ids
         return False
@@ -381,6 +395,14 @@ def _self_contained_text(schema: Schema) -> str:
     except RecursionError:
         message = "combined with its references, its types nest too deep"
         raise SchemaParseError(message, source=schema.source) from None
+
+
+def _unusable_version(subject: str, version: int, error: Exception) -> str:
+    reason = "its types are nested too deeply" if isinstance(error, RecursionError) else error
+    return (
+        f"version {version} of subject {subject} cannot be used, and its messages go to the quarantine: {reason}; "
+        "delete that version, or exclude the topic with loader.topics_exclude"
+    )
 
 
 def _foreign_ids(topic: TopicState) -> frozenset[int]:

@@ -109,7 +109,7 @@ class TopicProjection:
         if text is None:
             if schema_id in self._plan.absent_ids:
                 return _unconvertible(
-                    QuarantineCode.SCHEMA_NOT_FOUND, f"the registry has no schema {schema_id}", schema_id
+                    QuarantineCode.SCHEMA_NOT_FOUND, f"the registry has no usable schema {schema_id}", schema_id
                 )
             raise UnknownSchema(schema_id)
         try:

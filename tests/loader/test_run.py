@@ -35,6 +35,7 @@ from headrace.loader.errors import EarlierWarehouse, LoaderError, NoSuchTopic
 from headrace.loader.inspect.commit_chain import read_chain
 from headrace.loader.inspect.history import table_history
 from headrace.loader.inspect.status import load_status
+from headrace.loader.load_schema import merge
 from headrace.loader.offsets.choose import OffsetChoice, commit_of, skip, starts
 from headrace.loader.plan import packing
 from headrace.loader.project.topic_projection import TopicProjection
@@ -597,8 +598,54 @@ def test_a_failed_registry_request_quarantines_nothing(world: World, failure: Ex
     assert world.rows("orders") == world.produced("orders")
 
 
+UNUSABLE = {
+    "nested too deep": '{"type":"array","items":' * 230 + '"int"' + "}" * 230,
+    "too many types": json.dumps(
+        {"type": "record", "name": "R", "fields": [{"name": f"f{n}", "type": "int"} for n in range(100)]}
+    ),
+    "JSON Schema": '{"type":"object","properties":{}}',
+    "not JSON": "syntax = proto3;",
+}
+
+
+@pytest.mark.parametrize("kind", UNUSABLE)
+def test_version_that_cannot_be_used_holds_back_no_other_message(
+    world: World, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(merge, "FOLD_TYPES_MAX", 50)
+    load(world)
+    world.registry.register("orders-value", 5, UNUSABLE[kind])
+    world.registry.register("orders-value", 6, ORDER_V2)
+    world.cluster.topics["orders"].logs[0] += [*[1] * 20, 5, *[6] * 20]
+    if kind == "too many types":
+        world.pool.bad = {5}  # the pool of these tests converts no bodies
+    reports = [load(world), load(world)]
+    for report in reports:
+        (problem,) = report.problems["orders"]
+        assert "version 2 of subject orders-value" in problem
+    produced = world.produced("orders")
+    (bad,) = world.quarantined("orders")
+    assert world.rows("orders") == [row for row in produced if row != bad]
+    assert world.log().read_state().topics["orders"].load_schema.version == 3
+    del world.registry.subjects["orders-value"][1:]
+    assert load(world).problems == {}
+
+
+@pytest.mark.parametrize("kind", UNUSABLE)
+def test_topic_whose_only_version_cannot_be_used_is_held_back(
+    world: World, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(merge, "FOLD_TYPES_MAX", 50)
+    world.registry.register("pages-value", 5, UNUSABLE[kind])
+    world.topic("pages", [5])
+    report = load(world)
+    (problem,) = report.problems["pages"]
+    assert "version 1 of subject pages-value" in problem
+    assert world.rows("orders") == world.produced("orders")
+
+
 @pytest.mark.parametrize("schema_id", [5, 6])
-def test_references_nested_too_deep_hold_back_only_their_topic(
+def test_references_nested_too_deep_hold_back_only_their_messages(
     world: World, monkeypatch: pytest.MonkeyPatch, schema_id: int
 ) -> None:
     """Each schema alone can be parsed. Schema id 6 belongs to no subject of the topic and occurs in a message."""
@@ -619,10 +666,10 @@ def test_references_nested_too_deep_hold_back_only_their_topic(
     world.registry.register("orders-value" if schema_id == 5 else "", schema_id, "{}")
     world.cluster.topics["orders"].logs[0] += [schema_id]
     report = load(world)
+    assert "headrace quarantine list orders" in report.problems["orders"][-1]
     if schema_id == 5:
-        assert "orders-value" in report.problems["orders"][0]
-    else:
-        assert "headrace quarantine list orders" in report.problems["orders"][0]
+        assert "version 2 of subject orders-value" in report.problems["orders"][0]
+    assert len(world.rows("orders")) == len(world.produced("orders")) - 1
 
 
 def test_a_subject_without_read_permission_holds_back_its_topic(world: World) -> None:
