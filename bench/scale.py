@@ -102,37 +102,43 @@ class Cost:
 
 def cases_of(messages: int) -> dict[str, tuple[str, tuple[Case, ...]]]:
     """Returns by dimension: the attribute of the case that its rows show, and the cases. Cases with larger bodies have
-    fewer messages.
+    fewer messages, but each partition has at least one.
 
     Args:
-        messages: number of messages of the usual case.
+        messages: number of messages of the usual case, at least 1.
     """
     default = Case(messages)
     megabytes = messages * default.body_bytes
     return {
         "messages": (
             "messages",
-            tuple(replace(default, messages=messages * step // 10) for step in (1, 3, 10, 30, 100)),
+            tuple(replace(default, messages=max(1, messages * step // 10)) for step in (1, 3, 10, 30, 100)),
         ),
         "bytes": (
             "body_bytes",
             tuple(
-                replace(default, body_bytes=size, messages=min(3 * messages, megabytes // size))
+                replace(default, body_bytes=size, messages=max(1, min(3 * messages, megabytes // size)))
                 for size in (40, 150, 1_000, 10_000, 100_000, 1_000_000)
             ),
         ),
         "fields": (
             "fields",
             tuple(
-                replace(default, fields=fields, body_bytes=15 * fields, messages=megabytes // (15 * fields))
+                replace(default, fields=fields, body_bytes=15 * fields, messages=max(1, megabytes // (15 * fields)))
                 for fields in (1, 10, 100, 1_000, 10_000)
             ),
         ),
         "partitions": (
             "partitions",
-            tuple(replace(default, partitions=count) for count in (1, 10, 100, 1_000, 10_000)),
+            tuple(
+                replace(default, partitions=count, messages=max(messages, count))
+                for count in (1, 10, 100, 1_000, 10_000)
+            ),
         ),
-        "topics": ("topics", tuple(replace(default, topics=count) for count in (1, 10, 100, 1_000))),
+        "topics": (
+            "topics",
+            tuple(replace(default, topics=count, messages=max(messages, count)) for count in (1, 10, 100, 1_000)),
+        ),
     }
 
 
@@ -256,6 +262,8 @@ def main() -> None:
     parser.add_argument("--case", help=argparse.SUPPRESS)
     add_keep_flag(parser, "scale")
     args = parser.parse_args()
+    if min(args.messages, args.rounds) < 1:
+        parser.error("--messages and --rounds need a number of at least 1")
     if args.case:
         print(json.dumps(asdict(measure(Case(**json.loads(args.case))))))
         return

@@ -1,7 +1,8 @@
 """Reads the library requirements of the installed distribution, and checks installed versions against them.
 
-The library that parses `Requires-Dist` lines, `packaging`, may not be installed. The requirements of `setup.py` use a
-small part of the grammar (PEP 508): a name, version bounds, and the extra.
+The library that parses `Requires-Dist` lines, `packaging`, would be the only requirement of an install without extras,
+which works with Python alone. The requirements of `setup.py` use a small part of the grammar (PEP 508): a name, version
+bounds, and the extra. Other syntax is an error, and a test compares all of them with `packaging`.
 """
 
 from __future__ import annotations

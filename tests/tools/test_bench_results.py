@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -13,10 +14,10 @@ from support.checkout import ROOT
 
 
 def module(path: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / "bench" / path)
+    spec = importlib.util.spec_from_file_location(f"bench_{Path(path).stem}", ROOT / "bench" / path)
     assert spec is not None
     assert spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
+    loaded = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up
     spec.loader.exec_module(loaded)
     return loaded
 
@@ -42,3 +43,9 @@ def test_slower_sinks_than_sparks_are_named(ratios: dict[str, float], slower: li
 @pytest.mark.parametrize("name", ["hive", "load", "storage"])
 def test_benchmarks_with_comparisons_have_the_flag_keep(name: str) -> None:
     assert f'add_keep_flag(parser, "{name}")' in (ROOT / "bench" / f"{name}.py").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("messages", [1, 10, 1_000_000])
+def test_cases_of_scale_have_a_message_in_each_partition(messages: int) -> None:
+    for _, cases in module("scale.py").cases_of(messages).values():
+        assert all(case.in_partition >= 1 for case in cases)

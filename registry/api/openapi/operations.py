@@ -74,7 +74,7 @@ OPERATIONS: Final = (
     Operation("GET", "/", "root", "Empty object; shows that a registry is running", "Empty"),
     Operation("POST", "/", "postRoot", "Empty object", "Empty"),
     Operation("GET", "/healthz", "liveness", "Liveness of the process", "Status"),
-    Operation("GET", "/readyz", "ready", "Readiness, including the database", "Status", errors=(50001,)),
+    Operation("GET", "/readyz", "readiness", "Readiness, including the database", "Status", errors=(50001,)),
     Operation("GET", "/metrics", "metrics", "Counts and durations of requests, for Prometheus", "Metrics"),
     Operation("GET", "/openapi.json", "openapi", "This document", "Document"),
     Operation("GET", "/v1/metadata/id", "clusterId", "Id of the registry's cluster", "ClusterId"),
