@@ -100,17 +100,28 @@ class DropTable:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplaceView:
-    """Creates or replaces the view over a topic's table.
+class ViewColumn:
+    """A column of a view: its name, a Spark expression over the columns of the table, and a comment.
 
-    Each of `columns` is a name, a Spark expression over the columns of `table`, and a comment.
+    `type` is Hive's type of the table's column. Spark stores the types of a view's columns when it creates the view and
+    casts to them, so the view must be replaced when the type of a column changes.
     """
+
+    name: str
+    expression: str
+    comment: str = ""
+    type: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceView:
+    """Creates or replaces the view over a topic's table."""
 
     database: str
     name: str
     table: str
     topic: str
-    columns: tuple[tuple[str, str, str], ...]
+    columns: tuple[ViewColumn, ...]
 
 
 Op = (

@@ -108,8 +108,10 @@ def _create_table(op: CreateTable) -> str:
 
 
 def view_revision(view: ReplaceView) -> str:
-    """Returns a hash of the view's definition. A view with the same hash is current and need not be replaced."""
-    return hashlib.sha256(_view_statement(view, "").encode()).hexdigest()[:16]
+    """Returns a hash of the view's definition and of the types of its columns. A view with the same hash is current and
+    need not be replaced."""
+    definition = "\n".join((_view_statement(view, ""), *(column.type for column in view.columns)))
+    return hashlib.sha256(definition.encode()).hexdigest()[:16]
 
 
 def _replace_view(view: ReplaceView) -> str:
@@ -119,21 +121,26 @@ def _replace_view(view: ReplaceView) -> str:
 
 def _view_statement(view: ReplaceView, properties: str) -> str:
     heads = (
-        quote_identifier(name) + (f" COMMENT {quote_literal(comment)}" if comment else "")
-        for name, _, comment in view.columns
-    )
-    values = (
-        # Spark requires a name for every expression of a permanent view.
-        expression if expression == quote_identifier(name) else f"{expression} AS {quote_identifier(name)}"
-        for name, expression, _ in view.columns
+        quote_identifier(column.name) + (f" COMMENT {quote_literal(column.comment)}" if column.comment else "")
+        for column in view.columns
     )
     return (
         f"CREATE OR REPLACE VIEW {qualified_name(view.database, view.name)} (\n  "
         + ",\n  ".join(heads)
-        + f"\n){properties} AS SELECT\n  "
-        + ",\n  ".join(values)
-        + f"\nFROM {qualified_name(view.database, view.table)}"
+        + f"\n){properties} AS {view_query(view)}"
     )
+
+
+def view_query(view: ReplaceView) -> str:
+    """Returns the query of a view, which the metastore stores as one text."""
+    values = (
+        # Spark requires a name for every expression of a permanent view.
+        column.expression
+        if column.expression == quote_identifier(column.name)
+        else f"{column.expression} AS {quote_identifier(column.name)}"
+        for column in view.columns
+    )
+    return "SELECT\n  " + ",\n  ".join(values) + f"\nFROM {qualified_name(view.database, view.table)}"
 
 
 def _set_properties(op: SetProperties) -> tuple[str, ...]:

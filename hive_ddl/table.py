@@ -31,6 +31,7 @@ __all__ = [
     "TOPIC",
     "VERSION",
     "VIEW_OF",
+    "VIEW_REFUSED",
     "VIEW_REVISION",
     "Column",
     "TableState",
@@ -49,6 +50,8 @@ REVISION: Final = "headrace.revision"
 COMPLETE_UNTIL: Final = "headrace.complete_until"
 VIEW_OF: Final = "headrace.view_of"
 VIEW_REVISION: Final = "headrace.view"
+VIEW_REFUSED: Final = "headrace.view_refused"
+"""Property of a table: the revision of its view that could not be created, which is not tried again."""
 SCHEMA_LITERAL: Final = "avro.schema.literal"
 SCHEMA_URL: Final = "avro.schema.url"
 

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from headrace.hive_ddl.errors import ForeignTable, StaleRevision
-from headrace.hive_ddl.ops import DropTable, Op, PartitionValues
+from headrace.hive_ddl.ops import DropTable, Op, PartitionValues, ReplaceView
 from headrace.hive_ddl.plan import plan_table
+from headrace.hive_ddl.render import view_query
 from headrace.hive_ddl.table import TOPIC, TableState
+
+VIEW_TOO_LONG = re.compile(
+    r"truncation error was encountered trying to shrink (?:LONG )?VARCHAR .* to length (\d+)", re.DOTALL
+)
+"""Derby's error for a view with a query that is too long for the metastore's column. Other databases have no such
+limit."""
+
+VIEW_REASON_CHARS_MAX = 300
 
 
 class Executor(Protocol):
@@ -87,3 +97,19 @@ def check_owner(op: DropTable, owner: str | None) -> None:
     if owner != op.topic:
         reason = f"the table has no property {TOPIC}" if owner is None else f"the table belongs to topic {owner}"
         raise ForeignTable(op.database, op.name, op.topic, reason)
+
+
+def view_problem(op: ReplaceView, text: str) -> str:
+    """Returns the reason why a view was not created, in one line, with the remedy if it is known.
+
+    Args:
+        op: the view.
+        text: the error of Spark or the server.
+    """
+    too_long = VIEW_TOO_LONG.search(text)
+    if too_long is not None:
+        return (
+            f"its query has {len(view_query(op)):,} characters, and the metastore's Derby database stores "
+            f"{int(too_long[1]):,}; set hive.metastore to a metastore service on another database, or query the table"
+        )
+    return " ".join(text.partition("\n")[0].split())[:VIEW_REASON_CHARS_MAX]

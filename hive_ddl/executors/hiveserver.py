@@ -28,7 +28,7 @@ from thrift.transport.TTransport import TBufferedTransport, TTransportException
 from thrift_sasl import TSaslClientTransport
 
 from headrace.hive_ddl.errors import MetastoreUnavailable, StaleRevision, StatementRefused
-from headrace.hive_ddl.executors.base import check_creation, check_owner
+from headrace.hive_ddl.executors.base import check_creation, check_owner, view_problem
 from headrace.hive_ddl.ops import AddPartitions, CreateTable, DropTable, Op, PartitionValues, ReplaceView, SetProperties
 from headrace.hive_ddl.render import database_statement, partition_spec, qualified_name, render_statements
 from headrace.hive_ddl.table import Column, TableState, literal_columns
@@ -176,7 +176,10 @@ class HiveServerExecutor:
             case AddPartitions():
                 self._run_all(op, f"new partitions of {op.database}.{op.name}")
             case ReplaceView():
-                self._run_all(op, f"the view {op.database}.{op.name}")
+                try:
+                    self._run_all(op, f"the view {op.database}.{op.name}")
+                except StatementRefused as error:
+                    raise StatementRefused(error.subject, view_problem(op, error.reason)) from error
             case _:
                 self._run_all(op, f"a {type(op).__name__}")
 

@@ -33,7 +33,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from headrace.hive_ddl.errors import MetastoreUnavailable, StaleRevision, StatementRefused
-from headrace.hive_ddl.executors.base import check_creation, check_owner
+from headrace.hive_ddl.executors.base import check_creation, check_owner, view_problem
 from headrace.hive_ddl.executors.jvm_errors import METASTORE_FAILURES, java_class, one_line, root_cause
 from headrace.hive_ddl.executors.metastore import JavaObject, ThriftValues, new_client
 from headrace.hive_ddl.names import PROBE_PREFIX
@@ -74,6 +74,8 @@ MODIFIED = "The table has been modified"
 """Start of the message of the MetaException for a change with an unmet condition (HIVE-26882)."""
 
 IGNORES_CONDITIONS = "metastore_ignores_conditions"
+
+CONNECTION_REASON_CHARS_MAX = 300
 
 CONDITION_KEY = "expected_parameter_key"
 CONDITION_VALUE = "expected_parameter_value"
@@ -383,7 +385,10 @@ class SparkExecutor:
             for statement in render_statements(op):
                 self._session.sql(statement)
         except (PySparkException, Py4JError) as error:
-            raise StatementRefused(f"the view {op.database}.{op.name}", one_line(str(error))[:500]) from error
+            text = root_cause(error) if isinstance(error, Py4JError) else str(error)
+            if isinstance(error, Py4JNetworkError) or any(name in text for name in UNREACHABLE):
+                raise MetastoreUnavailable(self._metastore, one_line(text)[:CONNECTION_REASON_CHARS_MAX]) from error
+            raise StatementRefused(f"the view {op.database}.{op.name}", view_problem(op, text)) from error
 
     def _publish(self, op: PublishSchema) -> None:
         hadoop = self._jvm.org.apache.hadoop.fs

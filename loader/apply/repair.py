@@ -37,7 +37,7 @@ from headrace.hive_ddl.ops import (
     SetProperties,
 )
 from headrace.hive_ddl.plan import plan_partitions, plan_table
-from headrace.hive_ddl.table import COMPLETE_UNTIL, REVISION, TableState
+from headrace.hive_ddl.table import COMPLETE_UNTIL, REVISION, VIEW_REFUSED, TableState
 from headrace.loader.apply.complete import instant_text, read_completeness
 from headrace.loader.apply.engine import FILES, read_cursor
 from headrace.loader.apply.layout import (
@@ -265,6 +265,8 @@ class Repair:
             return
         if ops:
             yield Difference(topic, DifferenceKind.TABLE, table.full_name, _table_message(ops), ops)
+        elif self.deep and current is not None and VIEW_REFUSED in current.properties:
+            yield _refused_view(topic, current, wanted)
         if read_cursor(self.log.storage, FILES).position(topic) < state.topics[topic].commit_number:
             message = "commits are pending; the next load applies them"
             yield Difference(topic, DifferenceKind.PENDING, table.full_name, message)
@@ -351,6 +353,19 @@ class Repair:
             return wanted
         properties = {**wanted.properties, COMPLETE_UNTIL: instant_text(completeness.property_ms)}
         return dataclasses.replace(wanted, properties=MappingProxyType(properties))
+
+
+def _refused_view(topic: str, current: TableState, wanted: TableState) -> Difference:
+    """Returns the difference that the view of a table could not be created. The repair makes the next load try again.
+
+    Args:
+        current: the table as it is in the metastore.
+        wanted: the table's definition, with a new revision.
+    """
+    revision = ((REVISION, wanted.properties[REVISION]),)
+    op = SetProperties(current.database, current.name, current.revision, revision, (VIEW_REFUSED,))
+    message = "its view could not be created; the next load with new rows of the topic tries again"
+    return Difference(topic, DifferenceKind.TABLE, current.full_name, message, (op,))
 
 
 def _has_table(state: TopicState, kind: FileKind) -> bool:

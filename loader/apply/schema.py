@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from headrace.hive_ddl.errors import ForeignTable, StaleRevision, StatementRefused
+from headrace.hive_ddl.errors import ForeignTable, MetastoreUnavailable, StaleRevision, StatementRefused
 from headrace.hive_ddl.executors.base import Executor
-from headrace.hive_ddl.ops import ReplaceView
+from headrace.hive_ddl.ops import Op, ReplaceView, SetProperties
 from headrace.hive_ddl.plan import plan_table, plan_view
-from headrace.hive_ddl.table import SCHEMA_DIRECTORY, TableState, desired_table, schema_file_name
+from headrace.hive_ddl.render import view_revision
+from headrace.hive_ddl.table import (
+    REVISION,
+    SCHEMA_DIRECTORY,
+    VIEW_REFUSED,
+    TableState,
+    desired_table,
+    schema_file_name,
+)
 from headrace.loader.apply.base import Step
 from headrace.loader.apply.engine import SCHEMA
 from headrace.loader.apply.layout import PARTITION_COLUMNS, QUARANTINE_DATABASE_SUFFIX, topic_directory
@@ -66,9 +74,12 @@ class SchemaApplier:
             wanted.append(quarantine_table(step.topic, step.state, self._settings, revision))
         publish_schema(step.topic, step.state, self._settings)
         are_newer = [self._update_table(table, step) for table in wanted]
-        view = None if any(are_newer) else self._settings.latest_view(step.topic, step.state)
-        if view is not None:
-            self._update_view(view, step)
+        # Without commits only the table is compared, in every load of any topic: the view depends on nothing that could
+        # have changed.
+        if step.commits and not any(are_newer):
+            view = self._settings.latest_view(step.topic, step.state)
+            if view is not None:
+                self._update_view(view, step)
 
     def _update_table(self, wanted: TableState, step: Step) -> bool:
         """Creates the table, or alters it to the definition `wanted`. Returns whether it was left unchanged because a
@@ -103,18 +114,34 @@ class SchemaApplier:
     def _update_view(self, view: ReplaceView, step: Step) -> None:
         """Creates or replaces the view that shows the topic's table with the fields of the newest schema version. If
         another object has its name or the statement is refused, that is only reported as a warning of `step`, because
-        no row depends on the view."""
+        no row depends on the view.
+
+        A refused view is not tried again until its definition changes, because a try takes seconds. The property
+        `headrace.view_refused` of the table has its revision; `headrace hive repair` removes the property.
+        """
         executor = self._executor()
+        name = f"{view.database}.{view.name}"
         try:
-            for operation in plan_view(executor.table(view.database, view.name), view):
-                executor.execute(operation)
+            operations = plan_view(executor.table(view.database, view.name), view)
+            table = executor.table(view.database, view.table) if operations else None
+            refused = None if table is None else table.properties.get(VIEW_REFUSED)
+            if table is None or refused == view_revision(view):
+                return
+            problem = _try_operations(executor, operations)
+            if problem:
+                step.warn(
+                    f"topic {step.topic}: its view {name} was not created: {problem}. It is tried again when its "
+                    "definition changes, or after headrace hive repair"
+                )
+            if problem or refused:
+                _remember_refusal(executor, table, step, view_revision(view) if problem else None)
         except ForeignTable as error:
             step.warn(
-                f"topic {step.topic}: its view {view.database}.{view.name} was not created, because the object of that "
-                f"name is not Headrace's ({error.reason}); rename it, or set hive.latest_views = false"
+                f"topic {step.topic}: its view {name} was not created, because the object of that name is not "
+                f"Headrace's ({error.reason}); rename it, or set hive.latest_views = false"
             )
-        except StatementRefused as error:
-            step.warn(f"topic {step.topic}: its view {view.database}.{view.name} was not created: {error.reason}")
+        except (MetastoreUnavailable, StatementRefused, StaleRevision) as error:
+            step.warn(f"topic {step.topic}: its view {name} was not updated: {error}; the next load tries again")
 
     def _is_newer(self, current: TableState, commit_number: int) -> bool:
         """Whether a newer commit than `commit_number` has already changed the table. A number above the log's newest
@@ -124,6 +151,33 @@ class SchemaApplier:
             current: the table as it is in the metastore.
         """
         return commit_number < _commit_number_of(current.revision) <= self._head()
+
+
+def _try_operations(executor: Executor, operations: Sequence[Op]) -> str:
+    """Executes operations on a view. Returns the reason why one was refused, "" on success."""
+    try:
+        for operation in operations:
+            executor.execute(operation)
+    except StatementRefused as error:
+        return error.reason
+    return ""
+
+
+def _remember_refusal(executor: Executor, table: TableState, step: Step, view: str | None) -> None:
+    """Sets or removes the property `headrace.view_refused` of a topic's table.
+
+    Args:
+        table: the table as it was read before the view was tried.
+        step: the topic's commits, for the new revision of the table.
+        view: the revision of the refused view, None to remove the property.
+
+    Raises:
+        StaleRevision: another process has changed the table meanwhile.
+    """
+    revision = f"{step.state.commit_number}-{step.commits[-1].run_id}-view"
+    properties = ((REVISION, revision), *(((VIEW_REFUSED, view),) if view else ()))
+    removed = () if view else (VIEW_REFUSED,)
+    executor.execute(SetProperties(table.database, table.name, table.revision, properties, removed))
 
 
 def publish_schema(topic: str, state: TopicState, settings: TableSettings) -> None:

@@ -1,60 +1,50 @@
 """Defines a view that shows a topic's table in the form of its newest schema: every field under the field's own name in
-lower case, regardless of earlier versions. If two fields have the same name in lower case, the second has the name of
-its column.
+lower case, regardless of earlier versions. If that name is taken, reserved or too long, the field has the name of its
+column.
 
-Values in sibling columns (`note`, `note__int`) are merged where plain values can be cast, and nulls stay null. Times
-that Spark shows as numbers are cast. The doc of a field is the comment of its column. The expressions are Spark SQL.
+Values in sibling columns (`note`, `note__int`) are converted to the present type by the expressions of
+`loader.inspect.view_conversions`; nulls stay null. Timestamps that Spark reads as numbers are shown as timestamps. A
+field's doc is the comment of its column. The expressions are Spark SQL.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
-from headrace.avro_schema import Field, Primitive, PrimitiveType, Record, Schema, Type, parse_schema
-from headrace.hive_ddl.names import quote_identifier
-from headrace.hive_ddl.ops import ReplaceView
+from headrace.avro_schema import Array, Field, Map, Primitive, PrimitiveType, Record, Schema, Type, Union, parse_schema
+from headrace.hive_ddl.names import quote_identifier, quote_literal
+from headrace.hive_ddl.ops import ReplaceView, ViewColumn
 from headrace.hive_ddl.types import column_comment, hive_type
 from headrace.loader.apply.layout import PARTITION_COLUMNS
 from headrace.loader.commit.state import TopicState
+from headrace.loader.inspect.view_conversions import converted, member, shown
 from headrace.loader.load_schema import (
+    COLUMN_NAME_CHARS_MAX,
+    MEMBERS,
+    RESERVED_COLUMNS,
+    WHOLE_MESSAGE_COLUMN,
     LoadState,
     StoredRoute,
+    kind_of,
     load_record,
-    load_schema_with_kafka,
+    member_of,
     root_record,
     route_entries,
     sources,
     split,
+    table_schema,
 )
 
 VIEW_SUFFIX: Final = "_latest"
+KAFKA_COMMENT: Final = "partition, offset and timestamp of the message"
 
-CASTABLE: Final = frozenset(
-    {
-        PrimitiveType.BOOLEAN,
-        PrimitiveType.INT,
-        PrimitiveType.LONG,
-        PrimitiveType.FLOAT,
-        PrimitiveType.DOUBLE,
-        PrimitiveType.STRING,
-    }
-)
-"""Types of columns, without a logical type, whose values `try_cast` can convert into each other."""
-
-_LOCAL_TIME: Final = "timestampadd({unit}, {value}, timestamp_ntz'1970-01-01 00:00:00')"
-TIME_EXPRESSIONS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "timestamp-micros": "timestamp_micros({value})",
-        "timestamp-nanos": "timestamp_micros({value} DIV 1000)",
-        "local-timestamp-millis": _LOCAL_TIME.replace("{unit}", "MILLISECOND"),
-        "local-timestamp-micros": _LOCAL_TIME.replace("{unit}", "MICROSECOND"),
-        "local-timestamp-nanos": _LOCAL_TIME.replace("{unit}", "MICROSECOND").replace("{value}", "{value} DIV 1000"),
-    }
-)
-"""By logical type of a time, the expression that converts Spark's number to a timestamp."""
+PATH: Final = re.compile(r"(x\d+|`([^`]|``)+`)(\.`([^`]|``)+`)*")
+"""An expression that only names a column, a variable or a member of one."""
 
 
 def newest_id(state: TopicState) -> int | None:
@@ -79,62 +69,188 @@ def latest_view(
     if newest_id not in fold.routes:
         return None
     variant = state.kafka_column or kafka_column
-    load = load_record(load_schema_with_kafka(state.load_schema.text, variant))
-    record = root_record(parse_schema(text, strict=False, source=f"schema {newest_id} of {state.load_schema.subject}"))
+    load = load_record(table_schema(state.load_schema.text, variant))
+    newest = parse_schema(text, strict=False, source=f"schema {newest_id} of {state.load_schema.subject}")
     columns = [
-        *_columns(load, record, fold.routes[newest_id], has_kafka=variant != "none"),
-        *((name, quote_identifier(name), "") for name in PARTITION_COLUMNS[state.partition_by]),
+        *_columns(load, newest, fold.routes[newest_id], has_kafka=variant != "none"),
+        *(ViewColumn(name, quote_identifier(name), type="string") for name in PARTITION_COLUMNS[state.partition_by]),
     ]
     return ReplaceView(database, state.table + VIEW_SUFFIX, state.table, topic, tuple(columns))
 
 
-def _columns(load: Record, newest: Record, route: StoredRoute, *, has_kafka: bool) -> Iterator[tuple[str, str, str]]:
-    """Yields (name, expression, comment) for each field of the newest version, and for the `kafka` column, if any.
+def _columns(load: Record, newest: Schema, route: StoredRoute, *, has_kafka: bool) -> Iterator[ViewColumn]:
+    """Yields the column of the view for each field of the newest version, and for the `kafka` column, if any.
 
     Args:
-        load: the load schema, whose fields are the columns of the table.
+        load: the schema of the table, whose fields are the columns.
         newest: the schema of the newest version.
         route: the route of the newest version: which column gets which field.
         has_kafka: whether the last column of the table is the `kafka` column.
     """
-    names: set[str] = set()
-    for field, entry in zip(newest.fields, route_entries(route, len(newest.fields)), strict=True):
-        column = load.fields[entry.column]
-        name = field.name.lower() if field.name and field.name.lower() not in names else column.name.lower()
-        names.add(name)
-        yield name, _expression(column, _siblings(load, column, field.name)), column_comment(field.doc)
-    if has_kafka and (name := load.fields[-1].name.lower()) not in names:
-        yield name, quote_identifier(name), "partition, offset and timestamp of the message"
+    reserved = {*RESERVED_COLUMNS, *((load.fields[-1].name.lower(),) if has_kafka else ())}
+    for part in _parts(newest, load, root_record(newest), route, "", 0, reserved):
+        yield ViewColumn(
+            part.name, shown(part.value.type, part.value.text), column_comment(part.field.doc), _type_name(part.column)
+        )
+    if has_kafka:
+        kafka = load.fields[-1]
+        name = kafka.name.lower()
+        yield ViewColumn(name, quote_identifier(name), KAFKA_COMMENT, _type_name(kafka))
 
 
-def _siblings(load: Record, column: Field, name: str) -> list[Field]:
-    """Returns the other columns with the field's name as source, as far as their values can be cast to the type of the
-    field's present column.
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """An expression, and the load type of its values."""
+
+    text: str
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A field of the newest version as the view shows it: its name, its value, and its column in the table (a nested
+    record has columns too)."""
+
+    name: str
+    value: _Value
+    field: Field
+    column: Field
+
+
+def _parts(
+    newest: Schema,
+    load: Record,
+    record: Record,
+    route: StoredRoute,
+    path: str,
+    depth: int,
+    reserved: Collection[str] = (),
+) -> Iterator[_Part]:
+    """Yields what the view shows for each field of a record of the newest version.
 
     Args:
-        load: the load schema, whose fields are the columns of the table.
-        column: the present column of the field.
-        name: the name of the field.
+        newest: the schema of the newest version, which resolves references.
+        load: the load record for the record.
+        record: the record.
+        route: the stored route of the record.
+        path: the expression for a value of the load record, "" at the top level.
+        depth: number of enclosing lambda functions, whose variables are x0, x1 …
+        reserved: names that no field may have.
     """
-    if not _is_castable(column.type):
-        return []
-    return [
-        other for other in load.fields if other is not column and name in sources(other) and _is_castable(other.type)
-    ]
+    names = {field.name for field in record.fields}
+    used_names = set(reserved)
+    for field, entry in zip(record.fields, route_entries(route, len(record.fields)), strict=True):
+        column = load.fields[entry.column]
+        name = _free_name(field.name or WHOLE_MESSAGE_COLUMN, column.name, used_names)
+        used_names.add(name)
+        # A sibling belongs to the newest of its sources that this version has. If a field was renamed and another field
+        # has its old name now, earlier values belong to the renamed field.
+        siblings = (
+            one
+            for one in load.fields
+            if one is not column and next((source for source in sources(one) if source in names), None) == field.name
+        )
+        value = _merged(column, siblings, path, depth)
+        yield _Part(
+            name, _in_newest_form(newest, _Value(value, column.type), field.type, entry.nested, depth), field, column
+        )
 
 
-def _is_castable(node: Type) -> bool:
-    inner, _ = split(node)
-    return isinstance(inner, Primitive) and inner.logical is None and inner.type in CASTABLE
+def _merged(column: Field, siblings: Iterable[Field], path: str, depth: int) -> str:
+    """Returns the expression for the value of a column or, in rows of earlier versions, the converted value of another
+    column.
+
+    Args:
+        column: the column that the newest version feeds.
+        siblings: the other columns.
+        path: the expression for the record that has the columns, "" at the top level.
+        depth: number of enclosing lambda functions.
+    """
+    others = (converted(one.type, column.type, member(path, one), depth) for one in siblings)
+    parts = [member(path, column), *(other for other in others if other is not None)]
+    return f"coalesce({', '.join(parts)})" if len(parts) > 1 else parts[0]
 
 
-def _expression(column: Field, siblings: list[Field]) -> str:
+def _in_newest_form(newest: Schema, value: _Value, node: Type, route: StoredRoute, depth: int) -> _Value:
+    """Returns the value of a column without the parts that only earlier versions have: removed members of records,
+    sibling members, and the members of a union that is no union any more.
+
+    Args:
+        newest: the schema of the newest version.
+        value: the value of the column.
+        node: the type in the newest version.
+        route: the stored route of the type.
+        depth: number of enclosing lambda functions.
+    """
+    inner, _ = split(value.type)
+    resolved = newest.resolve(node)
+    branches = [newest.resolve(one) for one in resolved.branches] if isinstance(resolved, Union) else [resolved]
+    branches = [one for one in branches if not (isinstance(one, Primitive) and one.type is PrimitiveType.NULL)]
+    if len(branches) != 1:
+        return value  # always null, or a union, of which the view shows every member
+    (branch,) = branches
+    variable = f"x{depth}"
+    match inner, branch:
+        case Record(), _ if kind_of(inner) == MEMBERS:
+            chosen, nested = member_of(inner, route)
+            others = [field for field in inner.fields if field is not chosen]
+            plain = _bound(value.text, depth, lambda path, depth: _merged(chosen, others, path, depth))
+            return _in_newest_form(newest, _Value(plain, chosen.type), branch, nested, depth)
+        case Record(), Record():
+            return _Value(_record(newest, inner, branch, route, value.text, depth), inner)
+        case Array(), Array():
+            item = _in_newest_form(newest, _Value(variable, inner.items), branch.items, route, depth + 1)
+            text = f"transform({value.text}, {variable} -> {item.text})"
+            return value if item.text == variable else _Value(text, inner)
+        case Map(), Map():
+            item = _in_newest_form(newest, _Value(variable, inner.values), branch.values, route, depth + 1)
+            text = f"transform_values({value.text}, (k{depth}, {variable}) -> {item.text})"
+            return value if item.text == variable else _Value(text, inner)
+    return value
+
+
+def _record(newest: Schema, load: Record, record: Record, route: StoredRoute, value: str, depth: int) -> str:
+    def body(path: str, depth: int) -> str:
+        parts = list(_parts(newest, load, record, route, path, depth))
+        unchanged = [(field.name.lower(), member(path, field)) for field in load.fields]
+        if not parts or [(part.name, part.value.text) for part in parts] == unchanged:
+            return path
+        members = ", ".join(f"{quote_literal(part.name)}, {part.value.text}" for part in parts)
+        return f"IF({path} IS NULL, NULL, named_struct({members}))"
+
+    return _bound(value, depth, body)
+
+
+def _bound(value: str, depth: int, body: Callable[[str, int], str]) -> str:
+    """Returns an expression that uses a value several times, without repeating a long expression for it.
+
+    Args:
+        value: the expression for the value.
+        depth: number of enclosing lambda functions.
+        body: returns the expression for a name of the value and a depth.
+    """
+    if PATH.fullmatch(value):
+        return body(value, depth)
+    text = body(f"x{depth}", depth + 1)
+    return value if text == f"x{depth}" else f"transform(array({value}), x{depth} -> {text})[0]"
+
+
+def _free_name(field_name: str, column_name: str, used_names: set[str]) -> str:
+    """Returns the name of a view's column: the field's name, else the name of its column in the table, else that with a
+    number.
+
+    Args:
+        field_name: the name of the field.
+        column_name: the name of its column in the table.
+        used_names: names in lower case that are reserved or that earlier columns have.
+    """
+    names = (
+        [field_name.lower(), column_name.lower()] if len(field_name) <= COLUMN_NAME_CHARS_MAX else [column_name.lower()]
+    )
+    numbered = (f"{column_name.lower()}_{number}" for number in itertools.count(2))
+    return next(name for name in itertools.chain(names, numbered) if name not in used_names)
+
+
+def _type_name(column: Field) -> str:
     inner, _ = split(column.type)
-    value = quote_identifier(column.name.lower())
-    if isinstance(inner, Primitive) and inner.logical is not None and inner.logical.name in TIME_EXPRESSIONS:
-        return TIME_EXPRESSIONS[inner.logical.name].format(value=value)
-    if not siblings:
-        return value
-    kind = hive_type(Schema(inner), inner)
-    casts = (f"try_cast({quote_identifier(other.name.lower())} AS {kind})" for other in siblings)
-    return f"coalesce({value}, {', '.join(casts)})"
+    return hive_type(Schema(inner), inner)

@@ -54,6 +54,7 @@ is the value.
 from __future__ import annotations
 
 from headrace.loader.load_schema.changes import column_changes
+from headrace.loader.load_schema.columns import WHOLE_MESSAGE_COLUMN
 from headrace.loader.load_schema.fold import EMPTY, RULES, AppliedRule, ExplainedRule, LoadState, explain, fold
 from headrace.loader.load_schema.kafka_record import load_schema_with_kafka, wider_column
 from headrace.loader.load_schema.merge import LoadSchemaTooLarge
@@ -71,16 +72,19 @@ from headrace.loader.load_schema.text import load_record, root_record
 from headrace.loader.load_schema.types import (
     ABSENT,
     BRANCH,
+    COLUMN_NAME_CHARS_MAX,
     DECIMAL,
     FORMER,
     JSON,
     KIND,
     MEMBERS,
     NAMES,
+    RESERVED_COLUMNS,
     SOURCE,
     UNSCALED,
     WIDENED,
     kind_of,
+    prop,
     sources,
     split,
 )
@@ -88,6 +92,7 @@ from headrace.loader.load_schema.types import (
 __all__ = [
     "ABSENT",
     "BRANCH",
+    "COLUMN_NAME_CHARS_MAX",
     "DECIMAL",
     "EMPTY",
     "FORMER",
@@ -96,9 +101,11 @@ __all__ = [
     "KIND",
     "MEMBERS",
     "NAMES",
+    "RESERVED_COLUMNS",
     "RULES",
     "SOURCE",
     "UNSCALED",
+    "WHOLE_MESSAGE_COLUMN",
     "WIDENED",
     "AppliedRule",
     "ExplainedRule",
@@ -116,6 +123,7 @@ __all__ = [
     "load_record",
     "load_schema_with_kafka",
     "member_of",
+    "prop",
     "root_record",
     "route_by_stored",
     "route_entries",

@@ -25,6 +25,7 @@ from headrace.hive_ddl.ops import ReplaceView
 from headrace.hive_ddl.table import SCHEMA_URL, VERSION, TableState
 from headrace.kafka_wire.cluster import EpochQuery
 from headrace.kafka_wire.topic_partition import TopicPartition
+from headrace.loader.apply.repair import Repair
 from headrace.loader.apply.schema import SchemaApplier
 from headrace.loader.commit import commit_log, conflict
 from headrace.loader.commit.commit import Commit
@@ -1293,6 +1294,44 @@ def test_a_foreign_view_is_unchanged_and_does_not_stop_the_load(world: World) ->
     assert "hive.latest_views = false" in note
     assert not report.problems
     assert [one.topic for one in report.loaded] == ["orders"]
+
+
+def test_a_refused_view_is_reported_once_and_tried_again_after_a_change_or_repair(world: World) -> None:
+    world.latest_views = True
+    world.hive.refused_views["headrace", "orders_latest"] = "its query is too long"
+
+    def notes_and_tries() -> tuple[int, int]:
+        one_more(world, "orders")
+        before = len(world.hive.executed)
+        report = load(world)
+        assert not report.problems
+        notes = [note for note in report.notes if "headrace.orders_latest was not created: its query" in note]
+        return len(notes), len([op for op in world.hive.executed[before:] if isinstance(op, ReplaceView)])
+
+    assert [notes_and_tries() for _ in range(3)] == [(1, 1), (0, 0), (0, 0)]
+    world.registry.register("orders-value", 3, ORDER_V2)
+    world.cluster.topics["orders"].logs[0] += [3]
+    assert [notes_and_tries() for _ in range(2)] == [(1, 1), (0, 0)]
+    repair = Repair(world.log(), lambda: world.hive, world.tables(), lambda: "repair", deep=True)
+    (repaired,) = [one for one in repair.repair_topic("orders") if "view" in one.message]
+    assert repaired.is_repairable
+    world.hive.refused_views.clear()
+    assert [notes_and_tries() for _ in range(2)] == [(0, 1), (0, 0)]
+    assert "headrace.view_refused" not in world.hive.tables["headrace", "orders"].properties
+
+
+def test_loads_of_other_topics_do_not_touch_a_view(world: World) -> None:
+    world.latest_views = True
+    world.topic("second", [1])
+    world.registry.register("second-value", 1, ORDER_V1)
+    load(world)
+    del world.hive.tables["headrace", "orders_latest"]
+    one_more(world, "second")
+    load(world)
+    assert ("headrace", "orders_latest") not in world.hive.tables
+    one_more(world, "orders")
+    load(world)
+    assert ("headrace", "orders_latest") in world.hive.tables
 
 
 def test_a_table_of_a_lost_log_is_taken_over(world: World) -> None:

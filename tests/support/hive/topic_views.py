@@ -9,7 +9,7 @@ from headrace.avro_schema import parse_schema
 from headrace.hive_ddl.ops import ReplaceView
 from headrace.loader.commit.state import FileTotals, TopicState
 from headrace.loader.inspect.latest_view import latest_view, newest_id
-from headrace.loader.load_schema import EMPTY, fold
+from headrace.loader.load_schema import EMPTY, LoadState, fold
 from support.loader.loader_samples import load_schema
 
 
@@ -19,9 +19,13 @@ def folded_topic(*versions: str) -> TopicState:
     state = EMPTY
     for number, text in enumerate(versions, 1):
         state = fold(state, number, parse_schema(text, strict=False), number)
+    return topic_state(state, "orders")
+
+
+def topic_state(state: LoadState, table: str) -> TopicState:
     loaded = dataclasses.replace(load_schema(), text=state.text, fold=json.dumps(state.to_json()))
     totals = FileTotals()
-    return TopicState("id-1", "orders", "orders", "hour", loaded, {}, frozenset(), totals, totals, 1)
+    return TopicState("id-1", table, table, "hour", loaded, {}, frozenset(), totals, totals, 1)
 
 
 def view_of(*versions: str, kafka_column: str = "position") -> ReplaceView:

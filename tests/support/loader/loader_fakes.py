@@ -312,6 +312,8 @@ class FakeHive:
     """The partitions requested by each call of `partitions`; None for all."""
     refused: dict[tuple[str, str], str] = field(default_factory=dict)
     """Tables that cannot be read, with the error."""
+    refused_views: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Views that cannot be created, with the reason."""
     has_compare_and_set: bool = True
     requests: int = 0
 
@@ -345,7 +347,9 @@ class FakeHive:
         elif isinstance(op, SetProperties):
             self._set(op)
         elif isinstance(op, ReplaceView):
-            columns = tuple(Column(name, "", comment) for name, _, comment in op.columns)
+            if (op.database, op.name) in self.refused_views:
+                raise StatementRefused(f"the view {op.database}.{op.name}", self.refused_views[op.database, op.name])
+            columns = tuple(Column(column.name, column.type, column.comment) for column in op.columns)
             properties = {VIEW_OF: op.topic, VIEW_REVISION: view_revision(op)}
             self.tables[(op.database, op.name)] = TableState(op.database, op.name, "", columns, (), properties)
         elif isinstance(op, DropTable):
