@@ -7,6 +7,7 @@ HiveDdlError
 ├── StaleRevision         another writer changed the table since it was read
 ├── StatementRefused      the metastore, Spark or a file system refused an operation; the message contains the reason
 ├── MetastoreUnavailable  the metastore is unreachable, cannot be opened or returned an unknown response
+│   └── MetastoreMisconfigured  its URI is malformed, or its lock file cannot be opened; waiting does not help
 └── SessionFailed         Spark did not start, or this process already has a session
 """
 
@@ -82,6 +83,10 @@ class MetastoreUnavailable(HiveDdlError):
         super().__init__(f"the Hive metastore {metastore} cannot be used: {reason}")
         self.metastore = metastore
         self.reason = reason
+
+
+class MetastoreMisconfigured(MetastoreUnavailable):
+    """The metastore cannot be used until an operator changes the URI, or the permissions of the metastore's files."""
 
 
 class SessionFailed(HiveDdlError):

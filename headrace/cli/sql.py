@@ -186,16 +186,19 @@ class _QueryRunner:
             show: shows the current step to the user.
 
         Raises:
-            CommandError: the metastore cannot be used, also after the wait.
+            CommandError: the metastore cannot be used, also after the wait, or without waiting if its address is
+                malformed.
             SessionFailed: Spark did not start.
         """
-        from headrace.hive_ddl.errors import MetastoreUnavailable
+        from headrace.hive_ddl.errors import MetastoreMisconfigured, MetastoreUnavailable
 
         deadline = time.monotonic() + (self._wait_s or 0)
         while True:
             try:
                 show("spark")
                 return self._open_session()
+            except MetastoreMisconfigured as error:
+                raise CommandError(str(error)) from error
             except MetastoreUnavailable as error:
                 if self._wait_s is None:
                     raise CommandError(f"{error}; if it is in use or starting, --wait 5m waits for it") from error

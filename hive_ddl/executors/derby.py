@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.hive_ddl.errors import MetastoreUnavailable
+from headrace.hive_ddl.errors import MetastoreMisconfigured, MetastoreUnavailable
 from headrace.hive_ddl.executors.jvm_errors import one_line
 
 LOCK_FILE = "dbex.lck"  # Derby holds an exclusive file lock on it while open
@@ -69,7 +69,7 @@ def find_derby_owner(database: Path) -> DerbyOwner | None:
     Also returns None on systems and file systems without such locks, where Derby itself reports the conflict later.
 
     Raises:
-        MetastoreUnavailable: the lock file cannot be opened.
+        MetastoreMisconfigured: the lock file cannot be opened.
     """
     if sys.platform != "linux":
         return None
@@ -78,7 +78,7 @@ def find_derby_owner(database: Path) -> DerbyOwner | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise MetastoreUnavailable(str(database), f"{error.strerror}: {error.filename}") from error
+        raise MetastoreMisconfigured(str(database), f"{error.strerror}: {error.filename}") from error
     try:
         lock_query = struct.pack(FLOCK_FORMAT, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
         lock_state = fcntl.fcntl(descriptor, fcntl.F_GETLK, lock_query)

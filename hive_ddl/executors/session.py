@@ -29,7 +29,7 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from headrace.hive_ddl.errors import MetastoreUnavailable, SessionFailed
+from headrace.hive_ddl.errors import MetastoreMisconfigured, MetastoreUnavailable, SessionFailed
 from headrace.hive_ddl.executors.class_archive import archive_options
 from headrace.hive_ddl.executors.derby import find_derby_owner, wait_for_derby
 from headrace.hive_ddl.executors.jvm_errors import METASTORE_FAILURES, root_cause
@@ -296,7 +296,8 @@ def check_metastore_reachable(uri: str) -> None:
         uri: one or several `thrift://host:port`, separated by commas; one that is reachable is enough.
 
     Raises:
-        MetastoreUnavailable: nothing listens at these addresses, or the text is no such address.
+        MetastoreUnavailable: nothing listens at these addresses.
+        MetastoreMisconfigured: the text is no such address.
     """
     problem = ""
     for part in uri.split(","):
@@ -306,7 +307,7 @@ def check_metastore_reachable(uri: str) -> None:
                 raise ValueError
             socket.create_connection((parts.hostname, parts.port), CONNECT_TIMEOUT_S).close()
         except ValueError:
-            raise MetastoreUnavailable(uri, "expected thrift://host:port") from None
+            raise MetastoreMisconfigured(uri, "expected thrift://host:port; correct hive.metastore") from None
         except OSError as error:
             problem = error.strerror or str(error)
             continue

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.cli import sql
 from headrace.cli.command import CommandError
-from headrace.hive_ddl.errors import MetastoreUnavailable
+from headrace.hive_ddl.errors import MetastoreMisconfigured, MetastoreUnavailable
 from headrace.settings import Settings
 
 IN_USE = MetastoreUnavailable("/data/metastore", "process 7 (headrace sql) has it open")
@@ -51,3 +51,12 @@ def test_wait_ends_at_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     runner, shown = runner_of(monkeypatch, 10**9, 0.05)
     with pytest.raises(CommandError, match=r"process 7 \(headrace sql\).*\b0\.05 s\b"):
         runner._session_after_wait(shown.append)
+
+
+def test_malformed_address_is_an_error_without_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    malformed = MetastoreMisconfigured("thrift://:9083", "expected thrift://host:port")
+    for wait_s in (None, 600.0):
+        runner, shown = runner_of(monkeypatch, 1, wait_s, malformed)
+        with pytest.raises(CommandError) as caught:
+            runner._session_after_wait(shown.append)
+        assert str(caught.value) == str(malformed), "without a word about --wait"

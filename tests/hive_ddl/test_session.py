@@ -11,7 +11,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from headrace.hive_ddl.errors import MetastoreUnavailable, SessionFailed
+from headrace.hive_ddl.errors import MetastoreMisconfigured, SessionFailed
 from headrace.hive_ddl.executors import session
 from headrace.hive_ddl.executors.session import check_metastore_reachable, session_properties
 from headrace.pipeline.java import ensure_java
@@ -33,7 +33,7 @@ def test_unix_sockets_only_for_local_masters(master: str, expected: str | None, 
 
 @pytest.mark.parametrize("uri", ["thrift://[x:9083", "thrift://127.0.0.1:99999", "127.0.0.1:9083"])
 def test_malformed_metastore_uri_is_an_error_that_shows_the_expected_form(uri: str) -> None:
-    with pytest.raises(MetastoreUnavailable, match=rf"{re.escape(uri)}\b.*\bthrift://host:port\b"):
+    with pytest.raises(MetastoreMisconfigured, match=rf"{re.escape(uri)}\b.*\bthrift://host:port\b"):
         check_metastore_reachable(uri)
 
 
