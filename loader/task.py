@@ -27,7 +27,7 @@ from itertools import zip_longest
 from headrace.avro_codec import core_library
 from headrace.avro_schema import AvroSchemaError
 from headrace.kafka_wire.cluster import FetchSlice, KafkaCluster
-from headrace.kafka_wire.errors import CorruptBatch, KafkaError, LogChanged
+from headrace.kafka_wire.errors import CorruptBatch, ErrorResponse, KafkaError, KafkaUnavailable, LogChanged
 from headrace.kafka_wire.record_batch import Record
 from headrace.loader.build import current_build
 from headrace.loader.load_schema import load_schema_with_kafka
@@ -128,6 +128,7 @@ class _StopReason:
     empty if the read reached the end of the range."""
 
     error: str = ""
+    is_broker_error: bool = False
     unknown_ids: tuple[int, ...] = ()
     corrupt: CorruptBatchStop | None = None
 
@@ -311,7 +312,8 @@ class _Task:
             partition_text = f"topic {topic_partition.topic} partition {topic_partition.partition}"
             message = str(error)
             return _StopReason(
-                message if partition_text in message else f"{partition_text} offset {progress.position}: {message}"
+                message if partition_text in message else f"{partition_text} offset {progress.position}: {message}",
+                is_broker_error=isinstance(error, (KafkaUnavailable, ErrorResponse)),
             )
         return _StopReason()
 
@@ -408,6 +410,7 @@ def _range_result(
         time_sources=dict(messages.time_sources),
         bytes_read=progress.bytes_read,
         error=stop.error,
+        is_broker_error=stop.is_broker_error,
         unknown_ids=stop.unknown_ids,
         implausible_times=messages.implausible_times(),
         epochs=progress.epochs.below(done.end),

@@ -225,7 +225,8 @@ class RangeResult:
     corrupt batches that did not stop the range, `corrupt_stop` is the one that did. `bytes_read` is the size of the
     fetched record batches, without those read ahead for unknown ids. `gaps` are ranges of missing offsets, at most a
     thousand; `counts.gaps` counts all missing offsets. `epochs` are the leader epochs of the batches in `done`.
-    `by_reference` counts messages that the C core left to Python, which makes the same rows.
+    `by_reference` counts messages that the C core left to Python, which makes the same rows. `is_broker_error` means
+    that the reason in `error` is a broker or its response, not the data or a defect of the loader.
     """
 
     done: OffsetRange
@@ -241,6 +242,7 @@ class RangeResult:
     skipped: tuple[SkippedOffsets, ...] = ()
     corrupt_stop: CorruptBatchStop | None = None
     by_reference: int = field(default=0, compare=False)
+    is_broker_error: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from headrace.audit.count import HASH
 from headrace.audit.window import SCATTERED_MS, WINDOWS_MAX
 from headrace.loader.commit.commit import CommittedFile, CommittedRange, CountSeries, WindowCount
 from headrace.loader.epochs import NO_EPOCHS, ReadEpochs
-from headrace.loader.plan.ranges import BROKER_REMEDY, PlannedRange, TopicRanges
+from headrace.loader.plan.ranges import PlannedRange, TopicRanges, remedy_of
 from headrace.loader.project.topic_projection import FUTURE_TIME, NO_TIME, OUT_OF_RANGE_TIME, RECORD_TIME
 from headrace.loader.work_unit import (
     FileKind,
@@ -37,6 +37,7 @@ NO_COUNTS = RangeCounts()
 REREAD_REMEDY = (
     "nothing of it was committed and the next load reads it again; if this problem recurs, it is a defect of the loader"
 )
+REREAD_RANGE_REMEDY = "the next load reads the rest of the range again"
 DISK_REMEDY = "its messages were not loaded; free space there or repair the disk, and the next load reads them again"
 
 
@@ -217,7 +218,7 @@ def _remedy(task_range: _TaskRange) -> str:
     """
     stop = task_range.result.corrupt_stop
     if stop is None:
-        return BROKER_REMEDY
+        return remedy_of(task_range.result.error) if task_range.result.is_broker_error else REREAD_RANGE_REMEDY
     topic_partition = task_range.planned.topic_partition
     skip = f"headrace offsets skip {topic_partition.topic} {topic_partition.partition} {stop.offset}"
     replica = "no later offset is read. Elect another replica as leader, whose copy may be intact; else"

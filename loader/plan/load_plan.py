@@ -16,7 +16,7 @@ from headrace.loader.commit.state import LoaderState, TopicState
 from headrace.loader.load_schema import column_changes
 from headrace.loader.plan.discover import DiscoveredTopic, Discovery
 from headrace.loader.plan.packing import pack
-from headrace.loader.plan.ranges import BROKER_REMEDY, TopicRanges, offset_ranges, topic_ranges
+from headrace.loader.plan.ranges import TopicRanges, offset_ranges, remedy_of, topic_ranges
 from headrace.loader.plan.schemas import SchemaProblem, SchemasUnavailable, TopicSchemas, WriterSchemas
 from headrace.loader.plan.time_fields import time_field_note
 from headrace.loader.policy import TopicPolicy
@@ -134,7 +134,7 @@ def make_plan(
     """
     waiting: dict[str, str] = {}
     problems: dict[str, tuple[str, ...]] = {
-        topic: (f"{reason}; {BROKER_REMEDY}",) for topic, reason in discovery.unusable.items()
+        topic: (f"{reason}; {remedy_of(reason)}",) for topic, reason in discovery.unusable.items()
     }
     notes: list[str] = []
     planned_topics: dict[str, PlannedTopic] = {}

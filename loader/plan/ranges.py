@@ -15,6 +15,7 @@ from headrace.loader.plan.discover import DiscoveredTopic, PartitionOffsets
 from headrace.loader.work_unit import OffsetRange
 
 BROKER_REMEDY = "check that its brokers are up; the next load continues"
+PERMISSION_REMEDY = "allow the loader's Kafka user to describe and read the topic; the next load continues"
 
 HELD_BACK_MAX = 1_000_000
 """Number of unreadable offsets after the start of an open transaction, above which the report has a note. A busy
@@ -90,7 +91,7 @@ def topic_ranges(
     # If the topic had no id before, a new id does not mean another topic: the leader epochs show whether the log is the
     # same.
     starts_again = known is not None and known.topic_id not in ("", topic_id)
-    problems = [f"partition {number}: {reason}; {BROKER_REMEDY}" for number, reason in sorted(found.errors.items())]
+    problems = [f"partition {number}: {reason}; {remedy_of(reason)}" for number, reason in sorted(found.errors.items())]
     notes: list[str] = []
     if known is not None and starts_again:
         sentence = f"the topic was re-created (topic id {topic_id}, was {known.topic_id})"
@@ -117,6 +118,15 @@ def topic_ranges(
         topic_id = ""  # the topic may have been re-created, and would seem re-created again once its new id is reported
     continues = known is not None and not starts_again and topic_id != known.topic_id
     return TopicRanges(topic_id, starts_again, tuple(ranges), tuple(problems), tuple(notes), continues)
+
+
+def remedy_of(reason: str) -> str:
+    """Returns the remedy for a topic or partition that the brokers cannot serve, as text that ends a message.
+
+    Args:
+        reason: the error, with Kafka's name of the error code if a broker returned one.
+    """
+    return PERMISSION_REMEDY if "AUTHORIZATION_FAILED" in reason else BROKER_REMEDY
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from headrace.audit.window import OUT_OF_RANGE_MS, SCATTERED_MS, WINDOW_MS
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.commit import reconcile as reconcile_module
-from headrace.loader.commit.reconcile import DISK_REMEDY, REREAD_REMEDY, ReconciledTopic
+from headrace.loader.commit.reconcile import DISK_REMEDY, REREAD_RANGE_REMEDY, REREAD_REMEDY, ReconciledTopic
 from headrace.loader.epochs import ReadEpochs
-from headrace.loader.plan.ranges import BROKER_REMEDY, PlannedRange, TopicRanges
+from headrace.loader.plan.ranges import BROKER_REMEDY, PERMISSION_REMEDY, PlannedRange, TopicRanges
 from headrace.loader.work_unit import (
     AuditCount,
     CorruptBatchStop,
@@ -174,7 +174,7 @@ def test_the_prefix_of_a_failed_range_is_committed() -> None:
     results = [result(0, [done(0, 0, 4, "the leader has changed")], [staged("a", (0, 0, 4))])]
     reconciled = reconcile(planned({0: 10}), units, results)["t"]
     assert ends(reconciled) == {0: 4}
-    assert reconciled.problems == (f"partition 0 [0, 10): the leader has changed; {BROKER_REMEDY}",)
+    assert reconciled.problems == (f"partition 0 [0, 10): the leader has changed; {REREAD_RANGE_REMEDY}",)
 
 
 def test_ranges_after_a_hole_are_left_out_with_their_files_and_ranges_of_these_files() -> None:
@@ -329,12 +329,15 @@ def test_a_quarantined_corrupt_batch_is_one_row_for_all_its_offsets() -> None:
     assert skipped.counts == RangeCounts(records=6, corrupt=4)
 
 
-def test_problem_of_a_corrupt_batch_has_a_remedy_and_one_of_a_broker_is_retried() -> None:
-    def problem(stop: CorruptBatchStop | None) -> str:
-        one = dataclasses.replace(done(0, 0, 4, "it is broken"), corrupt_stop=stop)
+def test_remedy_of_a_problem_fits_its_cause() -> None:
+    def problem(stop: CorruptBatchStop | None, error: str = "it is broken", *, is_broker_error: bool = False) -> str:
+        one = dataclasses.replace(done(0, 0, 4, error), corrupt_stop=stop, is_broker_error=is_broker_error)
         return reconcile(planned({0: 10}), [unit(0, offsets(0, 0, 10))], [result(0, [one], [])])["t"].problems[0]
 
-    assert problem(None) == f"partition 0 [0, 10): it is broken; {BROKER_REMEDY}"
+    assert problem(None) == f"partition 0 [0, 10): it is broken; {REREAD_RANGE_REMEDY}"
+    assert problem(None, is_broker_error=True) == f"partition 0 [0, 10): it is broken; {BROKER_REMEDY}"
+    denied = "broker b:1 rejected Fetch: TOPIC_AUTHORIZATION_FAILED (error 29)"
+    assert problem(None, denied, is_broker_error=True) == f"partition 0 [0, 10): {denied}; {PERMISSION_REMEDY}"
     assert problem(CorruptBatchStop(4, 7)).endswith(": headrace offsets skip t 0 4 --to 7 --reason TEXT")
     assert problem(CorruptBatchStop(4, -1)).endswith(": headrace offsets skip t 0 4 --to OFFSET --reason TEXT")
     assert "brokers" not in problem(CorruptBatchStop(4, 7))

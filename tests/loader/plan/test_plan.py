@@ -16,7 +16,14 @@ from headrace.loader.commit.state import FileTotals, PartitionState, TopicState
 from headrace.loader.epochs import ReadEpochs
 from headrace.loader.plan.discover import DiscoveredTopic, PartitionOffsets, is_wanted
 from headrace.loader.plan.packing import IMBALANCE_MAX, SPLITS_PER_TASK, TASK_BYTES_MIN, pack, split, weight
-from headrace.loader.plan.ranges import BROKER_REMEDY, HELD_BACK_MAX, TopicRanges, offset_ranges, topic_ranges
+from headrace.loader.plan.ranges import (
+    BROKER_REMEDY,
+    HELD_BACK_MAX,
+    PERMISSION_REMEDY,
+    TopicRanges,
+    offset_ranges,
+    topic_ranges,
+)
 from headrace.loader.work_unit import OffsetRange
 from support.loader.loader_samples import load_schema
 
@@ -182,6 +189,8 @@ def test_a_topic_is_not_recreated_by_a_broker_without_topic_ids() -> None:
 def test_a_partition_without_offsets_is_a_problem() -> None:
     found = DiscoveredTopic("orders", "id-1", (), {2: "leader not available"})
     assert ranges_of(found, known_topic()).problems == (f"partition 2: leader not available; {BROKER_REMEDY}",)
+    denied = DiscoveredTopic("orders", "id-1", (), {2: "broker b:1: TOPIC_AUTHORIZATION_FAILED (error 29)"})
+    assert ranges_of(denied, known_topic()).problems[0].endswith(f"; {PERMISSION_REMEDY}")
 
 
 def test_the_cap_cuts_a_range_by_its_estimated_bytes() -> None:
