@@ -8,7 +8,7 @@ import pytest
 from marshmallow import ValidationError
 
 from headrace.registry.api.payloads import ConfigPayload, SchemaPayload
-from headrace.registry.domain import ConfigChange, ConfigEntry
+from headrace.registry.domain import ConfigChange, ConfigEntry, SchemaRequest
 from support.cases import all_cases
 
 
@@ -16,6 +16,12 @@ def test_null_clears_every_key_of_a_configuration() -> None:
     payload = ConfigPayload()
     names = {field.data_key or name for name, field in payload.load_fields.items()}
     assert payload.load(dict.fromkeys(names)) == ConfigChange(ConfigEntry(), frozenset(payload.load_fields))
+
+
+def test_null_means_a_missing_key_of_a_schema_request() -> None:
+    payload = SchemaPayload()
+    names = [field.data_key or name for name, field in payload.load_fields.items()]
+    assert payload.load(dict.fromkeys(names)) == payload.load({}) == SchemaRequest(None)
 
 
 def test_numbers_and_booleans_may_be_texts_as_in_jackson() -> None:

@@ -198,7 +198,9 @@ class RegistryBaseline:
 
     def _parse(self, item: RegisteredSchema) -> Schema:
         if not item.references:
-            return parse_schema(item.text, source=f"{item.subject} version {item.version}", strict=False)
+            source = f"{item.subject} version {item.version}"
+            # Some registries return texts as they were sent, with comments.
+            return parse_schema(item.text, source=source, strict=False, lenient_json=True)
         parsed = self._parsed[_version_key(item)]
         if isinstance(parsed, SchemaParseError):
             raise parsed

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.avro_schema import Fixed, Reference
+from headrace.avro_schema import Fixed, Name, Reference
 from headrace.registry import errors
-from headrace.registry.client import RegistryClient, SchemaReference, SubjectVersion
+from headrace.registry.client import RegisteredSchema, RegistryClient, SchemaReference, SubjectVersion
 from support.pages import blocks, page
 from support.registry.registry_calls import STRING, USER_1, USER_2, USER_INCOMPATIBLE
 
@@ -62,6 +62,12 @@ def test_parsed_fetches_references(client: RegistryClient, subject: str) -> None
     assert isinstance(node, Reference)
     assert isinstance(schema.resolve(node), Fixed)
     assert client.parsed(client.schema_by_id(registered.schema_id)) == schema
+
+
+def test_parsed_accepts_texts_that_avro_java_accepts(client: RegistryClient) -> None:
+    """Other registries return schemas as they were sent, with comments and repeated keys."""
+    found = RegisteredSchema(7, '/* licence */ {"type":"fixed","name":"A","size":4, // bytes\n "size":8}')
+    assert client.parsed(found).root == Fixed(Name("A"), 8)
 
 
 def test_errors_have_class_and_fields_of_the_server(client: RegistryClient, subject: str) -> None:

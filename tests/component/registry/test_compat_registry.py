@@ -554,6 +554,18 @@ def test_text_with_half_a_surrogate_pair_is_downloaded(registry: ServedRegistry,
     assert json.loads(Path("all/b.avsc").read_text()) == json.loads(text)
 
 
+def test_versions_with_comments_are_compared(registry: ServedRegistry, run: Run) -> None:
+    registry.client.register("orders-value", ORDER % ("long", ""))
+    write(orders=ORDER % ("int", ""))
+    entity = {"subject": "orders-value", "version": 1, "id": 7, "schema": "/* as sent */ " + ORDER % ("long", "")}
+    registry.respond = lambda request: (
+        Response(json.dumps(entity)) if request.path.startswith("/subjects/orders-value/versions/") else None
+    )
+    code, out, err = run("compat", "check", "schemas", "--against-registry", registry.url)
+    assert (code, err) == (1, "")
+    assert "orders-value version 1" in out
+
+
 def test_links_to_a_shared_file_are_registered_once(registry: ServedRegistry, run: Run) -> None:
     for name in ("one", "two"):
         Path(name).mkdir()
