@@ -252,6 +252,11 @@ def test_invalid_reader_schema_is_an_error_before_connecting(
         create_consumer(reader_schema=schema)
 
 
+def test_reader_schema_may_have_comments(kafka: Kafka) -> None:
+    with create_consumer(reader_schema='/* licence */ "string"'):
+        pass
+
+
 def test_start_time_before_1970_is_the_beginning(kafka: Kafka) -> None:
     requested: list[int] = []
 

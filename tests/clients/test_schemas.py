@@ -167,6 +167,11 @@ def test_producer_sends_with_a_given_schema_if_the_newest_version_is_unknown() -
     assert encoding.encode({"created": "now"}) and encoding.read_time is None
 
 
+def test_given_schema_may_have_comments_like_a_registered_one() -> None:
+    encoding = EncodingCache(Renamed(), LoaderSettings()).get("t", f"/* licence */ {Renamed.OLD} // end")
+    assert (encoding.schema_id, encoding.encode({"created": "now"})[5:]) == (1, b"\x06now")
+
+
 def test_registered_schema_with_an_invalid_default_is_unavailable() -> None:
     """As an older registry may contain one; fastavro rejects it."""
 
