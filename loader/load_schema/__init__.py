@@ -36,8 +36,8 @@ that is not a version of the subject, `route_fields` computes the same from the 
     headrace.decimal      with "unscaled": "precision,scale" of the writer.
     headrace.widened      list of primitive types that the column was widened from and still holds by promotion
                           although that may round (`long` in a column that became `double`).
-    headrace.names        on a record or enum: list of the full names of the writer's types for which it stands; if
-                          absent, only its own name.
+    headrace.names        on a record, enum or fixed: list of the full names of the writer's types for which it
+                          stands; if absent, only its own name.
 
 **When a column is reused.** A value stays in its column if the column can hold it by Avro promotion and the meaning is
 the same. The promotion is exact, except when a column is widened to float or double, and for types that it was widened

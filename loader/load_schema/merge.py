@@ -21,6 +21,7 @@ from headrace.avro_schema import (
     LogicalType,
     Map,
     Name,
+    NamedType,
     Primitive,
     PrimitiveType,
     Props,
@@ -163,8 +164,9 @@ class TypeFolding(ABC):
             name, props = self.create_type_name(node)
             return FoldedType(Enum(name, node.symbols, props=props), IDENTITY_ROUTE)
         if isinstance(node, Fixed):
+            name, props = self.create_type_name(node)
             logical = hive_logical(node)
-            fixed = Fixed(self.free_type_name(node.name), node.size, logical, props=logical_props(logical))
+            fixed = Fixed(name, node.size, logical, props=(*logical_props(logical), *props))
             return FoldedType(fixed, IDENTITY_ROUTE)
         if isinstance(node, Array):
             items, route = self.create_type(node.items, f"{path}[]", enclosing_records)
@@ -303,7 +305,7 @@ class TypeFolding(ABC):
             return None
         return FoldedType(*self.fold_record(replace(inner, props=props), node, path, enclosing_records))
 
-    def props_if_same_type(self, inner: Record | Enum, node: Record | Enum) -> Props | None:
+    def props_if_same_type(self, inner: NamedType, node: NamedType) -> Props | None:
         """Returns the properties of the load type `inner` if it stands for the writer's type `node`, else None. Without
         `may_change`, the properties do not change, so only a type that matches by its own name is the same."""
         props = props_if_same_type(inner, node, by_full_name=self.by_full_name)
@@ -376,7 +378,12 @@ class TypeFolding(ABC):
     def merge_fixed(self, inner: Fixed, node: Fixed) -> Fixed | None:
         # Columns that were created before decimals had a size limit are not changed.
         is_same = inner.size == node.size and inner.logical in (node.logical, hive_logical(node))
-        return inner if is_same else None
+        props = self.props_if_same_type(inner, node) if is_same else None
+        if is_same and props is None and not self.by_full_name:
+            # The bytes of a fixed type with another name are the same, so the column can hold them.
+            names = [*accepted_names(inner), node.name.full]
+            props = with_prop(inner.props, NAMES, names) if self.may_change else inner.props
+        return None if props is None else replace(inner, props=props)
 
     def merge_enum(self, inner: Enum, node: Enum, path: str) -> Enum | None:
         props = self.props_if_same_type(inner, node)

@@ -24,6 +24,7 @@ from headrace.avro_schema import (
     LogicalType,
     Map,
     Name,
+    NamedType,
     Primitive,
     PrimitiveType,
     Props,
@@ -171,7 +172,7 @@ def load_name(name: Name) -> Name:
     return Name(name.name, ".".join(f"_{part}" if not part or part[0].isdigit() else part for part in parts))
 
 
-def accepted_names(node: Record | Enum) -> tuple[str, ...]:
+def accepted_names(node: NamedType) -> tuple[str, ...]:
     """Returns the full names of the writer's types for which `node`, a named type of the load schema, stands."""
     return tuple(prop(node.props, NAMES) or (node.name.full,))
 
@@ -302,7 +303,7 @@ def unscaled_props(logical: LogicalType) -> Props:
     return ((KIND, UNSCALED), (DECIMAL, f"{logical.precision},{logical.scale}"))
 
 
-def alias_names(node: Record | Enum | Fixed) -> tuple[str, ...]:
+def alias_names(node: NamedType) -> tuple[str, ...]:
     """Returns the full names that the aliases of a named type denote.
 
     An alias that equals the type's own name denotes the name without a namespace: Avro Java's text, which registries
@@ -311,7 +312,7 @@ def alias_names(node: Record | Enum | Fixed) -> tuple[str, ...]:
     return tuple(alias.name if alias == node.name else alias.full for alias in node.aliases)
 
 
-def props_if_same_type(load: Record | Enum, node: Record | Enum, *, by_full_name: bool) -> Props | None:
+def props_if_same_type(load: NamedType, node: NamedType, *, by_full_name: bool) -> Props | None:
     """Returns the properties of the load type `load` if it stands for `node`, a named type of the writer. Returns None
     otherwise.
 

@@ -183,9 +183,10 @@ def columns_by_version(*kinds: Any) -> list[str]:
 
 
 KINDS = [{"type": "enum", "name": f"{namespace}.Kind", "symbols": ["A"]} for namespace in ("orders", "users")]
+HASHES = [{"type": "fixed", "name": f"{namespace}.Hash", "size": 2} for namespace in ("orders", "users")]
 
 
-@pytest.mark.parametrize(("orders", "users"), [(ORDERS, USERS), KINDS])
+@pytest.mark.parametrize(("orders", "users"), [(ORDERS, USERS), KINDS, HASHES])
 def test_type_known_to_a_sibling_column_goes_there(orders: Any, users: Any) -> None:
     versions = ["null", orders], ["null", orders, users], ["null", users], ["null", orders]
     assert columns_by_version(*versions) == ["e", "e__union", "e__union", "e"]

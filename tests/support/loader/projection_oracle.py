@@ -246,7 +246,7 @@ class _Row:
 
 
 def _prop(node: Type | Field, key: str) -> Any:
-    props = node.props if isinstance(node, Primitive | Record | Enum | Field) else ()
+    props = node.props if isinstance(node, Primitive | Record | Enum | Fixed | Field) else ()
     return dict(props).get(f"headrace.{key}")
 
 
@@ -361,7 +361,7 @@ def _is_same(writer: Schema, node: Type, load: Type, within: frozenset[Name]) ->
         case Primitive(), Primitive():
             return _is_exact(node, load)
         case Fixed(), Fixed():
-            return node.size == load.size and _logical(node) == _logical(load)
+            return _is_called(node, load) and node.size == load.size and _logical(node) == _logical(load)
         case Enum(), Enum():
             return _is_called(node, load) and set(node.symbols) <= set(load.symbols)
         case (Array(items=item), Array(items=column)) | (Map(values=item), Map(values=column)):
@@ -372,7 +372,7 @@ def _is_same(writer: Schema, node: Type, load: Type, within: frozenset[Name]) ->
     return False
 
 
-def _is_called(node: Record | Enum, load: Record | Enum) -> bool:
+def _is_called(node: Record | Enum | Fixed, load: Record | Enum | Fixed) -> bool:
     return node.name.full in (_prop(load, "names") or [load.name.full])
 
 
