@@ -226,6 +226,14 @@ def test_schema_that_is_no_version_uses_the_members_of_its_full_names() -> None:
         compile_projection(event([record("billing.Created"), ORDERS]), parse_schema(state.text), (), CapturedTime())
 
 
+def test_schema_that_is_no_version_may_have_the_type_of_a_plain_column_in_another_namespace() -> None:
+    state = states_of(event(record("a.X")))[-1]
+    assert row_of_foreign(event(record("b.X")), state, {"e": {"p": 1}}) == {"p": 1}
+    for other in (record("b.Y"), record("b.Y", "a.X")):  # no version has given the type this name
+        with pytest.raises(Unconvertible):
+            compile_projection(event(other), parse_schema(state.text), (), CapturedTime())
+
+
 def test_explain_names_the_type_of_each_member() -> None:
     state = fold(states_of(event([ORDERS, USERS]))[-1], 2, event([ORDERS, USERS, record("billing.Created")]), 2)
     details = [(row.column, row.rule, row.detail) for row in explain(state)]
