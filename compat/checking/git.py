@@ -28,14 +28,19 @@ class GitFailed(Exception):
 class FileChange:
     """The change of one file in one commit.
 
-    `path` is the file's path after the commit, `before` its path before, which differs if the commit renamed the file.
-    `blob` is the id of the new content, "" if the commit deleted the file.
+    `parent` is the commit's first parent, "" if it has none. `path` is the file's path after the commit, `before` its
+    path before, which differs if the commit renamed the file. `blob` is the id of the new content, "" if the commit
+    deleted the file, and `blob_before` that of the content before, "" if the commit added the file. `is_link`: the file
+    is a symbolic link, before or after the commit, so the content is the path of its target.
     """
 
     commit: str
+    parent: str
     path: str
     before: str
     blob: str
+    blob_before: str
+    is_link: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +169,12 @@ class GitRepository:
         Args:
             patterns: git's pathspecs; only changes of matching files are returned.
         """
-        options = ("--raw", "-z", "-M", "--no-abbrev", "--format=format:%x01%H")
+        options = ("--raw", "-z", "-M", "--no-abbrev", "--format=format:%x01%H %P")
         listing = self._output("log", "--first-parent", "-m", *options, commit, "--", *patterns)
         for part in listing.split(b"\x01")[1:]:
             head, _, rows = part.partition(b"\n")
-            yield from _changes(os.fsdecode(head), [os.fsdecode(row) for row in rows.split(b"\0")])
+            commit_and_parents = os.fsdecode(head).split()
+            yield from _changes(commit_and_parents, [os.fsdecode(row) for row in rows.split(b"\0")])
 
     def merge_base(self, revision: str) -> str:
         """Returns the merge base of a revision and HEAD, or the revision if they share no history."""
@@ -247,17 +253,26 @@ def _resolve_links(links: Mapping[str, str], files: Mapping[str, str]) -> dict[s
     return found
 
 
-def _changes(commit: str, rows: Sequence[str]) -> Iterator[FileChange]:
+def _changes(commit_and_parents: Sequence[str], rows: Sequence[str]) -> Iterator[FileChange]:
     """Yields the file changes of one commit, parsed from the output of `git log --raw -z`. A row has modes, blobs and a
     status; the path follows as the next row, or two paths for a rename."""
+    commit, parent = (*commit_and_parents, "")[:2]
     at = 0
     while at < len(rows):
         if not rows[at].startswith(":"):
             at += 1
             continue
-        _, _, _, blob, status = rows[at].split(" ")
+        mode_before, mode, blob_before, blob, status = rows[at].removeprefix(":").split(" ")
         path = rows[at + 1]
         is_moved = status[:1] in "RC"
         new = rows[at + 2] if is_moved else path
-        yield FileChange(commit, new, path, "" if status == "D" else blob)
+        yield FileChange(
+            commit,
+            parent,
+            new,
+            path,
+            "" if status == "D" else blob,
+            "" if status == "A" else blob_before,
+            LINK_MODE.decode() in (mode_before, mode),
+        )
         at += 3 if is_moved else 2

@@ -297,6 +297,7 @@ def _nearest(path: str, paths: Sequence[str]) -> Sequence[str]:
     return sorted(other for other in paths if distances[other] == least)
 
 
+@lru_cache(maxsize=5_000)  # texts; many commits have the same ones
 def parse_type_names(text: str) -> TypeNames:
     """Returns the types that a text defines and uses; for an invalid text, a `TypeNames` without types, because the
     schema parser reports a better error."""

@@ -6,21 +6,18 @@ are not changes of the working tree's branch. The tip of a branch is used only o
 
 The earlier version of a file is the file at the same path; else one of the files that the working tree no longer has:
 the only one with the same subject, the one that git detects as renamed, or the only one with the same record name. At a
-transitive level the history is the content of that path in the first-parent history of the revision, with renames
-followed.
+transitive level the history is that of `git_history`, for that path of the revision.
 """
 
 from __future__ import annotations
 
-import glob
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 
-from headrace.avro_schema import Schema, SchemaParseError, parse_schema
-from headrace.compat.check_result import Failure, FailureKind
+from headrace.compat.check_result import FailureKind
 from headrace.compat.checking.baselines.base import (
     BaselineFailed,
     CandidateSchema,
@@ -29,14 +26,12 @@ from headrace.compat.checking.baselines.base import (
     VersionHistory,
 )
 from headrace.compat.checking.baselines.directory import DirectoryLayout
-from headrace.compat.checking.git import FileChange, GitFailed, GitRepository
-from headrace.compat.checking.inputs import JSON_SUFFIX, SUFFIX, decode, is_json_name, is_schema_name, is_schema_text
+from headrace.compat.checking.baselines.git_history import COMMIT_CHARS, GitFiles, GitHistory, unreadable_version
+from headrace.compat.checking.git import GitFailed, GitRepository
 from headrace.compat.checking.scope import FileScope, deleted_in_git
-from headrace.compat.checking.type_sets import TypeSet, root_type_name
+from headrace.compat.checking.type_sets import root_type_name
 from headrace.compat.errors import NoSubject
 from headrace.compat.subjects import SubjectNaming, SubjectSource
-
-COMMIT_CHARS = 10  # of a commit's hash, in the labels of earlier versions
 
 
 class GitBaseline:
@@ -92,7 +87,7 @@ class GitBaseline:
         numbered = tuple(
             EarlierVersion(number, item.label, item.text, item.parse) for number, item in enumerate(versions, 1)
         )
-        if choice.is_transitive() and found.repository.is_shallow():
+        if choice.is_transitive() and found.is_shallow:
             notes.append("this clone is shallow, so older versions may be missing; run git fetch --unshallow")
         return VersionHistory(numbered, len(numbered), notes=tuple(notes))
 
@@ -112,14 +107,16 @@ class _Revision:
         self._commit = newest if tip else repository.starting_point(revision)
         # Shown in messages; users can pass it to git.
         self.name = revision if self._commit == newest else self._commit[:COMMIT_CHARS]
-        self._all = repository.tree(self._commit)
-        self._tree = self._all.files
-        self._texts: dict[str, str] = {}
-        self._failures: dict[str, Failure] = {}
+        texts: dict[str, str] = {}
+        self._files = GitFiles(repository, self._commit, self.name, comments=comments, texts_by_blob=texts)
+        self._tree = self._files.paths
+        self._history = GitHistory(repository, self._commit, self._files, comments=comments, texts_by_blob=texts)
         self._found: dict[str, str | None] = {}
         self._layouts: dict[str, DirectoryLayout] = {}
-        self._histories: dict[str, Sequence[FileChange]] = {}
-        self._types = TypeSet({}, strict=False, prefix=f"{self.name}:", type_source=self)
+
+    @cached_property
+    def is_shallow(self) -> bool:
+        return self.repository.is_shallow()
 
     def require(self, location: str) -> None:
         if location not in self._tree and not any(path.startswith(f"{location}/") for path in self._tree):
@@ -164,18 +161,8 @@ class _Revision:
         return found[-1] if found else None
 
     def _layout(self, location: str) -> DirectoryLayout:
-        schemas = self._schemas_among(path for path in self._tree if path.startswith(f"{location}/"))
-        return DirectoryLayout({path[len(location) + 1 :]: path for path in schemas}, self._texts, self._naming)
-
-    def _schemas_among(self, paths: Iterable[str]) -> list[str]:
-        """Returns the members of `paths` that end in `.avsc`, or end in `.json` and contain a schema; files that cannot
-        be decoded are omitted. Also reads these files from the revision and stores their texts."""
-        candidates = [path for path in paths if is_schema_name(path) or is_json_name(path)]
-        # Read separately, so that JSON files that are not schemas are not searched for types.
-        blobs = self.repository.blobs([self._tree[path] for path in candidates if is_json_name(path)])
-        found = [path for path in candidates if is_schema_name(path) or _holds_schema(blobs[self._tree[path]])]
-        self.fetch(found)
-        return [path for path in found if path in self._texts]
+        schemas = self._files.schemas_among(path for path in self._tree if path.startswith(f"{location}/"))
+        return DirectoryLayout({path[len(location) + 1 :]: path for path in schemas}, self._files.texts, self._naming)
 
     def _same_or_renamed(self, candidate: CandidateSchema) -> str | None:
         path = self.path_of(candidate)
@@ -186,7 +173,7 @@ class _Revision:
             )
         if path in self._tree:
             return path
-        submodule = self._all.submodule_of(path)
+        submodule = self._files.tree.submodule_of(path)
         if submodule is not None:
             raise GitFailed(
                 f"{candidate.file.path} is in the git submodule {submodule}; run the command in that directory"
@@ -227,8 +214,8 @@ class _Revision:
         top = self.repository.top
         of_subject: dict[str, list[str]] = {}
         of_record: dict[str, list[str]] = {}
-        for path in self._schemas_among(path for path in self._tree if not os.path.lexists(top / path)):
-            record = root_type_name(self._texts[path])
+        for path in self._files.schemas_among(path for path in self._tree if not os.path.lexists(top / path)):
+            record = root_type_name(self._files.texts[path])
             of_record.setdefault(record, []).append(path)
             with suppress(NoSubject):
                 source = SubjectSource(Path(os.path.relpath(top / path)).as_posix(), record)
@@ -236,96 +223,15 @@ class _Revision:
         return of_subject, of_record
 
     def fetch(self, paths: Iterable[str | None]) -> None:
-        """Reads the files at these paths from the revision in one git call and stores their texts in this object."""
-        missing = [path for path in paths if path is not None and path not in self._texts]
-        blobs = self.repository.blobs([self._tree[path] for path in missing])
-        for path in missing:
-            text = decode(blobs[self._tree[path]], f"{self.name}:{path}", comments=self._comments)
-            if isinstance(text, Failure):
-                self._failures[path] = text
-            else:
-                self._texts[path] = text
-                self._types.texts[path] = text
-
-    def siblings(self, path: str) -> Sequence[str]:
-        directory = path.rpartition("/")[0]
-        return [other for other in self._schemas if other.rpartition("/")[0] == directory]
-
-    def descendants(self, path: str, directory: str) -> Sequence[str]:
-        schemas = self._schemas_and_json if is_json_name(path) else self._schemas
-        return [other for other in schemas if directory == "." or other.startswith(f"{directory}/")]
-
-    def read(self, paths: Sequence[str]) -> Mapping[str, str]:
-        self.fetch(paths)
-        return {path: self._texts[path] for path in paths if path in self._texts}
-
-    @cached_property
-    def _schemas(self) -> Sequence[str]:
-        return [path for path in self._tree if is_schema_name(path)]
-
-    @cached_property
-    def _schemas_and_json(self) -> Sequence[str]:
-        return self._schemas_among(self._tree)
+        """Reads the files at these paths from the revision in one git call."""
+        self._files.fetch(paths)
 
     def latest(self, path: str) -> EarlierVersion:
         label = f"{self.name}:{path}"
-        if path in self._failures:
-            return _unreadable(label, self._failures[path])
-        return EarlierVersion(0, label, self._texts[path], partial(self._types.schema_once, path))
+        if path in self._files.failures:
+            return unreadable_version(label, self._files.failures[path])
+        return EarlierVersion(0, label, self._files.texts[path], partial(self._files.types.schema_once, path))
 
     def before(self, path: str) -> list[EarlierVersion]:
-        """Returns the earlier contents of the file at `path` in the revision's history, oldest first; equal consecutive
-        texts are returned once."""
-        blob = self._tree[path]
-        found: list[FileChange] = []
-        for change in self._changes(Path(path).suffix):
-            if change.path == path:
-                if change.blob not in ("", blob):
-                    found.append(change)
-                    blob = change.blob
-                path = change.before
-        blobs = self.repository.blobs([change.blob for change in found])
-        return [self._old(item, blobs[item.blob]) for item in reversed(found)]
-
-    def _old(self, change: FileChange, data: bytes) -> EarlierVersion:
-        commit = f"{change.commit[:COMMIT_CHARS]}:"
-        label = f"{commit}{change.path}"
-        text = decode(data, label, comments=self._comments)
-        if isinstance(text, Failure):
-            return _unreadable(label, text)
-        return EarlierVersion(0, label, text, partial(self._parse_old, commit, change.path, text))
-
-    def _parse_old(self, commit: str, path: str, text: str) -> Schema:
-        """Parses a version of a file from an old commit. Types of other files are taken from the revision instead of
-        the old commit; their difference rarely matters.
-
-        Args:
-            commit: the old commit, shown in messages before the path.
-            path: the path of the file in that commit.
-            text: the content of the file in that commit.
-        """
-        return TypeSet({path: text}, strict=False, prefix=commit, type_source=self).schema(path)
-
-    def _changes(self, suffix: str) -> Sequence[FileChange]:
-        """Returns the changes that the commits up to this git revision made to files that may be schemas (`.avsc`,
-        `.json`) or have the given suffix."""
-        if suffix not in self._histories:
-            suffixes = dict.fromkeys((SUFFIX, JSON_SUFFIX, suffix.lower()))
-            patterns = [f":(glob,icase)**/*{glob.escape(each)}" for each in suffixes]
-            self._histories[suffix] = list(self.repository.history(self._commit, patterns))
-        return self._histories[suffix]
-
-
-def _holds_schema(blob: bytes) -> bool:
-    text = decode(blob, "", comments=True)
-    return isinstance(text, str) and is_schema_text(text)
-
-
-def _unreadable(label: str, failure: Failure) -> EarlierVersion:
-    def parse() -> Schema:
-        position = failure.position
-        if position is None:
-            return parse_schema("", source=label)
-        raise SchemaParseError(failure.message, position, label)
-
-    return EarlierVersion(0, label, "", parse)
+        """Returns the versions of the schema at `path` in the history before the revision, oldest first."""
+        return self._history.versions_before(path)

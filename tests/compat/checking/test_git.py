@@ -326,6 +326,88 @@ def test_transitive_levels_use_file_history(repository: Path, check: Check) -> N
     assert len(reports(out)["schemas/bestellung.avsc"]["findings"]) == 3  # type: ignore[arg-type]
 
 
+COUNTRY = ', {"name": "country", "type": "string"%s}]'
+DEFAULT = ', "default": "NZ"'
+ADDR_1 = ADDR % "long"
+ADDR_2 = ADDR_1.replace("]", COUNTRY % DEFAULT)
+ADDR_3 = ADDR_1.replace("]", COUNTRY % "")
+"""Reads data of ADDR_2, but not of ADDR_1."""
+
+
+def test_transitive_levels_use_history_of_types_in_other_files(repository: Path, check: Check) -> None:
+    commit("one", u__user=USER, dep__addr=ADDR_1)
+    commit("two", dep__addr=ADDR_2)
+    commit("unrelated", schemas__order=ORDER % ("long", NOTE))
+    Path("dep/addr.avsc").write_text(ADDR_3)
+    arguments = ("u", "--against", "git:main", "--format", "json")
+    assert check(*arguments)[0] == 0
+    code, out, err = check(*arguments, "--level", "BACKWARD_TRANSITIVE")
+    assert (code, err) == (1, "")
+    report = reports(out)["u/user.avsc"]
+    assert report["known_versions"] == 2
+    assert {finding["version"] for finding in report["findings"]} == {1}  # type: ignore[attr-defined]
+    first = git("rev-list", "--reverse", "HEAD").split()[1]
+    assert report["compared"][1]["name"] == f"{first[:10]}:u/user.avsc"  # type: ignore[index]
+
+
+def _move_type(repository: Path) -> None:
+    commit("moved", dep__addr=None, lib__address=ADDR_1)
+    commit("two", lib__address=ADDR_2)
+    Path("lib/address.avsc").write_text(ADDR_3)
+
+
+def _replace_type_by_one_further_away(repository: Path) -> None:
+    commit("two", dep__addr=None)
+    Path("lib/far/addr.avsc").write_text(ADDR_3)
+
+
+def _use_type_of_another_file(repository: Path) -> None:
+    commit("two", dep__addr=ADDR.replace("Addr", "Other") % "long", u__user=USER + "\n", dep__near=ADDR_2)
+    Path("dep/near.avsc").write_text(ADDR_3)
+
+
+def _include_type(repository: Path) -> None:
+    commit("two", u__user=USER.replace('"Addr"', ADDR_2.strip()))
+    Path("u/user.avsc").write_text(USER.replace('"Addr"', ADDR_3.strip()))
+
+
+def _rename_user(repository: Path) -> None:
+    Path("u/user.avsc").rename("u/person.avsc")
+    commit("renamed", dep__addr=ADDR_2)
+    Path("dep/addr.avsc").write_text(ADDR_3)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [_move_type, _replace_type_by_one_further_away, _use_type_of_another_file, _include_type, _rename_user],
+)
+def test_earlier_versions_use_the_types_of_their_own_commits(
+    repository: Path, check: Check, change: Callable[[Path], None]
+) -> None:
+    commit("one", u__user=USER, dep__addr=ADDR_1, lib__far__addr=ADDR_2)
+    change(repository)
+    assert check("u", "--against", "git:main")[::2] == (0, "")
+    code, out, err = check("u", "--against", "git:main", "--level", "BACKWARD_TRANSITIVE", "--format", "json")
+    assert (code, err) == (1, "")
+    (report,) = reports(out).values()
+    assert {finding["version"] for finding in report["findings"]} == {1}  # type: ignore[attr-defined]
+    assert report["known_versions"] == 2
+
+
+def test_transitive_levels_accept_links_and_merges(repository: Path, check: Check) -> None:
+    commit("one", u__user=USER, dep__addr=ADDR_1)
+    Path("u/link.avsc").symlink_to("user.avsc")
+    commit("link")
+    git("checkout", "-q", "-b", "side")
+    commit("two", dep__addr=ADDR_2)
+    git("checkout", "-q", "main")
+    git("merge", "-q", "--no-ff", "-m", "merge", "side")
+    Path("dep/addr.avsc").write_text(ADDR_3)
+    code, out, err = check("u", "--against", "git:main", "--level", "BACKWARD_TRANSITIVE", "--format", "json")
+    assert (code, err) == (1, "")
+    assert [report["known_versions"] for report in reports(out).values()] == [2, 2]
+
+
 def test_path_in_the_revision(repository: Path, check: Check) -> None:
     Path("other").mkdir()
     Path("other/order.avsc").write_text(ORDER % ("long", NOTE))
