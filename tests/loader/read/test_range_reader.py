@@ -248,6 +248,14 @@ def test_an_empty_log_is_confirmed_by_a_second_fetch_and_those_at_its_ends() -> 
     assert (script.requested, progress.gaps) == ([2, 2, 8, 1], [(2, 9)])
 
 
+@pytest.mark.parametrize(("start", "empty", "gap"), [(2, [2, 2, 8], [2, 4]), (3, [3, 3, 8, 2], [3, 4, 2])])
+def test_no_offset_before_the_log_start_is_fetched(start: int, empty: list[int], gap: list[int]) -> None:
+    for records, requested in ((b"", empty), (make_batch(range(5, 9)), gap)):
+        script = Script(dataclasses.replace(response(records), log_start_offset=2))
+        read(script, start, 9)
+        assert script.requested == requested
+
+
 @pytest.mark.parametrize("empty_responses", [1, 2])
 def test_a_temporary_empty_response_loses_nothing(empty_responses: int) -> None:
     script = Script(*[response()] * empty_responses, response(make_batch(range(9))))
