@@ -198,10 +198,13 @@ class AsgiFront:
             response, is_cached, has_unread = error_response(429, TOO_MANY, wait_s), False, method not in BODYLESS
         elif sum(map(len, key_headers)) > KEY_HEADERS_BYTES_MAX:
             response, is_cached, has_unread = error_response(431), False, method not in BODYLESS
-        elif (preflight := self._cross_origin_preflight(scope, origin)) is not None:
+        elif self._cross_origin is not None and (preflight := self._cross_origin.preflight(scope, origin)) is not None:
             response, is_cached = preflight, False
         elif method in BODYLESS:
             response, is_cached = await self._cached_or_run(scope, key_headers, NO_BODY, principal)
+        elif origin is not None and b"content-type" not in key_headers and not self._allows(origin):
+            # Other types of content need a preflight, or are no types of the API.
+            response, is_cached, has_unread = error_response(415), False, True
         else:
             response, is_cached, has_unread = await self._receive_and_run(scope, receive, key_headers, principal)
         if self._cross_origin is not None:
@@ -222,11 +225,9 @@ class AsgiFront:
         if has_unread:
             await self._bodies.discard_rest(receive)
 
-    def _cross_origin_preflight(self, scope: Any, origin: bytes | None) -> AppResponse | None:
-        """The response to a browser's preflight, which has no credentials; None for other requests."""
-        if self._cross_origin is None or scope["method"] != "OPTIONS":
-            return None
-        return self._cross_origin.preflight(origin, scope["headers"])
+    def _allows(self, origin: bytes) -> bool:
+        """Whether pages of this origin may call the registry."""
+        return self._cross_origin is not None and self._cross_origin.allows(origin)
 
     async def _receive_and_run(
         self, scope: Any, receive: Receive, key_headers: list[bytes], principal: Principal | None

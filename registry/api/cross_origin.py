@@ -1,7 +1,8 @@
 """Cross-origin requests (CORS): which web pages may call the registry from a browser.
 
 A browser sends the origin of a page with its requests, and lets the page read a response only if the response names
-that origin. Before a request that could change something it sends a preflight, without credentials.
+that origin. Before other requests than those of a form it sends a preflight, without credentials. A POST without
+`Content-Type` needs none, so the front rejects it unless the origin is allowed.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from headrace.registry.api.response_cache import AppResponse
 
@@ -51,6 +52,9 @@ class CrossOriginPolicy:
             raise ValueError("* allows every origin; remove the others, or list all origins without *")
         return policy if policy.origins else None
 
+    def allows(self, origin: bytes) -> bool:
+        return self._allows_every_origin or origin in self.origins
+
     @property
     def _allows_every_origin(self) -> bool:
         return EVERY_ORIGIN in self.origins
@@ -73,16 +77,17 @@ class CrossOriginPolicy:
             return ((b"vary", b"Origin"),)
         return (*allowed, (b"access-control-expose-headers", EXPOSED_HEADERS))
 
-    def preflight(self, origin: bytes | None, request_headers: Iterable[tuple[bytes, bytes]]) -> AppResponse | None:
-        """The response to a preflight; None if the request is none, or its origin is not allowed.
+    def preflight(self, scope: Any, origin: bytes | None) -> AppResponse | None:
+        """The response to a preflight, which has no credentials; None if the request is none, or its origin is not
+        allowed.
 
         Args:
-            origin: the header `Origin` of the request; None without one.
-            request_headers: the headers of a request with the method OPTIONS.
+            scope: the ASGI scope of the request.
+            origin: its header `Origin`; None without one.
         """
-        if origin is None or not (self._allows_every_origin or origin in self.origins):
+        if scope["method"] != "OPTIONS" or origin is None or not self.allows(origin):
             return None
-        found = dict(request_headers)
+        found = dict(scope["headers"])
         if b"access-control-request-method" not in found:
             return None
         wanted = found.get(b"access-control-request-headers", b"")

@@ -100,6 +100,19 @@ def test_preflight_needs_no_credentials(front: RegistryBehindFront) -> None:
     assert front.call("PUT", "/config/a", {"compatibility": "NONE"}, {"Origin": PAGE}).status == 401
 
 
+def test_other_origins_cannot_register_without_a_preflight(front: RegistryBehindFront) -> None:
+    """A browser sends a POST without content type at once. The API accepts one from other clients."""
+    authorization = ("authorization", ROOT["Authorization"])
+    body = b'{"schema":"\\"int\\""}'
+    for number, (origin, status) in enumerate(((OTHER, 415), ("null", 415), (PAGE, 200), (None, 200))):
+        headers = [authorization, *([("origin", origin)] if origin else [])]
+        assert front.call_with("POST", f"/subjects/n-{number}/versions", headers, body).status == status
+    for content_type in ("text/plain", "multipart/form-data", "application/x-www-form-urlencoded"):
+        headers = [authorization, ("origin", OTHER), ("content-type", content_type)]
+        assert front.call_with("POST", "/subjects/n-0/versions", headers, body).status == 415
+    assert front.get("/subjects", **ROOT).json == ["a", "n-2", "n-3"]
+
+
 def test_every_origin_is_allowed_without_stored_credentials(sqlite_database_url: str, tmp_path: Path) -> None:
     front = make_front(sqlite_database_url, tmp_path, "*")
     try:

@@ -248,7 +248,7 @@ def test_body_without_permission_is_not_received(
     status: int,
     is_received: bool,
 ) -> None:
-    response = front.call_with(method, path, headers, b'{"schema":"1"}')
+    response = front.call_with(method, path, headers, b'{"schema":"\\"int\\""}')
     assert (response.status, set(response.json)) == (status, set() if status == 200 else {"error_code", "message"})
     assert front.received_body_first is is_received
 
@@ -287,7 +287,7 @@ def test_unknown_character_sets_are_not_cached(front: RegistryBehindFront) -> No
 
     def status(charset: str) -> int:
         headers = {"content-type": f"application/json; charset={charset}", **ROOT}
-        return front.call("POST", "/subjects/public-none", b'{"schema":"1"}', headers).status
+        return front.call("POST", "/subjects/public-none", b'{"schema":"\\"int\\""}', headers).status
 
     assert [status(charset) for charset in ("utf-8", "UTF-8", "utf_8_sig", "ISO-8859-1", "cp1252")] == [404] * 5
     before = len(codec_cache)
