@@ -137,14 +137,16 @@ class ProducerCounter:
     def open_rows(self) -> int:
         return len(self._rows)
 
-    def count_sent(self, topic: str, time_ms: int, key: bytes | None, value: bytes) -> Ticket:
+    def count_sent(self, topic: str, time_ms: int, key: bytes | None, value: bytes | None) -> Ticket | None:
         """Counts a message before it is handed to the Kafka client. Returns its ticket, for `acknowledge` or
-        `withdraw`.
+        `withdraw`; None for a tombstone, which the audit does not count.
 
         Args:
             time_ms: the message time, which determines the window.
             key, value: the bytes of the message, for its size and hash.
         """
+        if value is None:
+            return None
         size, fingerprint = len(value) if key is None else len(key) + len(value), message_hash(key, value)
         with self._lock:
             row = self._latest.get(topic)
@@ -158,12 +160,14 @@ class ProducerCounter:
             self._log()
         return row, size, fingerprint
 
-    def withdraw(self, ticket: Ticket) -> None:
+    def withdraw(self, ticket: Ticket | None) -> None:
         """Uncounts a message that the Kafka client did not accept; `ticket` is the result of `count_sent`.
 
         If `take_rows` has already returned its row, the message stays counted as sent. The audit then treats it as one
         that may or may not be in the log.
         """
+        if ticket is None:
+            return
         row = ticket[0]
         with self._lock:
             if not row.is_taken:
@@ -171,11 +175,14 @@ class ProducerCounter:
                 if row.slot >= 0 and self._spool is not None:
                     self._spool.words[row.sent_word_index] = row.sent
 
-    def acknowledge(self, tickets: Iterable[Ticket]) -> None:
+    def acknowledge(self, tickets: Iterable[Ticket | None]) -> None:
         """Counts messages that the brokers acknowledged; `tickets` are the results of `count_sent`."""
         with self._lock:
             changed_rows: set[OpenRow] = set()
-            for row, size, fingerprint in tickets:
+            for ticket in tickets:
+                if ticket is None:
+                    continue
+                row, size, fingerprint = ticket
                 if row.is_taken:
                     row = self._open_row(row.topic, row.start_ms)
                 changed_rows.add(row)
@@ -189,13 +196,16 @@ class ProducerCounter:
         if self._unlogged:
             self._log()
 
-    def count_acknowledged(self, topic: str, time_ms: int, key: bytes | None, value: bytes) -> None:
-        """Counts one message that the brokers acknowledged, for callers without the ticket of `count_sent`.
+    def count_acknowledged(self, topic: str, time_ms: int, key: bytes | None, value: bytes | None) -> None:
+        """Counts one message that the brokers acknowledged, for callers without the ticket of `count_sent`. A tombstone
+        is not counted.
 
         Args:
             time_ms: the message time, which determines the window.
             key, value: the bytes of the message, for its size and hash.
         """
+        if value is None:
+            return
         size = len(value) if key is None else len(key) + len(value)
         with self._lock:
             row = self._open_row(topic, self._window(topic, time_ms))

@@ -20,7 +20,8 @@ from typing import Any, Final, TypeVar, Unpack
 from headrace.clients.consumer import Consumer, Message, NoMessage
 from headrace.clients.consumer_options import ConsumerArguments
 from headrace.clients.delivery import Delivery, RecordMetadata
-from headrace.clients.errors import UndecodableMessage
+from headrace.clients.errors import ConsumerClosed, ProducerClosed, UndecodableMessage
+from headrace.clients.fork_safety import register_for_fork
 from headrace.clients.partitions import TopicAndPartition
 from headrace.clients.producer import Producer
 from headrace.settings import Settings
@@ -39,14 +40,15 @@ class _Thread:
     for acknowledgements."""
 
     def __init__(self) -> None:
-        self._executor = ThreadPoolExecutor(1, "headrace-aio")
+        self._executor: ThreadPoolExecutor | None = None
 
     def call(self, function: Callable[..., Result], *args: Any, **options: Any) -> asyncio.Future[Result]:
         return asyncio.get_running_loop().run_in_executor(self._executor, lambda: function(*args, **options))
 
     async def open(self, make: Callable[[], Client]) -> Client:
         """Creates the client in the thread by calling `make`, and returns it. If this fails or is cancelled, closes the
-        client if it was created, and ends the thread."""
+        client if it was created, and ends the thread. The next call uses another thread."""
+        executor = self._executor = ThreadPoolExecutor(1, "headrace-aio")
         create_client: list[Client] = []
 
         def run() -> Client:
@@ -60,12 +62,14 @@ class _Thread:
         try:
             return await self.call(run)
         except BaseException:
-            self._executor.submit(close)
+            executor.submit(close)
             self.stop()
             raise
 
     def stop(self) -> None:
-        self._executor.shutdown(wait=False)
+        if self._executor is not None:
+            self._executor.shutdown(wait=False)
+            self._executor = None
 
 
 class AsyncProducer:
@@ -85,15 +89,19 @@ class AsyncProducer:
         self._producer: Producer | None = None
         self._waiters = 0
         self._has_waiters = threading.Event()
+        self._is_forked = False
 
     async def __aenter__(self) -> AsyncProducer:
         self._producer = await self._thread.open(self._make)
+        register_for_fork(self)
         threading.Thread(target=self._poll_for_acknowledgements, name="headrace-acknowledgements", daemon=True).start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._is_forked:
+            return
         try:
             # `shield`: the producer closes even if the waiting task is cancelled.
             await asyncio.shield(self._thread.call(self._client().__exit__, kind, error, trace))
@@ -136,7 +144,13 @@ class AsyncProducer:
     def _client(self) -> Producer:
         if self._producer is None:
             raise RuntimeError("expected `async with` around the use of an AsyncProducer")
+        if self._is_forked:
+            raise ProducerClosed("this producer belongs to the parent process; create it after the fork")
         return self._producer
+
+    def abandon_after_fork(self) -> None:
+        """Makes the producer unusable in a forked child, which lacks its threads."""
+        self._is_forked = True
 
     def _poll_for_acknowledgements(self) -> None:
         """Polls the producer in a separate thread while a task waits for an acknowledgement."""
@@ -172,14 +186,18 @@ class AsyncConsumer:
         self._consumer: Consumer | None = None
         self._lock = asyncio.Lock()
         self._request: asyncio.Future[Message | NoMessage] | None = None
+        self._is_forked = False
 
     async def __aenter__(self) -> AsyncConsumer:
         self._consumer = await self._thread.open(self._make)
+        register_for_fork(self)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._is_forked:
+            return
         consumer = self._client()
         is_finished = error is None and self._request is None
 
@@ -252,8 +270,9 @@ class AsyncConsumer:
         Args:
             waiting_since: time on the monotonic clock at which the application began to wait for this message.
         """
+        consumer = self._client()
         if self._request is None:
-            self._request = self._thread.call(self._client().next_within, WAIT_SLICE_S, waiting_since)
+            self._request = self._thread.call(consumer.next_within, WAIT_SLICE_S, waiting_since)
         try:
             message = await asyncio.shield(self._request)
         except asyncio.CancelledError:
@@ -267,4 +286,10 @@ class AsyncConsumer:
     def _client(self) -> Consumer:
         if self._consumer is None:
             raise RuntimeError("expected `async with` around the use of an AsyncConsumer")
+        if self._is_forked:
+            raise ConsumerClosed("this consumer belongs to the parent process; create it after the fork")
         return self._consumer
+
+    def abandon_after_fork(self) -> None:
+        """Makes the consumer unusable in a forked child, which lacks its thread."""
+        self._is_forked = True

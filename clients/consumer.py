@@ -69,6 +69,10 @@ its first fetch."""
 CLOSE_TIMEOUT_S: Final = 10.0
 """Maximum time that `close` waits for the last commit and for the audit, if brokers hang."""
 
+CALLBACK_CHECK_S: Final = 5.0
+"""Timeout of the check that a broker responds, before a commit of `on_revoke` while the consumer closes. Leaving the
+group then takes up to five more seconds."""
+
 
 class Message(NamedTuple):
     """A message. `key` and the values of `headers` are bytes as stored in the record. `value` is decoded with the
@@ -226,7 +230,8 @@ class Consumer:
 
         Raises:
             SourceUnavailable: the Kafka client failed, or the brokers rejected the commit or did not respond within 30
-                seconds. (In a callback of a rebalance there is no limit.)
+                seconds. In a callback of a rebalance there is no limit; while the consumer closes, a commit there first
+                checks that a broker responds.
             ConsumerClosed: the consumer is closed.
             ValueError: the consumer has no group.
         """
@@ -240,8 +245,24 @@ class Consumer:
             raise ValueError("commit needs a group; pass group to the consumer")
         with self._active_call():
             self._raise_fatal()
-            timeout_s = None if self._assignment.is_in_callback else COMMIT_TIMEOUT_S
-            self._commits.commit(self._kafka, self._assignment.owned, timeout_s)
+            if self._assignment.is_in_callback:
+                if self._closed:
+                    self._check_brokers()
+                self._commits.commit(self._kafka, self._assignment.owned, None)
+            else:
+                self._commits.commit(self._kafka, self._assignment.owned, COMMIT_TIMEOUT_S)
+
+    def _check_brokers(self) -> None:
+        """Checks that a broker responds, before a commit of the application's `on_revoke` while the consumer closes.
+        Such a commit has no time limit, and at a hanging broker `close` would wait for minutes.
+
+        Raises:
+            SourceUnavailable: no broker responds within `CALLBACK_CHECK_S`.
+        """
+        try:
+            reach_brokers(self._settings, CALLBACK_CHECK_S)
+        except BrokersUnreachable as error:
+            raise SourceUnavailable(f"group {self._options.group}: offsets not committed: {error}") from error
 
     def assignment(self) -> frozenset[TopicAndPartition]:
         """Returns the topics and partitions that this consumer reads; in a group, those of the last rebalance."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, Required, TypedDict
 
 from headrace.avro_schema import Schema
 from headrace.clients.errors import UndecodableMessage
-from headrace.clients.kafka_client import Options, as_ms, merge_options
+from headrace.clients.kafka_client import Options, as_ms, as_seconds, merge_options
 from headrace.clients.partitions import TopicAndPartition
 
 PartitionsCallback = Callable[[frozenset[TopicAndPartition]], None]
@@ -20,6 +21,9 @@ SESSION_S_MIN: Final = 6.0
 without a heartbeat after which the group removes a member. `SESSION_S` is its default."""
 HANDLING_MS_MAX: Final = 86_400_000
 """librdkafka's maximum of `max.poll.interval.ms`."""
+
+TOPICS_MAX: Final = 100_000
+"""Maximum number of topics, or of partitions, that a consumer accepts as an argument."""
 
 _COMMITS: Final = "it would commit unprocessed messages; pass auto_commit to the consumer, or call commit()"
 
@@ -87,13 +91,17 @@ class ConsumerOptions:
     def __post_init__(self) -> None:
         object.__setattr__(self, "topics", _topic_names(self.topics))
         if self.partitions is not None:
-            object.__setattr__(self, "partitions", tuple(dict.fromkeys(self.partitions)))
+            object.__setattr__(self, "partitions", _partition_numbers(self.partitions))
         if self.group is None and (self.auto_commit or self.member is not None):
             raise ValueError("auto_commit and member need a group")
         if self.group is not None and (self.until_end or self.partitions is not None):
             raise ValueError("partitions and until_end are for reading without a group")
         if self.from_end and self.start_at_ms is not None:
             raise ValueError("from_end and start_at_ms contradict each other")
+        if self.start_at_ms is not None:
+            _check_start(self.start_at_ms)
+        if self.idle_timeout_s is not None:
+            as_seconds("idle_timeout_s", self.idle_timeout_s)
 
     @property
     def has_start(self) -> bool:
@@ -104,13 +112,15 @@ class ConsumerOptions:
         """Returns the options of librdkafka that follow from the arguments of the consumer.
 
         Raises:
-            ValueError: `group` or `member` is empty, `handling_timeout_s` is outside its limits, or `options` contains
-                an option that is not allowed.
+            ValueError: a name is empty or no text, `handling_timeout_s` is outside its limits, or `options` contains an
+                option that is not allowed.
         """
-        if self.group == "" or self.member == "":
+        for name, text in (("group", self.group), ("member", self.member), ("app", self.app)):
             # librdkafka ends the process over an empty group.
-            raise ValueError("group and member must not be empty")
+            if text is not None and not (isinstance(text, str) and text):
+                raise ValueError(f"expected {name} to be a name or None, found {type(text).__name__} {text!r:.60}")
         timeout_s = self.handling_timeout_s
+        max_poll_ms = as_ms("handling_timeout_s", timeout_s, HANDLING_MS_MAX)
         if timeout_s < SESSION_S_MIN:
             raise ValueError(f"handling_timeout_s={timeout_s:g}: brokers require at least {SESSION_S_MIN:g} s")
         defaults = {
@@ -122,7 +132,7 @@ class ConsumerOptions:
             "enable.partition.eof": self.until_end,
             "auto.offset.reset": "latest" if self.from_end else "earliest",
             "allow.auto.create.topics": False,
-            "max.poll.interval.ms": as_ms("handling_timeout_s", timeout_s, HANDLING_MS_MAX),
+            "max.poll.interval.ms": max_poll_ms,
             "session.timeout.ms": int(min(SESSION_S, timeout_s) * 1000),
         }
         if self.member is not None:
@@ -136,14 +146,43 @@ def is_cooperative(options: Options) -> bool:
     return "cooperative" in str(options.get("partition.assignment.strategy", ""))
 
 
-def _topic_names(topics: Iterable[str]) -> tuple[str, ...]:
+def _topic_names(topics: object) -> tuple[str, ...]:
     """Returns the distinct topic names.
 
     Raises:
-        ValueError: `topics` is empty or a single text, or an item is not a name.
+        ValueError: `topics` is a single text, is not iterable, is empty or has more than `TOPICS_MAX` items, or an item
+            is not a name.
     """
-    names = () if isinstance(topics, str) else tuple(dict.fromkeys(topics))
-    if not names or not all(isinstance(name, str) and name for name in names):
-        found = topics if isinstance(topics, str) else list(names)
-        raise ValueError(f"expected topics to be a list of names, found {found!r}")
-    return names
+    names = _items(topics)
+    if not names or not all(isinstance(name, str) and name and "\0" not in name for name in names):
+        found = f"{list(names)!r:.60}" if names else f"{type(topics).__name__} {topics!r:.60}"
+        raise ValueError(f"expected topics to be a list of names, found {found}")
+    if len(names) > TOPICS_MAX:
+        raise ValueError(f"expected topics to be a list of at most {TOPICS_MAX} names")
+    return tuple(dict.fromkeys(str(name) for name in names))
+
+
+def _partition_numbers(partitions: object) -> tuple[int, ...]:
+    numbers = _items(partitions)
+    if not numbers or not all(type(number) is int for number in numbers):
+        found = f"{list(numbers)!r:.60}" if numbers else f"{type(partitions).__name__} {partitions!r:.60}"
+        raise ValueError(f"expected partitions to be a list of numbers or None, found {found}")
+    return tuple(dict.fromkeys(number for number in numbers if isinstance(number, int)))
+
+
+def _items(given: object) -> tuple[object, ...]:
+    """Returns up to `TOPICS_MAX` + 1 items of an argument, which may be an endless iterator; none if it is a single
+    text, or not iterable."""
+    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
+        return ()
+    return tuple(islice(given, TOPICS_MAX + 1))
+
+
+def _check_start(start_at_ms: object) -> None:
+    """Raises ValueError if `start_at_ms` is not the milliseconds of a time since 1970. Brokers do not find records by
+    earlier times, because negative numbers have other meanings there."""
+    if type(start_at_ms) is not int or not 0 <= start_at_ms < 1 << 63:
+        raise ValueError(
+            f"expected start_at_ms to be an integer of milliseconds since 1970, found {type(start_at_ms).__name__} "
+            f"{start_at_ms!r:.60}; leave it out to start at the beginning"
+        )

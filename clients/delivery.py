@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from headrace.audit.producer_counter import Ticket
 from headrace.clients.errors import DeliveryFailed
-from headrace.clients.kafka_client import error_text
+from headrace.clients.kafka_client import as_seconds, error_text
 
 POLL_S: Final = 0.05
 """Timeout of one poll while waiting for an acknowledgement. It is short, because another thread may process the
@@ -141,7 +141,7 @@ class Delivery:
 
     def wait(self, timeout_s: float | None) -> bool:
         """Waits until the message was acknowledged or failed. Returns False if neither happened within `timeout_s`."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        deadline = None if timeout_s is None else time.monotonic() + as_seconds("timeout_s", timeout_s)
         while not self.done():
             left_s = POLL_S if deadline is None else deadline - time.monotonic()
             if left_s < 0:

@@ -101,7 +101,8 @@ class GroupCommits:
             found = commit() if timeout_s is None else self._calls.call(commit, timeout_s)
             raise_first_error(found, f"group {self._group}: offset not committed")
         except KafkaException as error:
-            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            # In a callback the Kafka client must not list topics: it would end the process with its next log message.
+            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART and timeout_s is not None:
                 self._raise_deleted(kafka, [(each.topic, each.partition) for each in offsets])
             raise SourceUnavailable(f"group {self._group}: offsets not committed: {error_text(error)}") from error
         except TimeoutError as error:

@@ -54,6 +54,9 @@ KAFKA_LOGGER.addFilter(_RepeatFilter())
 
 Client = TypeVar("Client", Producer, Consumer)
 
+WAIT_S_MAX: Final = 2_000_000.0
+"""Longest time limit of a call, 23 days. Threads and the Kafka client cannot wait for much longer times."""
+
 ATTEMPT_TIMEOUT_S: Final = 5.0
 BETWEEN_ATTEMPTS_S: Final = 0.1
 
@@ -92,6 +95,21 @@ def reach_brokers(settings: Settings, timeout_s: float) -> dict[str, Any]:
     return {"bootstrap.servers": servers, "reconnect.backoff.max.ms": 1000, **options}
 
 
+def as_seconds(name: str, seconds: Any) -> float:
+    """Returns a time limit that an application has passed. Infinity and other times of more than `WAIT_S_MAX` become
+    `WAIT_S_MAX`, negative ones 0.
+
+    Args:
+        name: name of the argument, for the error.
+
+    Raises:
+        ValueError: it is not a number.
+    """
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or seconds != seconds:
+        raise ValueError(f"expected {name} to be a number of seconds, found {type(seconds).__name__} {seconds!r:.60}")
+    return float(min(max(seconds, 0), WAIT_S_MAX))
+
+
 def as_ms(name: str, seconds: float, ms_max: int) -> int:
     """Returns a time limit of `seconds` as milliseconds for the Kafka client.
 
@@ -102,8 +120,9 @@ def as_ms(name: str, seconds: float, ms_max: int) -> int:
     Raises:
         ValueError: the time is longer than `ms_max`, or not a number.
     """
-    if not seconds * 1000 <= ms_max:
-        raise ValueError(f"{name}={seconds:g}: the Kafka client allows at most {ms_max // 1000} s")
+    as_seconds(name, seconds)
+    if seconds * 1000 > ms_max:
+        raise ValueError(f"{name}={seconds!s:.20}: the Kafka client allows at most {ms_max // 1000} s")
     return int(seconds * 1000)
 
 

@@ -114,16 +114,16 @@ def _bounds(kafka: Any, topic_partition: TopicAndPartition) -> tuple[int, int]:
 
 def at_time(kafka: Any, topic_partitions: Iterable[TopicAndPartition], time_ms: int) -> list[TopicPartition]:
     """Returns each partition with the offset of its first record with the timestamp `time_ms` or a later one. If there
-    is no such record, this is the end of the partition. A time before 1970 counts as 1970.
+    is no such record, this is the end of the partition.
 
     Args:
         kafka: a client of confluent-kafka.
+        time_ms: milliseconds since 1970, not negative: negative numbers have special meanings for brokers.
 
     Raises:
         SourceUnavailable: the brokers do not respond or reject the request.
     """
-    # Negative timestamps have special meanings for brokers.
-    requested = [TopicPartition(*topic_partition, max(time_ms, 0)) for topic_partition in topic_partitions]
+    requested = [TopicPartition(*topic_partition, time_ms) for topic_partition in topic_partitions]
     if not requested:
         return []
     try:

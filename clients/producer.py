@@ -48,6 +48,7 @@ from headrace.clients.kafka_client import (
     BrokersUnreachable,
     Options,
     as_ms,
+    as_seconds,
     create_client,
     error_text,
     merge_options,
@@ -155,6 +156,10 @@ class Producer:
             "partitioner": "murmur2_random",  # the same partitions for keys as Java's clients
             "queue.buffering.max.messages": 10_000_000,  # `UNACKNOWLEDGED_BYTES_MAX` is the actual limit
         }
+        if type(linger_ms) is not int or linger_ms < 0:
+            raise ValueError(
+                f"expected linger_ms to be a number of milliseconds, found {type(linger_ms).__name__} {linger_ms!r:.60}"
+            )
         if delivery_timeout_s * 1000 < linger_ms + 100:
             raise ValueError(
                 f"delivery_timeout_s={delivery_timeout_s:g} is too short for linger_ms={linger_ms}; "
@@ -251,10 +256,11 @@ class Producer:
             FlushFailed: messages failed since the last flush, or are not acknowledged after `timeout_s`. The audit
                 counts are then published later.
             ProducerClosed: the producer is closed, or this is a forked process.
+            ValueError: `timeout_s` is not a number.
         """
         if self._closed:
             raise ProducerClosed(self._closed)
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + as_seconds("timeout_s", timeout_s)
         try:
             self._flush_messages(deadline)
             now = time.monotonic()
@@ -278,11 +284,13 @@ class Producer:
         Raises:
             FlushFailed: messages failed since the last flush, or are not acknowledged after `timeout_s`. The producer
                 is closed nevertheless.
+            ValueError: `timeout_s` is not a number; the producer is not closed.
         """
+        limit_s = as_seconds("timeout_s", timeout_s)
         if self._is_interrupted():
-            self._deferred_close_timeout_s = timeout_s
+            self._deferred_close_timeout_s = limit_s
             return
-        self._close(timeout_s)
+        self._close(limit_s)
 
     def _close(self, timeout_s: float) -> None:
         with self._closing:
@@ -300,8 +308,9 @@ class Producer:
     def poll(self, timeout_s: float = 0.0) -> None:
         """Processes responses of the brokers, and calls `on_delivery`. Waits up to `timeout_s` for the first response.
         A background thread also processes responses every 0.1 seconds."""
+        limit_s = as_seconds("timeout_s", timeout_s)
         try:
-            self._poll(timeout_s)
+            self._poll(limit_s)
         finally:
             if self._deferred_close_timeout_s is not None:
                 self._close_deferred()

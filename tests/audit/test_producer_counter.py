@@ -86,6 +86,25 @@ def test_delivery_callback_counts_only_successes(tmp_path: Path) -> None:
     assert counts(counter.take_rows(NOW, RowSelection.ALL)) == [("t", 0, 2, 1)]
 
 
+def test_tombstones_are_not_counted() -> None:
+    class Tombstone:
+        def topic(self) -> str:
+            return "t"
+
+        def key(self) -> bytes:
+            return b"k"
+
+        def value(self) -> None:
+            return None
+
+    counter = ProducerCounter("shop", spool_dir=None)
+    ticket = counter.count_sent("t", 7, b"k", None)
+    counter.on_delivery(7)(None, Tombstone())
+    counter.acknowledge([ticket])
+    counter.withdraw(ticket)
+    assert counts(counter.take_rows(NOW, RowSelection.ALL)) == []
+
+
 def test_close_deletes_the_spool_when_all_rows_are_published(tmp_path: Path) -> None:
     counter = ProducerCounter("shop", spool_dir=tmp_path)
     counter.count_sent("t", 0, None, b"v")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from typing import Any
 
 import pytest
 
 from headrace.clients.aio import AsyncProducer
+from headrace.clients.errors import ProducerClosed
 
 
 class FakeProducer:
@@ -52,11 +54,54 @@ def test_failed_creation_of_a_client_leaves_no_thread() -> None:
     async def main() -> None:
         producer = AsyncProducer(app="shop")
         producer._make = fail  # type: ignore[assignment, return-value]
+        for _ in range(2):  # another attempt uses a new thread
+            with pytest.raises(ValueError, match="no broker"):
+                async with producer:
+                    pass
+            assert producer._thread._executor is None
+        for thread in threading.enumerate():
+            if thread.name.startswith("headrace-aio"):
+                await asyncio.to_thread(thread.join, 20)
+                assert not thread.is_alive()
+
+    asyncio.run(main())
+
+
+def test_client_that_could_not_be_created_is_created_by_the_next_attempt() -> None:
+    fake = FakeProducer()
+
+    def fail() -> None:
+        raise ValueError("no broker")
+
+    async def main() -> None:
+        producer = AsyncProducer(app="shop")
+        producer._make = fail  # type: ignore[assignment, return-value]
         with pytest.raises(ValueError, match="no broker"):
-            async with producer:
-                pass
-        (thread,) = producer._thread._executor._threads
-        await asyncio.to_thread(thread.join, 20)
-        assert not thread.is_alive()
+            await producer.__aenter__()
+        producer._make = lambda: fake  # type: ignore[assignment, return-value]
+        async with producer:
+            pass
+        assert fake.is_closed.is_set()
+
+    asyncio.run(main())
+
+
+def test_client_in_a_forked_child_raises_that_it_is_closed() -> None:
+    async def main() -> None:
+        fake = FakeProducer()
+        producer = AsyncProducer(app="shop")
+        producer._make = lambda: fake  # type: ignore[assignment, return-value]
+        async with producer:
+            child = os.fork()
+            if not child:
+                is_closed = False
+                try:
+                    await producer.send("t", {})
+                except ProducerClosed:
+                    is_closed = True
+                await producer.__aexit__(None, None, None)
+                os._exit(7 if is_closed and not fake.is_closed.is_set() else 1)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert fake.is_closed.is_set()
 
     asyncio.run(main())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
+import itertools
 import logging
 import math
 import threading
@@ -17,7 +19,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, KafkaE
 from headrace import Consumer, Settings, SourceUnavailable, UndecodableMessage
 from headrace.clients import consumer as consumer_module
 from headrace.clients import group_commits
-from headrace.clients.partitions import TopicAndPartition, at_time
+from headrace.clients.partitions import TopicAndPartition
 
 TOPIC = "orders"
 BOTH = frozenset({(TOPIC, 0), (TOPIC, 1)})
@@ -220,16 +222,48 @@ def test_fatal_error_is_raised_by_every_call(kafka: Kafka) -> None:
     consumer.close()
 
 
-@pytest.mark.parametrize("names", [{"group": ""}, {"group": "g", "member": ""}])
-def test_empty_group_or_member_is_an_error(kafka: Kafka, names: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match=r"group.*member"):
-        create_consumer(**names)
+@pytest.mark.parametrize("name", ["group", "member", "app"])
+@pytest.mark.parametrize("given", ["", b"g", 7])
+def test_names_must_be_text(kafka: Kafka, name: str, given: Any) -> None:
+    with pytest.raises(ValueError, match=rf"\b{name}\b"):
+        create_consumer(**{"group": "g", name: given})
 
 
-@pytest.mark.parametrize("topics", ["t", [], [None], ["t", ""], iter(()), [b"t"]])
+@pytest.mark.parametrize(
+    "topics", ["t", [], [None], ["t", ""], iter(()), [b"t"], None, 7, [["t"]], ["a\0"], {"t", 1}, itertools.count()]
+)
 def test_topics_must_be_a_list_of_names(kafka: Kafka, topics: Any) -> None:
     with pytest.raises(ValueError, match=r"\btopics\b"):
         create_consumer(topics=topics)
+
+
+def test_topics_of_an_endless_iterator_are_an_error(kafka: Kafka) -> None:
+    with pytest.raises(ValueError, match="at most 100000"):
+        create_consumer(topics=(f"t{number}" for number in itertools.count()))
+
+
+@pytest.mark.parametrize("partitions", [5, [], [None], ["0"], [1.0], [True], itertools.repeat("0")])
+def test_partitions_must_be_a_list_of_numbers(kafka: Kafka, partitions: Any) -> None:
+    with pytest.raises(ValueError, match=r"\bpartitions\b"):
+        create_consumer(partitions=partitions)
+
+
+@pytest.mark.parametrize("start_at_ms", [-1, -(2**63), 2**63, 1.5, "2026", True, math.inf])
+def test_start_time_must_be_milliseconds_since_1970(kafka: Kafka, start_at_ms: Any) -> None:
+    with pytest.raises(ValueError, match="start_at_ms to be an integer of milliseconds since 1970"):
+        create_consumer(start_at_ms=start_at_ms)
+
+
+@pytest.mark.parametrize("seconds", [math.nan, "5", datetime.timedelta(seconds=5), True])
+@pytest.mark.parametrize("name", ["idle_timeout_s", "handling_timeout_s"])
+def test_time_limit_must_be_a_number(kafka: Kafka, name: str, seconds: Any) -> None:
+    with pytest.raises(ValueError, match=f"expected {name} to be a number of seconds"):
+        create_consumer(**{name: seconds})
+
+
+@pytest.mark.parametrize("seconds", [math.inf, 10**400])
+def test_idle_timeout_may_be_infinite(kafka: Kafka, seconds: float) -> None:
+    create_consumer(idle_timeout_s=seconds).close()
 
 
 def test_duplicate_topics_and_partitions_are_read_once(kafka: Kafka) -> None:
@@ -237,7 +271,7 @@ def test_duplicate_topics_and_partitions_are_read_once(kafka: Kafka) -> None:
         assert kafka.named == [("t", 0), ("t", 1)]
 
 
-@pytest.mark.parametrize("seconds", [math.inf, math.nan, 1e9, 86_400.1])
+@pytest.mark.parametrize("seconds", [math.inf, 10**400, 1e9, 86_400.1])
 def test_handling_timeout_beyond_librdkafkas_limit_is_an_error(kafka: Kafka, seconds: float) -> None:
     with pytest.raises(ValueError, match=r"handling_timeout_s=.*\b86400 s\b"):
         create_consumer(handling_timeout_s=seconds)
@@ -255,18 +289,6 @@ def test_invalid_reader_schema_is_an_error_before_connecting(
 def test_reader_schema_may_have_comments(kafka: Kafka) -> None:
     with create_consumer(reader_schema='/* licence */ "string"'):
         pass
-
-
-def test_start_time_before_1970_is_the_beginning(kafka: Kafka) -> None:
-    requested: list[int] = []
-
-    class TimeLookup:
-        def offsets_for_times(self, topic_partitions: list[TopicPartition], _: float) -> list[TopicPartition]:
-            requested.extend(each.offset for each in topic_partitions)
-            return [TopicPartition(each.topic, each.partition, 0) for each in topic_partitions]
-
-    assert [each.offset for each in at_time(TimeLookup(), [("t", 0)], -5)] == [0]
-    assert requested == [0]
 
 
 def test_transient_error_is_logged_and_not_raised(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
@@ -452,6 +474,29 @@ def test_revoked_partitions_can_be_committed_in_on_revoke_but_lost_ones_cannot(k
     kafka.rounds += [[kafka.assign_event({(TOPIC, 0)}), Fetched(2)], [lambda: kafka.callbacks["on_lost"](kafka, lost)]]
     assert offsets(consumer) == [2]
     assert calls == 2 * [{(TOPIC, 0)}] and kafka.committed_offsets == {}
+
+
+def test_commit_in_a_callback_does_not_list_topics(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After `list_topics` in a callback, the Kafka client ends the process when it logs a message."""
+    reported: list[str] = []
+
+    def commit(topic_partitions: frozenset[TopicAndPartition]) -> None:
+        with pytest.raises(SourceUnavailable) as failed:
+            consumer.commit_finished()
+        reported.append(str(failed.value))
+
+    def reject(**_: Any) -> None:
+        raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+
+    consumer = create_consumer(group="g", on_revoke=commit)
+    kafka.rounds.append([kafka.assign_event({(TOPIC, 0)}), Fetched(0)])
+    assert offsets(consumer) == [0]
+    monkeypatch.setattr(kafka, "commit", reject)
+    monkeypatch.setattr(kafka, "list_topics", lambda *_: pytest.fail("topics were listed"))
+    kafka.rounds.append([kafka.revoke_event({(TOPIC, 0)})])
+    assert offsets(consumer) == []
+    (text,) = reported
+    assert "UNKNOWN_TOPIC_OR_PART" in text
 
 
 def test_all_partitions_may_be_revoked_before_their_start_is_known(kafka: Kafka) -> None:

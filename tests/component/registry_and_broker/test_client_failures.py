@@ -6,10 +6,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import math
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -399,6 +401,47 @@ def test_on_revoke_may_commit_even_on_close(settings: Settings, topic: str) -> N
     assert len(revoked) == 1
     with Consumer(settings, topics=[topic], group=topic, idle_timeout_s=20) as consumer:
         assert next(consumer).value["id"] == 2
+
+
+def test_hanging_broker_does_not_block_a_commit_of_on_revoke_on_close(
+    own_broker: tuple[Settings, Service], topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit in a callback has no time limit in the Kafka client, so it is not begun."""
+    monkeypatch.setattr(consumer_module, "CALLBACK_CHECK_S", 0.5)
+    settings, broker = own_broker
+    produce(settings, topic, 3)
+    consumer = Consumer(settings, topics=[topic], group=topic, on_revoke=lambda _: consumer.commit())
+    assert next(consumer).value["id"] == 0
+    os.kill(broker.process.pid, signal.SIGSTOP)
+    resumed = threading.Timer(60, os.kill, (broker.process.pid, signal.SIGCONT))
+    resumed.start()
+    try:
+        with pytest.raises(SourceUnavailable, match=r"offsets not committed: no Kafka broker responds"):
+            consumer.close()
+        assert resumed.is_alive()
+    finally:
+        resumed.cancel()
+        os.kill(broker.process.pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("seconds", [math.inf, 10**400, 1e15])
+def test_time_limits_may_be_infinite(settings: Settings, topic: str, seconds: float) -> None:
+    is_called = threading.Event()
+
+    def on_delivery(_: Delivery) -> None:
+        is_called.set()
+        time.sleep(0.3)  # another thread waits for this callback
+
+    producer = Producer(settings, app="shop", on_delivery=on_delivery)
+    delivery = producer.send(topic, value(0), key="k", schema=SCHEMA)
+    assert is_called.wait(30)
+    producer.flush(seconds)
+    assert delivery.result(seconds).offset == 0
+    for wrong in (math.nan, "5", None):
+        for call in (producer.flush, producer.poll, producer.close):
+            with pytest.raises(ValueError, match="expected timeout_s to be a number of seconds"):
+                call(wrong)  # type: ignore[arg-type]
+    producer.close(seconds)
 
 
 def test_hanging_broker_does_not_block_close(
