@@ -144,7 +144,11 @@ def compile_resolution(
     plan = resolver.root(tuple((rank, field.path) for rank, field in enumerate(time_fields)))
     in_python = _converter(plan, limits, captured_time)
     found = program.assemble(plan.code) if is_supported else None
-    return in_python if core is None or found is None else _in_core(core, found, captured_time, in_python)
+    if core is None or found is None:
+        return in_python
+    if plan.copies and not time_fields:
+        return _checked_in_core(core, found, in_python)
+    return _in_core(core, found, captured_time, in_python)
 
 
 def _converter(plan: Plan, limits: Limits, captured_time: CapturedTime) -> Callable[[bytes], bytes]:
@@ -160,8 +164,8 @@ def _converter(plan: Plan, limits: Limits, captured_time: CapturedTime) -> Calla
         limits.reset()
         try:
             found, end = convert(body, 0)
-        except UnresolvableValue:
-            walk_body(skip, limits, body)  # it may be malformed, too, which is the more useful error
+        except BadBody:
+            walk_body(skip, limits, body)  # a malformed body is reported as without a reader schema
             raise
         except MALFORMED as error:
             raise BadBody(malformed_reason(error)) from error
@@ -170,6 +174,20 @@ def _converter(plan: Plan, limits: Limits, captured_time: CapturedTime) -> Calla
         return found
 
     return copied if plan.copies else converted
+
+
+def _checked_in_core(
+    core: Library, compiled: program.Program, in_python: Callable[[bytes], bytes]
+) -> Callable[[bytes], bytes]:
+    """Returns the function that validates bodies with a program of the core and returns them unchanged. `in_python`
+    validates those that the core rejects."""
+    structure, words = c_program(compiled, 0, has_time_field=False)
+    is_value, of_program = core.is_value, ctypes.addressof(structure)
+
+    def convert(body: bytes, *, _references: object = (structure, words)) -> bytes:  # the core has only their addresses
+        return body if is_value(of_program, body, len(body)) else in_python(body)
+
+    return convert
 
 
 def _in_core(

@@ -282,14 +282,15 @@ def _instant_problem(node: Primitive, value: datetime.datetime, path: str) -> Da
     assert node.logical is not None
     name = node.logical.name
     least, most = LOGICAL_RANGES[name]
-    outside = DatumProblem(path, f"{value} is outside of the years 1 to 9999 in UTC, in which {name} is read")
     try:
         instant = LOGICAL_WRITERS[f"{node.type.value}-{name_for_fastavro(node.type.value, name)}"](value, {})
+        if least <= instant <= most:
+            return None
     except OverflowError:
-        return outside
+        pass
     except (ArithmeticError, ValueError, TypeError) as error:  # from the system's time zone, or from the datetime's own
         return DatumProblem(path, f"{value} is not a valid {name}: {error}")
-    return None if least <= instant <= most else outside
+    return DatumProblem(path, f"{value} is outside of the years 1 to 9999 in UTC, in which {name} is read")
 
 
 def _decimal_problem(node: Primitive | Fixed, value: decimal.Decimal, path: str) -> DatumProblem | None:

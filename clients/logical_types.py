@@ -22,7 +22,6 @@ from fastavro.write import LOGICAL_WRITERS
 
 _PREFIX: Final = "headrace-"
 _EXACT: Final = decimal.Context(prec=decimal.MAX_PREC, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN)
-_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 def name_for_fastavro(kind: str, logical: str) -> str:
@@ -56,14 +55,13 @@ def _write_uuid(value: Any, schema: Any) -> Any:
     return value.bytes if isinstance(value, uuid.UUID) else value
 
 
-def _write_timestamp(microseconds: int) -> Callable[[Any, Any], Any]:
-    unit = datetime.timedelta(microseconds=microseconds)
+def _write_timestamp(name: str) -> Callable[[Any, Any], Any]:
+    write_aware = LOGICAL_WRITERS[name]
 
     def write(value: Any, schema: Any) -> Any:
-        if not isinstance(value, datetime.datetime):
-            return value
-        # A datetime without time zone is local time of the process, as everywhere in Python.
-        return ((value.astimezone() if value.tzinfo is None else value) - _EPOCH) // unit
+        if isinstance(value, datetime.datetime) and value.tzinfo is None:
+            value = value.astimezone()  # local time of the process, as everywhere in Python
+        return write_aware(value, schema)
 
     return write
 
@@ -74,8 +72,8 @@ _REGISTERED: Final[Mapping[tuple[str, str], tuple[Callable[..., Any] | None, Cal
     ("int", "time-millis"): (_read_time("int-time-millis", 86_400_000), None),
     ("long", "time-micros"): (_read_time("long-time-micros", 86_400_000_000), None),
     ("fixed", "uuid"): (_read_uuid, _write_uuid),
-    ("long", "timestamp-millis"): (None, _write_timestamp(1000)),
-    ("long", "timestamp-micros"): (None, _write_timestamp(1)),
+    ("long", "timestamp-millis"): (None, _write_timestamp("long-timestamp-millis")),
+    ("long", "timestamp-micros"): (None, _write_timestamp("long-timestamp-micros")),
 }
 """The functions that read and write each logical type; None for fastavro's own."""
 

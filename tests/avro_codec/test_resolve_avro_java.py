@@ -11,6 +11,7 @@ import itertools
 import os
 import random
 from collections import Counter
+from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import fastavro
 import pytest
 
-from headrace.avro_codec import BadBody, CapturedTime, compile_resolution, core_library
+from headrace.avro_codec import BadBody, CapturedTime, compile_check, compile_resolution, core_library
 from headrace.avro_schema import Enum, Fixed, Record, Schema, frame, parse_schema
 from headrace.clients.decoding import Decoder, FetchedRecord
 from headrace.clients.encoding import compiled_schema
@@ -141,21 +142,37 @@ def test_values_are_those_of_avro_java(tmp_path: Path) -> None:
     assert counts["read"] > READ_RATIO_MIN * counts.total()
 
 
+def damaged(body: bytes, rng: random.Random) -> bytes:
+    """Returns a body with a changed, missing or additional byte."""
+    at = rng.randrange(len(body) + 1)
+    return body[:at] + rng.choice((b"", b"\x01", b"\x7f", b"\xff", rng.randbytes(2))) + body[at + rng.randint(0, 1) :]
+
+
 def test_core_and_python_convert_to_the_same_bytes() -> None:
+    """Also bodies that are no values of the writer schema, which both reject for the same reason."""
     core = core_library()
     if core is None:
         pytest.skip("the core is not built")
-    pairs = itertools.chain(schema_pairs(SEED, 300), union_pairs(SEED, 300))
-    for index, (reader, writer) in enumerate(pairs):
+    accepted: Counter[bool] = Counter()
+    for index, (reader, writer) in enumerate(itertools.chain(schema_pairs(SEED, 300), union_pairs(SEED, 300))):
         reader_schema, writer_schema = parse_schema(reader), parse_schema(writer)
         converters = [
             compile_resolution(writer_schema, reader_schema, library, (), CapturedTime()) for library in (core, None)
         ]
-        for body in encode_samples(writer_schema, random.Random(f"{SEED}/{index}")):
-            found = []
-            for convert in converters:
-                try:
-                    found.append(convert(body))
-                except BadBody as error:
-                    found.append(str(error).encode())
+        check = compile_check(writer_schema, None)
+        rng = random.Random(f"{SEED}/{index}")
+        samples = encode_samples(writer_schema, rng)
+        for body in [*samples, *(damaged(sample, rng) for sample in samples for _ in range(4))]:
+            found = [result_of(convert, body) for convert in converters]
             assert found[0] == found[1], (reader, writer, body)
+            malformed = result_of(check, body)
+            assert not isinstance(malformed, str) or found[1] == malformed, (reader, writer, body)
+            accepted[isinstance(found[0], bytes)] += 1
+    assert min(accepted[True], accepted[False]) > 500
+
+
+def result_of(convert: Callable[[bytes], bytes | None], body: bytes) -> bytes | str | None:
+    try:
+        return convert(body)
+    except BadBody as error:
+        return str(error)
