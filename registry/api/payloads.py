@@ -391,7 +391,8 @@ def _too_many_bytes() -> str:
 
 
 def _inflated(body: bytes) -> bytes:
-    """Returns the body without its compression. Inflates no more than the maximum size of a request body.
+    """Returns the body without its compression. Inflates no more than the maximum size of a request body, and no more
+    bodies at once than the front has threads.
 
     Raises:
         BadRequest: the compression is not gzip (415), or the data is not valid gzip (400).
