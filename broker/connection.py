@@ -21,7 +21,7 @@ from headrace.broker import file_descriptors
 from headrace.broker.access.login import Login, Users
 from headrace.broker.errors import ProtocolError, RefusalWithoutResponse
 from headrace.broker.frame_receiver import FrameReceiver, ReceiveBufferPool
-from headrace.broker.handlers.context import RequestContext
+from headrace.broker.handlers.context import RequestContext, ResultWithFrame
 from headrace.broker.handlers.dispatch import HANDLERS, YieldingDecode, unsupported_version_pieces
 from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.api_versions import (
@@ -182,6 +182,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._writer: ResponseWriter
         self._reading = True
         self._is_throttled = False  # the client has exceeded its byte rate
+        self._frame_user: asyncio.Future[Any] | None = None  # a request in progress that still needs its frame
+        self._closes_after_responses = False
         self.login = Login(connections.users)
         self.active_at_s = 0.0
 
@@ -215,9 +217,12 @@ class ClientConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._connections.remove(self, self._host)
-        self._receiver.close()
+        if self._frame_user is None:
+            self._receiver.close()
+        else:
+            self._frame_user.add_done_callback(lambda _: self._receiver.close())
         for pending in self._pending:
-            if pending.task is not None:
+            if pending.task is not None and pending.task is not self._frame_user:
                 pending.task.cancel()
         self._pending.clear()
 
@@ -247,7 +252,9 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._abort_on_io_error(error)
             return
         self._connections.untrack_unread(self)
-        if self._is_client_reading:
+        if self._closes_after_responses:
+            self._close_when_sent(self._transport)
+        elif self._is_client_reading:
             self._handle_frames()
         else:
             self._connections.track_unread(self)
@@ -265,7 +272,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         A request waits for responses to earlier requests, for a client that reads too slowly or exceeds its rate limit,
         or for other connections (FRAMES_BEFORE_YIELD)."""
         transport = self._transport
-        if transport is None or transport.is_closing():
+        if transport is None or transport.is_closing() or self._closes_after_responses:
             return
         try:
             with self._writer.gathering():
@@ -274,8 +281,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.abort(error)
             return
         except RefusalWithoutResponse as refusal:
-            logger.info("connection closed peer=%s:%s reason=%s", *self._peer, refusal)
-            self._close_after_flush(transport)
+            self._close_after_refusal(transport, refusal)
             return
         except OSError as error:
             self._abort_on_io_error(error)
@@ -284,7 +290,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             logger.exception("request failed, connection closed peer=%s:%s", *self._peer)
             transport.abort()
             return
-        self._receiver.shrink()
+        if self._frame_user is None:
+            self._receiver.shrink()
         is_client_reading = self._is_client_reading
         if not is_client_reading:
             self._connections.track_unread(self)
@@ -299,6 +306,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         """
         handled = 0
         while not transport.is_closing():
+            if self._frame_user is not None or self._closes_after_responses:
+                return False
             frame = self._receiver.next_frame(is_authenticated=self.login.is_authenticated)
             if frame is None:
                 break
@@ -355,7 +364,9 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._count_response(header, refusal.response, received_at_s)
             raise
         if hasattr(result, "__await__"):
-            self._respond_later(header, _as_coroutine(result), received_at_s)
+            task = self._respond_later(header, _as_coroutine(result), received_at_s)
+            if isinstance(result, ResultWithFrame):
+                self._frame_user = task
             return
         self._count_response(header, result, received_at_s)
         if result is not None:
@@ -371,10 +382,13 @@ class ClientConnection(asyncio.BufferedProtocol):
         result = self._call_handler(header, await read(frame, header.body_at, header.api_version))
         return await result if hasattr(result, "__await__") else result
 
-    def _respond_later(self, header: RequestHeader, result: Coroutine[Any, Any, Any], received_at_s: float) -> None:
+    def _respond_later(
+        self, header: RequestHeader, result: Coroutine[Any, Any, Any], received_at_s: float
+    ) -> asyncio.Future[Any]:
         task = asyncio.ensure_future(result)
         self._pending.append(_PendingResponse(header, task, received_at_s=received_at_s))
         task.add_done_callback(self._on_response_ready)
+        return task
 
     def _count_response(self, header: RequestHeader, result: Any, received_at_s: float) -> None:
         if self._connections.counts is not None:
@@ -409,11 +423,20 @@ class ClientConnection(asyncio.BufferedProtocol):
         Args:
             task: the task that has computed a response.
         """
-        if task.cancelled() or self._transport is None:
+        if task is self._frame_user:
+            self._frame_user = None
+        if task.cancelled():
+            return
+        if self._transport is None:
+            task.exception()  # asyncio would log an exception that is never retrieved
             return
         try:
             with self._writer.gathering():
                 self._send_ready()
+        except RefusalWithoutResponse as refusal:
+            self._count_response(self._pending.popleft().header, refusal.response, self._loop.time())
+            self._close_after_refusal(self._transport, refusal)
+            return
         except OSError as error:
             self._abort_on_io_error(error)
             return
@@ -422,7 +445,10 @@ class ClientConnection(asyncio.BufferedProtocol):
             if self._transport is not None:
                 self._transport.abort()
             return
-        self._handle_frames()
+        if self._closes_after_responses and self._transport is not None:
+            self._close_when_sent(self._transport)
+        else:
+            self._handle_frames()
 
     def _send_ready(self) -> None:
         while self._pending and self._transport is not None:
@@ -434,6 +460,8 @@ class ClientConnection(asyncio.BufferedProtocol):
                 if isinstance(error, (ProtocolError, MalformedMessage)):
                     self.abort(error)
                     return
+                if isinstance(error, RefusalWithoutResponse):
+                    raise error
                 if error is not None:
                     trace = None if isinstance(error, OSError) else error
                     logger.error(
@@ -468,13 +496,24 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._count_bytes(size)
         self._writer.write([response_header(header, size), *pieces])
         if self.login.has_failed:
-            self._close_after_flush(self._transport)
+            self._close_after_responses(self._transport)
 
-    def _close_after_flush(self, transport: asyncio.Transport) -> None:
-        """Closes the connection after it has sent the queued responses that the transport accepts now; the other queued
-        responses are lost."""
+    def _close_after_refusal(self, transport: asyncio.Transport, refusal: RefusalWithoutResponse) -> None:
+        logger.info("connection closed peer=%s:%s reason=%s", *self._peer, refusal)
+        self._close_after_responses(transport)
+
+    def _close_after_responses(self, transport: asyncio.Transport) -> None:
+        """Closes the connection when the client has received the responses to all handled requests. Until then no
+        further request is handled; a client that does not read is closed like an idle one."""
+        self._closes_after_responses = True
+        self._set_reading(False)
         self._writer.flush()
-        transport.close()
+        self._close_when_sent(transport)
+
+    def _close_when_sent(self, transport: asyncio.Transport) -> None:
+        # The transport sends what it has accepted before it closes.
+        if not self._pending and not self._writer.has_queued_pieces:
+            transport.close()
 
     def _count_bytes(self, byte_count: int) -> None:
         """Counts received or sent bytes for the client's rate limit. Above the limit, the requests of this connection

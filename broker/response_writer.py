@@ -76,6 +76,11 @@ class ResponseWriter:
         return self._in_memory_bytes + self._transport.get_write_buffer_size()
 
     @property
+    def has_queued_pieces(self) -> bool:
+        """True if the transport has not accepted all pieces of responses yet."""
+        return bool(self._queue)
+
+    @property
     def unsent_bytes(self) -> int:
         return self._in_files_bytes + self._in_memory_bytes + self._transport.get_write_buffer_size()
 

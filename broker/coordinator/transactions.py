@@ -62,6 +62,7 @@ from headrace.broker.errors import RequestRefused
 from headrace.broker.log.decoding import decode_records
 from headrace.broker.log.flusher import Flusher
 from headrace.broker.log.partition_log import PartitionLog
+from headrace.broker.loop_yielder import LoopYielder
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.kafka_wire.errors import CorruptBatch, MalformedMessage
@@ -291,7 +292,9 @@ class TransactionCoordinator:
         await self._wait_until_durable()
         marked = self._marked.setdefault(transactional_id, set())
         producer = ProducerIdAndEpoch(prepared.producer_id, prepared.epoch)
+        yielder = LoopYielder()
         for topic_partition in sorted(prepared.partitions - marked):
+            await yielder.yield_if_due()
             self._write_marker(topic_partition, producer, is_commit=prepared.is_commit)
             marked.add(topic_partition)
         await self._fsync_logs(prepared.partitions)

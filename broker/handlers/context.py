@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Coroutine, Generator
+from typing import Any, NamedTuple
 
 from headrace.broker.access.login import ANONYMOUS, Login
 from headrace.broker.access.permissions import BrokerPermission, BrokerPermissions, ResourceType
@@ -66,6 +67,18 @@ class RequestContext(NamedTuple):
         except RequestRefused as refused:
             return refused.code
         return ErrorCode.NONE
+
+
+class ResultWithFrame:
+    """A handler's result that is computed later, by `work`, and needs the bytes of the request until then. Meanwhile
+    the connection handles no other request and reads no bytes, so that the frame is not overwritten. The work is
+    completed even if the connection is lost, as if it had been done at once."""
+
+    def __init__(self, work: Coroutine[Any, Any, Any]) -> None:
+        self._work = work
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._work.__await__()
 
 
 def fencing_error(code: ErrorCode, supports_producer_fenced: bool) -> ErrorCode:

@@ -79,7 +79,7 @@ class Handler:
 
     `handle` returns the result, or an awaitable of it; the result is None if the client expects no response. The frame
     is overwritten while `handle` awaits, so before its first await it must copy everything that it needs from the
-    frame. `decode_yielding`, if set, decodes frames of more than SYNC_DECODE_BYTES_MAX.
+    frame, or return a `ResultWithFrame`. `decode_yielding`, if set, decodes frames of more than SYNC_DECODE_BYTES_MAX.
     """
 
     decode: Callable[[memoryview, int, int], Any]

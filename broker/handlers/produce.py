@@ -13,7 +13,8 @@ so a late batch never opens a transaction that no client ends.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+import time
+from collections.abc import Awaitable, Iterator, Sequence
 from typing import Any
 
 from kafka.protocol.producer import ProduceResponse
@@ -21,16 +22,16 @@ from kafka.protocol.producer import ProduceResponse
 from headrace.broker.access.permissions import BrokerPermission
 from headrace.broker.coordinator.transaction import ProducerIdAndEpoch
 from headrace.broker.errors import RecordsRefused, RefusalWithoutResponse, RequestRefused
-from headrace.broker.handlers.context import RequestContext
+from headrace.broker.handlers.context import RequestContext, ResultWithFrame
 from headrace.broker.log.partition_log import PartitionLog
 from headrace.broker.log.produce_validation import validate_batch, validate_keys, validate_timestamps
+from headrace.broker.loop_yielder import LoopYielder
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.protocol.produce import (
     ProducedPartition,
     ProducedTopic,
     ProducePartition,
     ProduceRequest,
-    ProduceTopic,
 )
 from headrace.broker.topic_config import (
     TIMESTAMP_AFTER_MS,
@@ -44,6 +45,8 @@ from headrace.broker.topics import Topic
 from headrace.kafka_wire.record_batch import TRANSACTIONAL, BatchHeader, stamp_batch
 
 ABORTABLE_FROM = 11
+SYNC_WORK_S = 0.01
+"""A request that takes longer than this lets other connections proceed."""
 CODES_WITHOUT_LOG_START = frozenset({ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.STORAGE_ERROR})
 """With these errors the response has the log start offset -1, as in Kafka."""
 
@@ -55,13 +58,39 @@ that an earlier request has appended is included. The result gets an error if th
 
 def handle(context: RequestContext, request: ProduceRequest) -> ProduceResult | Awaitable[ProduceResult | None] | None:
     appended: Appended = []
-    response = tuple([_append_topic(context, request, topic, appended) for topic in request.topics])
+    topics: list[ProducedTopic] = []
+    steps = _append_partitions(context, request, topics, appended)
+    began_s = time.monotonic()
+    for _ in steps:
+        if time.monotonic() - began_s > SYNC_WORK_S:
+            return ResultWithFrame(_append_rest(context, request, steps, topics, appended))
+    return _respond(context, request, tuple(topics), appended)
+
+
+async def _append_rest(
+    context: RequestContext,
+    request: ProduceRequest,
+    steps: Iterator[None],
+    topics: Sequence[ProducedTopic],
+    appended: Appended,
+) -> ProduceResult | None:
+    """Performs the remaining `steps` of `_append_partitions` and returns the response. Lets other connections proceed
+    in between: a request of 100 MB may take seconds, mostly to decode batches for compacted topics."""
+    yielder = LoopYielder()
+    await asyncio.sleep(0)
+    for _ in steps:
+        await yielder.yield_if_due()
+    result = _respond(context, request, tuple(topics), appended)
+    return await result if isinstance(result, Awaitable) else result
+
+
+def _respond(
+    context: RequestContext, request: ProduceRequest, response: ProduceResult, appended: Appended
+) -> ProduceResult | Awaitable[ProduceResult] | None:
     if request.acks == 0:
         _check_acks_zero(response)
         return None
-    if appended:
-        return _wait_until_durable(context, response, appended)
-    return response
+    return _wait_until_durable(context, response, appended) if appended else response
 
 
 def _check_acks_zero(response: ProduceResult) -> None:
@@ -76,20 +105,25 @@ def _check_acks_zero(response: ProduceResult) -> None:
                 raise RefusalWithoutResponse(str(partition.error_message), response)
 
 
-def _append_topic(
-    context: RequestContext, request: ProduceRequest, requested: ProduceTopic, appended: Appended
-) -> ProducedTopic:
-    try:
-        topic = _checked_topic(context, request, requested.name)
-    except RequestRefused as refused:
-        return ProducedTopic(
-            requested.name,
-            tuple([_refused_partition(partition.partition, refused) for partition in requested.partitions]),
-        )
-    partitions = [
-        _append(context, topic, partition, request.transactional_id, appended) for partition in requested.partitions
-    ]
-    return ProducedTopic(requested.name, tuple(partitions))
+def _append_partitions(
+    context: RequestContext, request: ProduceRequest, topics: list[ProducedTopic], appended: Appended
+) -> Iterator[None]:
+    """Appends the batches of a request to their logs and adds the results to `topics`; yields between partitions."""
+    for requested in request.topics:
+        if topics:
+            yield
+        try:
+            topic = _checked_topic(context, request, requested.name)
+        except RequestRefused as refused:
+            refusals = tuple([_refused_partition(partition.partition, refused) for partition in requested.partitions])
+            topics.append(ProducedTopic(requested.name, refusals))
+            continue
+        partitions: list[ProducedPartition] = []
+        for partition in requested.partitions:
+            if partitions:
+                yield
+            partitions.append(_append(context, topic, partition, request.transactional_id, appended))
+        topics.append(ProducedTopic(requested.name, tuple(partitions)))
 
 
 def _checked_topic(context: RequestContext, request: ProduceRequest, name: str) -> Topic:

@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import inspect
 import logging
+import socket
 import struct
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -33,7 +34,8 @@ from headrace.broker.coordinator.group import REBALANCE_TIMEOUT_MS_MIN
 from headrace.broker.coordinator.members import MemberProtocol
 from headrace.broker.coordinator.messages import JoinRequest
 from headrace.broker.errors import ProtocolError, RequestRefused
-from headrace.broker.handlers.context import RequestContext
+from headrace.broker.handlers import produce as produce_module
+from headrace.broker.handlers.context import RequestContext, ResultWithFrame
 from headrace.broker.handlers.dispatch import HANDLERS, unsupported_version_pieces
 from headrace.broker.log.files import FileSlice
 from headrace.broker.log.produce_validation import validate_batch
@@ -54,12 +56,22 @@ from headrace.broker.protocol.api_versions import (
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.protocol.framing import CONTROL_FRAME_BYTES_MAX, REQUEST_ITEMS_MAX, read_header
 from headrace.broker.protocol.large_requests import decode_yielding
+from headrace.broker.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 from headrace.broker.request_counts import RequestCounts
 from headrace.broker.server import BrokerServer
 from headrace.kafka_wire import messages
 from headrace.kafka_wire.errors import MalformedMessage
 from headrace.kafka_wire.record_batch import HEADER_BYTES
-from support.broker.broker_samples import NOW_MS, append, batch, find_timestamp, open_sample_log, with_attributes
+from support.broker.broker_samples import (
+    NOW_MS,
+    append,
+    batch,
+    contents,
+    find_timestamp,
+    keyed_batch,
+    open_sample_log,
+    with_attributes,
+)
 from support.cases import all_cases
 from support.examples import examples
 from support.logs import logged
@@ -497,6 +509,124 @@ def test_refused_acks_zero_request_closes_connection_after_earlier_responses(
         assert server.node.log("t", 0).log_end_offset == 1
         assert dict(counts.errors) == ({(PRODUCE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION): 1} if is_refused else {})
         writer.close()
+
+    with_server(tmp_path, work)
+
+
+def test_refused_acks_zero_request_leaves_earlier_response_complete(tmp_path: Path) -> None:
+    """The client reads so slowly that the response is not sent yet when the request is refused."""
+
+    async def work(server: BrokerServer, host: str, port: int) -> None:
+        server.node.changes.create_topic("t", 1, {})
+        log = server.node.log("t", 0)
+        append(log, batch(bytes(1_000_000)))
+        stored = bytes(log.read(0, 60_000_000, min_one_batch=True))
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.connect((host, port))
+        reader, writer = await asyncio.open_connection(sock=sock, limit=1)
+        await until(lambda: bool(server.connections.open))
+        [client] = server.connections.open
+        assert client._transport is not None
+        client._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        counts = server.connections.counts = RequestCounts(lambda _: "")
+        writer.write(fetch_bytes(b"t", 0) + produce_bytes({9: batch(b"v")}, acks=0))
+        await until(lambda: bool(counts.errors))
+        received = await reader.read(-1)
+        assert received.endswith(stored) and len(received) == 4 + struct.unpack_from(">i", received)[0]
+        writer.close()
+
+    with_server(tmp_path, work)
+
+
+def produce_bytes(batches: dict[int, bytes], acks: int = 1) -> bytes:
+    """Returns a Produce request with these batches for the partitions of topic t."""
+    parts = b"".join(struct.pack(">ii", index, len(raw)) + raw for index, raw in batches.items())
+    raw = struct.pack(">hhiihci", -1, acks, 1000, 1, 1, b"t", len(batches)) + parts
+    return request_bytes(PRODUCE, 3, raw)
+
+
+@pytest.fixture
+def always_yields(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(produce_module, "SYNC_WORK_S", -1)
+    monkeypatch.setattr("headrace.broker.loop_yielder.BURST_S", 0)
+
+
+def test_event_loop_runs_while_large_produce_request_is_handled(tmp_path: Path, always_yields: None) -> None:
+    async def work(node: BrokerNode) -> None:
+        node.changes.create_topic("t", 50, {"cleanup.policy": "compact"})
+        raw = memoryview(keyed_batch((b"k", b"v")))
+        topic = ProduceTopic("t", tuple(ProducePartition(index, raw) for index in range(50)))
+        result = HANDLERS[PRODUCE].handle(RequestContext(node, 9, "c", ""), ProduceRequest(None, 1, 1, (topic,)))
+        assert isinstance(result, ResultWithFrame)
+        answering, rounds = asyncio.ensure_future(as_coroutine(result)), 0
+        while not answering.done():
+            rounds += 1
+            await asyncio.sleep(0)
+        (produced,) = answering.result()
+        assert rounds >= 49 and [one.error for one in produced.partitions] == [ErrorCode.NONE] * 50
+
+    with_node(tmp_path, work)
+
+
+async def as_coroutine(result: Awaitable[Any]) -> Any:
+    return await result
+
+
+def test_pipelined_requests_after_large_produce_request_are_appended_in_order(
+    tmp_path: Path, always_yields: None
+) -> None:
+    """Also if the second request is in the same read and would overwrite the first one in the receive buffer."""
+
+    async def work(server: BrokerServer, host: str, port: int) -> None:
+        server.node.changes.create_topic("t", 300, {})
+        reader, writer = await asyncio.open_connection(host, port)
+        for round_ in range(3):
+            writer.write(produce_bytes({index: batch(b"%d first" % round_) for index in range(300)}))
+            writer.write(produce_bytes({index: batch(b"%d second" % round_) for index in (299, 298)}))
+            writer.write(request_bytes(18, 0))
+        for _ in range(9):
+            await reader.readexactly(struct.unpack(">i", await reader.readexactly(4))[0])
+        values = [b"%d %s" % (round_, name) for round_ in range(3) for name in (b"first", b"second")]
+        assert [value for _, value in contents(server.node.log("t", 299))] == values
+        assert [value for _, value in contents(server.node.log("t", 7))] == values[::2]
+        writer.close()
+
+    with_server(tmp_path, work)
+
+
+def test_concurrent_large_produce_requests_do_not_overwrite_each_other(tmp_path: Path, always_yields: None) -> None:
+    """Their receive buffers come from one pool."""
+
+    async def work(server: BrokerServer, host: str, port: int) -> None:
+        server.node.changes.create_topic("t", 100, {})
+
+        async def send(value: bytes) -> None:
+            reader, writer = await asyncio.open_connection(host, port)
+            for _ in range(3):
+                writer.write(produce_bytes({index: batch(value * 10_000) for index in range(100)}))
+                response = await reader.readexactly(struct.unpack(">i", await reader.readexactly(4))[0])
+                assert struct.unpack_from(">h", response, 19)[0] == ErrorCode.NONE
+            writer.close()
+
+        names = [b"a", b"b", b"c"]
+        await asyncio.gather(*map(send, names))
+        for index in range(100):
+            found = sorted(value or b"" for _, value in contents(server.node.log("t", index)))
+            assert found == [name * 10_000 for name in names for _ in range(3)]
+
+    with_server(tmp_path, work)
+
+
+def test_large_produce_request_is_completed_after_its_connection_is_lost(tmp_path: Path, always_yields: None) -> None:
+    async def work(server: BrokerServer, host: str, port: int) -> None:
+        server.node.changes.create_topic("t", 300, {})
+        _, writer = await asyncio.open_connection(host, port)
+        writer.write(produce_bytes({index: batch(b"v") for index in range(300)}, acks=0))
+        await until(lambda: server.node.log("t", 0).log_end_offset == 1)
+        writer.transport.abort()
+        await until(lambda: server.node.log("t", 299).log_end_offset == 1 and not server.connections.open)
+        assert [contents(server.node.log("t", index)) for index in range(300)] == [[(0, b"v")]] * 300
 
     with_server(tmp_path, work)
 
