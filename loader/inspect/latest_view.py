@@ -22,7 +22,7 @@ from headrace.hive_ddl.ops import ReplaceView, ViewColumn
 from headrace.hive_ddl.types import column_comment, hive_type
 from headrace.loader.apply.layout import PARTITION_COLUMNS
 from headrace.loader.commit.state import TopicState
-from headrace.loader.inspect.view_conversions import converted, member, shown
+from headrace.loader.inspect.view_conversions import converted, is_another_type, member, shown
 from headrace.loader.load_schema import (
     COLUMN_NAME_CHARS_MAX,
     MEMBERS,
@@ -193,7 +193,9 @@ def _in_newest_form(newest: Schema, value: _Value, node: Type, route: StoredRout
     match inner, branch:
         case Record(), _ if kind_of(inner) == MEMBERS:
             chosen, nested = member_of(inner, route)
-            others = [field for field in inner.fields if field is not chosen]
+            others = [
+                field for field in inner.fields if field is not chosen and not is_another_type(field.type, chosen.type)
+            ]
             plain = _bound(value.text, depth, lambda path, depth: _merged(chosen, others, path, depth))
             return _in_newest_form(newest, _Value(plain, chosen.type), branch, nested, depth)
         case Record(), Record():

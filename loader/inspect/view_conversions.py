@@ -22,7 +22,7 @@ from typing import Final
 from headrace.avro_schema import Array, Enum, Field, Fixed, Map, Primitive, PrimitiveType, Record, Schema, Type
 from headrace.hive_ddl.names import quote_identifier, quote_literal
 from headrace.hive_ddl.types import DECIMAL_PRECISION_MAX, hive_type
-from headrace.loader.load_schema import DECIMAL, MEMBERS, UNSCALED, kind_of, prop, split
+from headrace.loader.load_schema import DECIMAL, MEMBERS, UNSCALED, accepted_names, kind_of, prop, split
 
 MICROS_PER_DAY: Final = 86_400_000_000
 
@@ -251,7 +251,8 @@ def converted(source: Type, target: Type, value: str, depth: int = 0) -> str | N
     """
     source, target = split(source)[0], split(target)[0]
     if kind_of(source) == MEMBERS and isinstance(source, Record):
-        found = [converted(one.type, target, member(value, one), depth) for one in source.fields]
+        kept = [one for one in source.fields if not is_another_type(one.type, target)]
+        found = [converted(one.type, target, member(value, one), depth) for one in kept]
         parts = [part for part in found if part is not None]
         return f"coalesce({', '.join(parts)})" if parts else None
     if kind_of(target) == MEMBERS and isinstance(target, Record):
@@ -272,10 +273,23 @@ def converted(source: Type, target: Type, value: str, depth: int = 0) -> str | N
     return _filled(template, value=value, depth=str(depth), part=part)
 
 
+def is_another_type(one: Type, other: Type) -> bool:
+    """Whether two types, at least one of them a branch of a union, are named types without a common full name. A value
+    of one is then no value of the other, even if they have the same members: `orders.Created` and `users.Created` may
+    be branches of one union."""
+    (one, _), (other, _) = split(one), split(other)
+    if not isinstance(one, Record | Enum | Fixed) or not isinstance(other, Record | Enum | Fixed):
+        return False
+    if MEMBERS in (kind_of(one), kind_of(other)):
+        return False
+    return set(accepted_names(one)).isdisjoint(accepted_names(other))
+
+
 def _into_union(source: Type, target: Record, value: str, depth: int) -> str | None:
     """Returns an expression for a record of members (a union with several types) in which one member has the value: the
     member of the same type, else the first one to which the value can be converted."""
-    candidates = [(field, converted(source, field.type, value, depth)) for field in target.fields]
+    members = [field for field in target.fields if not is_another_type(source, field.type)]
+    candidates = [(field, converted(source, field.type, value, depth)) for field in members]
     possible = [(field, part) for field, part in candidates if part is not None]
     chosen = next((one for one in possible if one[1] == value), possible[0] if possible else None)
     if chosen is None:

@@ -6,6 +6,8 @@ import json
 import re
 from typing import Any
 
+import pytest
+
 from headrace.hive_ddl.render import render, view_revision
 from support.hive.topic_views import view_of
 
@@ -55,6 +57,39 @@ def test_view_does_not_join_columns_without_a_common_meaning() -> None:
     assert "  `v__array` AS `v`,\n" in found
     assert "  `v`,\n" in found.partition("TBLPROPERTIES")[0]
     assert "coalesce" not in found
+
+
+def created(name: str) -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": [f("p", "int")]}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "expression"),
+    [
+        ([["orders.C", "users.C"], "users.C"], "`v`.`c_2`"),
+        ([["orders.C", "users.C"], ["users.C", "orders.C"]], "`v`"),
+        ([["orders.C", "int", "users.C"], ["null", "users.C"]], "`v`.`c_2`"),
+        ([["orders.C", "orders.D"], "orders.D"], "`v`.`d`"),
+        (
+            ["users.C", ["orders.C", "users.C"]],
+            "coalesce(`v__union`, IF(`v` IS NULL, NULL, named_struct('c', CAST(NULL AS struct<p:int>), 'c_2', `v`)))",
+        ),
+    ],
+)
+def test_branch_of_a_union_is_not_shown_as_another_type_with_the_same_members(
+    kinds: list[Any], expression: str
+) -> None:
+    def node(kind: Any) -> Any:
+        if isinstance(kind, list):
+            return [node(one) for one in kind]
+        return created(kind) if "." in kind else kind
+
+    (shown, *_) = view_of(*(event_text(f("v", node(kind))) for kind in kinds)).columns
+    assert shown.expression == expression
+
+
+def event_text(*fields: dict[str, Any]) -> str:
+    return json.dumps({"type": "record", "name": "O", "fields": fields})
 
 
 def test_value_of_a_reused_name_belongs_to_the_renamed_field() -> None:
