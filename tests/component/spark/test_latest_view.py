@@ -148,6 +148,32 @@ def test_view_of_messages_that_are_no_records_has_the_column_value(spark: SparkE
     assert spark.query(f"SELECT value FROM {DATABASE}.{view.name} ORDER BY value") == [(7,), (8,)]
 
 
+def test_view_shows_no_branch_of_a_union_as_another_type_of_its_name(spark: SparkEngine, tmp_path: Path) -> None:
+    """Field `a` loses the branch of the first message, `b` changes the order of its branches, and `c` becomes a
+    union of two types with equal names and members."""
+
+    def created(namespace: str) -> dict[str, Any]:
+        return {"type": "record", "name": f"{namespace}.Created", "fields": [{"name": "p", "type": "int"}]}
+
+    a, b, c = ([created(f"orders.{name}"), created(f"users.{name}")] for name in "abc")
+    texts = [version([("a", a), ("b", b), ("c", c[1])]), version([("a", a[1]), ("b", b[::-1]), ("c", c)])]
+    first: list[dict[str, Any]] = [
+        {"a": (f"{one}.a.Created", {"p": 1}), "b": (f"{one}.b.Created", {"p": 2}), "c": {"p": 3}}
+        for one in ("orders", "users")
+    ]
+    last = {"a": {"p": 4}, "b": ("orders.b.Created", {"p": 5}), "c": ("orders.c.Created", {"p": 6})}
+    topic = FoldedTopic("one_name", tmp_path / "one_name", [spark])
+    topic.evolve(parse_schema(texts[0]), *first)
+    topic.evolve(parse_schema(texts[1]), last)
+    columns = ", ".join(f"to_json({column.expression})" for column in view_of_topic(topic, texts[1]).columns[:3])
+    rows = spark.query(f"SELECT {columns} FROM {DATABASE}.{topic.table} ORDER BY kafka.`offset`")
+    assert rows == [
+        (None, '{"created":{"p":2}}', '{"created_2":{"p":3}}'),
+        ('{"p":1}', '{"created_2":{"p":2}}', '{"created_2":{"p":3}}'),
+        ('{"p":4}', '{"created":{"p":5}}', '{"created":{"p":6}}'),
+    ]
+
+
 def test_view_that_the_metastore_cannot_store_is_refused_in_one_plain_line(spark: SparkEngine, tmp_path: Path) -> None:
     topic = FoldedTopic("broad", tmp_path / "broad", [spark])
     names = [f"a_field_with_a_name_of_40_characters_{number:04}" for number in range(800)]
