@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from headrace.avro_codec.encode import encode_bytes
 from headrace.avro_schema import frame
 from headrace.hive_ddl.table import COMPLETE_UNTIL
 from headrace.loader.apply.complete import instant_text
@@ -112,6 +113,22 @@ def test_types_beyond_what_a_metastore_stores_are_loaded_and_read(world: LoadWor
     for topic in ("wide", "grown"):
         query = f"SELECT count(*), max(before.some_column_name_of_a_table_0999) FROM headrace.{topic}"
         assert [tuple(found) for found in analyst.sql(query).collect()] == [(21, "9")]
+
+
+def test_text_is_a_time_field_and_an_unusable_time_field_is_reported(world: LoadWorld, analyst: Any) -> None:
+    times = {"texts": ("string", encode_bytes(b"2013-01-01T05:30:00+02:00")), "doubles": ("double", b"\x00" * 8)}
+    for topic, (kind, body) in times.items():
+        schema = json.dumps(event_schema(topic, [{"name": "timestamp", "type": kind}]))
+        schema_id = world.registry.register(f"{topic}-value", schema).schema_id
+        world.producer.send(topic, value=frame(schema_id, body), partition=0, timestamp_ms=HOUR_MS).get(30)
+    note = "note: doubles: the time field timestamp is a double, which states no unit: rows are filed by the time of "
+    assert note in world.command("load", "plan", *world.flags()).stdout
+    done = world.load()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert note in done.stdout and "note: texts" not in done.stdout
+    assert note in world.command("load", "status", *world.flags()).stdout
+    for topic, found in {"texts": ("2013-01-01", "03"), "doubles": ("1970-01-01", "01")}.items():
+        assert [tuple(row) for row in analyst.sql(f"SELECT dt, hr FROM headrace.{topic}").collect()] == [found]
 
 
 def test_outages_of_registry_and_metastore_delay_and_lose_nothing(world: LoadWorld) -> None:
