@@ -617,9 +617,7 @@ def _scaled(writer: Primitive | Fixed, reader: Primitive | Fixed, where: str) ->
     if before.name == "decimal":
         digits = _digits_between(before, after)
         return _rescaled(digits, writer.size if isinstance(writer, Fixed) else None, where) if digits else None
-    if before.name == after.name or before.name not in _UNITS:
-        return None
-    return _in_unit(before.name, after.name, where)
+    return _in_unit(before.name, after.name, where) if before.name in _UNITS else None
 
 
 def _in_unit(before: str, after: str, where: str) -> Convert | None:

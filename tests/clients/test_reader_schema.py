@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from headrace.avro_codec import resolve
 from headrace.avro_codec.encode import encode_long
 from headrace.avro_schema import Schema, frame, parse_schema
 from headrace.clients import decoding
@@ -111,6 +112,51 @@ TEXT_RECORD = {"type": "record", "name": "b.R", "fields": [{"name": "x", "type":
 )
 def test_value_has_the_exact_branch_of_the_reader(writer: Any, reader: Any, value: Any, expected: Any) -> None:
     assert exact(read(written(writer, value), writer, reader)) == exact(expected)
+
+
+def record_named(name: str, *fields: str) -> dict[str, Any]:
+    return {
+        "type": "record",
+        "name": name,
+        "fields": [{"name": field, "type": ["null", "int"], "default": None} for field in fields],
+    }
+
+
+@pytest.mark.parametrize(
+    ("branches", "expected"),
+    [
+        (["a.S", "c.R", "a.T"], {"x": 7, "r": None}),  # the same short name
+        (["a.S", "b.R", "c.R"], {"x": 7, "b": None}),  # the same name
+        (["a.T", "a.S"], {"x": 7, "t": None}),  # the first
+    ],
+)
+def test_record_of_another_name_is_read_as_the_record_that_fits_best(branches: list[str], expected: Any) -> None:
+    writer = record_named("b.R", "x")
+    fields = {"a.S": "s", "c.R": "r", "a.T": "t", "b.R": "b"}
+    reader = ["null", "string", *(record_named(name, "x", fields[name]) for name in branches)]
+    assert read(written(writer, {"x": 7}), writer, reader) == expected
+
+
+def test_enum_of_another_namespace_is_read_as_the_enum_of_the_same_short_name() -> None:
+    def enum(name: str, *symbols: str) -> dict[str, Any]:
+        return {"type": "enum", "name": name, "symbols": [*symbols], "default": symbols[0]}
+
+    writer = enum("a.E", "A", "B")
+    assert read(written(writer, "B"), writer, [enum("b.D", "D", "B"), enum("b.E", "A", "B")]) == "B"
+    assert read(written(writer, "B"), writer, [enum("b.D", "D", "B"), enum("b.E", "C", "A")]) == "C"
+    with pytest.raises(UndecodableMessage, match=r"no branch of the reader's union matches the enum a\.E"):
+        read(written(writer, "B"), writer, [enum("b.D", "D", "B"), "string"])
+
+
+def test_large_body_is_converted_in_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that does not fit into the first buffer."""
+    writer = {"type": "array", "items": "string"}
+    reader = {"type": "array", "items": ["null", "string"]}
+    value = ["é" * 100] * 1000
+    if decoding.core_library() is not None:
+        monkeypatch.setattr(resolve, "_converter", lambda *_: lambda body: pytest.fail("Python converted the body"))
+    for count in (1, 1000, 2):
+        assert read(written(writer, value[:count]), writer, reader) == value[:count]
 
 
 def test_field_has_the_value_of_its_alias_even_if_the_name_of_the_record_differs() -> None:
