@@ -188,8 +188,6 @@ def _misencoded_classes(branches: Sequence[Type]) -> set[type]:
         found.add(str)  # fastavro parses the ISO form of a date
     if len(branches_of_datetimes(branches)) < len(branches):
         found.add(datetime.datetime)
-    if {"time-millis", "time-micros"} <= {branch.logical.name for branch in primitives if branch.logical is not None}:
-        found.add(datetime.time)  # fastavro would drop the microseconds
     if any(isinstance(branch, Array) for branch in branches) and (
         PrimitiveType.BYTES in kinds or any(isinstance(branch, Fixed) for branch in branches)
     ):

@@ -254,6 +254,10 @@ def test_start_time_must_be_milliseconds_since_1970(kafka: Kafka, start_at_ms: A
         create_consumer(start_at_ms=start_at_ms)
 
 
+def test_start_time_may_be_the_beginning_of_1970(kafka: Kafka) -> None:
+    create_consumer(group="g", start_at_ms=0).close()
+
+
 @pytest.mark.parametrize("seconds", [math.nan, "5", datetime.timedelta(seconds=5), True])
 @pytest.mark.parametrize("name", ["idle_timeout_s", "handling_timeout_s"])
 def test_time_limit_must_be_a_number(kafka: Kafka, name: str, seconds: Any) -> None:
