@@ -55,8 +55,7 @@ UNREAD_BYTES_TOTAL_MAX = 1024 * 1024 * 1024
 """Limit of the unread response bytes in memory of all slow clients, which have more than UNREAD_BYTES_PER_CLIENT_MAX
 unread. Above it, the connection that has not read for the longest time is closed."""
 APIS_BEFORE_LOGIN = frozenset({API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE})
-"""APIs that a client may call before it has logged in; a request of any other one, in a served version, closes the
-connection."""
+"""APIs that a client may call before it has logged in; a request of any other one closes the connection."""
 LOGIN_TIMEOUT_S = 30
 """A connection without a completed login is closed after this time."""
 
@@ -343,11 +342,12 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _handle(self, header: RequestHeader, frame: memoryview) -> None:
         api = BY_KEY.get(header.api_key)
+        if not self.login.is_authenticated and header.api_key not in APIS_BEFORE_LOGIN:
+            name = f"request with API key {header.api_key}" if api is None else f"{api.name} request"
+            raise ProtocolError(f"{name} before a login; configure SASL in the client")
         if api is None or not api.serves(header.api_version):
             self._respond_unsupported_version(header, frame)
             return
-        if not self.login.is_authenticated and header.api_key not in APIS_BEFORE_LOGIN:
-            raise ProtocolError(f"{api.name} request before a login; configure SASL in the client")
         handler, received_at_s = HANDLERS[header.api_key], self.active_at_s
         if self._connections.rates is not None:
             self._count_bytes(len(frame))

@@ -28,6 +28,10 @@ STRAY_DIRECTORY = "-stray"
 STRAY_NAME_CHARS_MAX = 240
 """A stray's new name begins with its old one, of which at most this many last characters are used: file systems allow
 255 in all, and topic names have up to 249."""
+RESERVE_FILE = ".reserve"
+RESERVE_BYTES = 4 * 1024 * 1024
+"""Size of a file that is deleted if the disk is too full for a start: more than the topics file, the checkpoints and
+the indexes that a start may write for 20,000 partitions."""
 LOST_AND_FOUND = "lost+found"
 """Directory that mkfs creates at the top of a new file system; it is not reported as unknown."""
 
@@ -66,6 +70,30 @@ def lock(directory: Path) -> int:
         os.close(fd)
         raise DataDirectoryInUse(directory) from error
     return fd
+
+
+def hold_reserve(directory: Path) -> None:
+    """Allocates the reserve in the data directory unless it exists; does nothing if the disk is too full for it."""
+    path = directory / RESERVE_FILE
+    if path.exists():
+        return
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+        try:
+            os.posix_fallocate(fd, 0, RESERVE_BYTES)
+        finally:
+            os.close(fd)
+    except OSError:
+        path.unlink(missing_ok=True)
+
+
+def release_reserve(directory: Path) -> bool:
+    """Deletes the reserve in the data directory; returns False if there was none."""
+    try:
+        (directory / RESERVE_FILE).unlink()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 @contextlib.contextmanager

@@ -93,8 +93,7 @@ class LogMaintenance:
 
     async def drop_below_log_start(self, key: PartitionKey) -> None:
         """Deletes the segments of a log that lie completely below its log start offset, which frees disk space at once.
-        Deletes the segments beyond the topic's `retention.bytes`, too. Does nothing while a compaction swap of the log
-        is pending.
+        Does nothing while a compaction swap of the log is pending.
 
         Args:
             key: topic name and partition number of the log.
@@ -104,12 +103,15 @@ class LogMaintenance:
         """
         topic, log = self._topics.get(key[0]), self._logs.get(key)
         if topic is not None and log is not None:
-            await self._drop_expired(key, topic, log, UNLIMITED, self._now_ms())
+            await self._drop_expired(key, log, UNLIMITED, UNLIMITED, self._now_ms())
 
     async def _apply_retention(self, key: PartitionKey, topic: Topic, log: PartitionLog, now_ms: int) -> None:
         is_limited = has_delete_policy(topic.configs)
-        retention_ms = effective_int(topic.configs, "retention.ms", self._config) if is_limited else UNLIMITED
-        await self._drop_expired(key, topic, log, retention_ms, now_ms)
+        retention_ms, retention_bytes = (
+            effective_int(topic.configs, name, self._config) if is_limited else UNLIMITED
+            for name in ("retention.ms", "retention.bytes")
+        )
+        await self._drop_expired(key, log, retention_ms, retention_bytes, now_ms)
         if self._logs.get(key) is not log:
             return  # Deleted meanwhile; a new partition may use the same directory name.
         largest = log.active.largest
@@ -117,21 +119,17 @@ class LogMaintenance:
             # On a full disk the new segment uses the space that was just freed.
             log.roll(now_ms)
             self._flusher.mark_dirty(log)
-            await self._drop_expired(key, topic, log, retention_ms, now_ms)
+            await self._drop_expired(key, log, retention_ms, retention_bytes, now_ms)
 
     async def _drop_expired(
-        self, key: PartitionKey, topic: Topic, log: PartitionLog, retention_ms: int, now_ms: int
+        self, key: PartitionKey, log: PartitionLog, retention_ms: int, retention_bytes: int, now_ms: int
     ) -> None:
         def expired(retention_ms: int) -> int:
             return expired_segments(
                 log.closed,
                 now_ms=now_ms,
                 retention_ms=retention_ms,
-                retention_bytes=(
-                    effective_int(topic.configs, "retention.bytes", self._config)
-                    if has_delete_policy(topic.configs)
-                    else UNLIMITED
-                ),
+                retention_bytes=retention_bytes,
                 total_bytes=log.size,
                 log_start_offset=log.log_start_offset,
                 high_watermark=log.high_watermark,

@@ -364,6 +364,16 @@ class BrokerNode:
             verifies_fsynced=topic.is_internal,
             now_ms=self.now_ms(),
         )
+        if log_start > opened.log.log_end_offset:
+            logger.error(
+                "log start offset of the checkpoint is beyond the log's end, no older record can be read directory=%s "
+                "log_start_offset=%d log_end_offset=%d; if files of different copies were mixed, stop the broker and "
+                "remove the partition's line from %s",
+                directory.name,
+                log_start,
+                opened.log.log_end_offset,
+                LOG_STARTS,
+            )
         if opened.log.needs_flush:
             self.flusher.mark_dirty(opened.log)
         return opened

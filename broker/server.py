@@ -16,7 +16,9 @@ from headrace.broker.access.login import Users
 from headrace.broker.access.users import BrokerUsersFile
 from headrace.broker.config import BrokerConfig
 from headrace.broker.connection import ClientConnection, ClientConnections
+from headrace.broker.data_directory import hold_reserve, release_reserve
 from headrace.broker.errors import AddressUnusable, DiskFailed, TlsUnusable
+from headrace.broker.log.files import DISK_FULL_ERRNOS
 from headrace.broker.node import BrokerNode
 from headrace.broker.rate_limiter import ByteRateLimiter
 from headrace.broker.request_counts import RequestCounts
@@ -112,8 +114,7 @@ class BrokerServer:
         except (OSError, OverflowError) as error:
             raise self._address_error(error) from error
         try:
-            files_max, self.connections.count_max = file_descriptors.descriptor_limits()
-            self.node = BrokerNode(self.config, files_max=files_max, on_disk_failure=self._on_disk_failure)
+            self.node = self._open_node()
         except BaseException:
             self._server.close()
             raise
@@ -146,6 +147,25 @@ class BrokerServer:
                 loop.create_task(self._run_periodically(USERS_CHECK_INTERVAL_S, self._reload_users))
             )
         return self.config.host, port
+
+    def _open_node(self) -> BrokerNode:
+        """Opens the logs. If the disk is too full for the files that a start writes, deletes the reserve and opens them
+        again, so that clients can read, and retention and deleted records free space."""
+        files_max, self.connections.count_max = file_descriptors.descriptor_limits()
+        directory = self.config.data_dir
+        try:
+            node = BrokerNode(self.config, files_max=files_max, on_disk_failure=self._on_disk_failure)
+        except OSError as error:
+            if error.errno not in DISK_FULL_ERRNOS or not release_reserve(directory):
+                raise
+            logger.error(
+                "disk is full, started with the space of the reserve directory=%s; clients can read, and delete "
+                "records; free space",
+                directory,
+            )
+            node = BrokerNode(self.config, files_max=files_max, on_disk_failure=self._on_disk_failure)
+        hold_reserve(directory)
+        return node
 
     async def _serve_metrics(self) -> None:
         if not self.config.metrics_host:

@@ -382,6 +382,9 @@ def test_requests_before_login_close_connection(tmp_path: Path, users: str) -> N
             key: await (await connect(server)).request(key, version, b"\0" * 40) for key, version in refused.items()
         }
         assert responses == dict.fromkeys(refused, b"")
+        # Produce before version 3 is not served and would otherwise get a response with the request's topic names.
+        for key, version in ((api.PRODUCE, 2), (999, 0)):
+            assert await (await connect(server)).request(key, version, struct.pack(">hii", 1, 1000, 0)) == b""
 
     with_server(tmp_path, work, users=users)
 

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from kafka.protocol.admin import DeleteRecordsRequest
 
+from headrace.broker import data_directory
+from headrace.broker import topics as topics_module
 from headrace.broker.config import BrokerConfig
 from headrace.broker.coordinator import coordinator as coordinator_module
 from headrace.broker.coordinator.records import CommittedOffset
@@ -25,6 +27,7 @@ from headrace.broker.log.checkpoints import LOG_STARTS, RECOVERY_POINTS, read_ch
 from headrace.broker.log.partition_log import LogLimits
 from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.broker.server import BrokerServer
 from headrace.broker.topics import Topic
 from support.broker.broker_samples import NOW_MS, append, batch, contents, open_sample_log
 from support.logs import logged
@@ -339,6 +342,48 @@ def test_delete_records_succeeds_with_the_space_it_frees(tmp_path: Path, monkeyp
         ]
         assert read_checkpoint(tmp_path / LOG_STARTS) == {("small", 0): 2, ("large", 0): 4}
         assert contents(large) == [(4, b"4")]
+
+    with_node(tmp_path, work)
+
+
+def test_start_on_a_full_disk_uses_the_reserve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    reserve, real = tmp_path / data_directory.RESERVE_FILE, topics_module.write_atomically
+
+    def full_with_reserve(path: Path, content: bytes) -> None:
+        (full if reserve.exists() else real)(path, content)
+
+    async def serve(*topics: str) -> list[str]:
+        server = BrokerServer(BrokerConfig(tmp_path, port=0))
+        await server.start()
+        for name in topics:
+            server.node.changes.create_topic(name, 1, {})
+        names = sorted(topic.name for topic in server.node.topics)
+        server.stop()
+        await server.wait()
+        return names
+
+    names = asyncio.run(serve("t"))
+    assert reserve.stat().st_size == reserve.stat().st_blocks * 512 == data_directory.RESERVE_BYTES
+    monkeypatch.setattr(topics_module, "write_atomically", full_with_reserve)
+    assert asyncio.run(serve()) == names
+    assert reserve.exists() and logged(caplog, "broker.server", "disk is full")
+    reserve.unlink()
+    monkeypatch.setattr(topics_module, "write_atomically", full)
+    with pytest.raises(OSError, match="No space"):
+        asyncio.run(serve())
+
+
+def test_delete_records_on_full_disk_does_not_apply_retention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(node: BrokerNode) -> None:
+        log = node.log(node.changes.create_topic("t", 1, {"retention.bytes": "0"}).name, 0)
+        for number in range(4):
+            append(log, batch(b"%d" % number))
+            log.roll(NOW_MS)
+        space_for_checkpoints_when(monkeypatch, lambda: len(log.closed) < 4)
+        assert await delete_below(node, {"t": 2}) == [(ErrorCode.NONE, 2)]
+        assert contents(log) == [(2, b"2"), (3, b"3")] and len(log.closed) == 2
 
     with_node(tmp_path, work)
 

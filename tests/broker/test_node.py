@@ -40,7 +40,7 @@ from headrace.broker.coordinator.records import (
 from headrace.broker.data_directory import CLEAN_MARKER, DELETED_DIRECTORY, LOCK_FILE
 from headrace.broker.errors import CorruptFile, DataDirectoryInUse, LogDamaged, RequestRefused
 from headrace.broker.log import decoding
-from headrace.broker.log.checkpoints import RECOVERY_POINTS, read_checkpoint, write_checkpoint
+from headrace.broker.log.checkpoints import LOG_STARTS, RECOVERY_POINTS, read_checkpoint, write_checkpoint
 from headrace.broker.log.files import OpenFiles
 from headrace.broker.log.index import TimeEntry
 from headrace.broker.node import BrokerNode
@@ -176,6 +176,22 @@ def test_configuration_values_are_trimmed() -> None:
         ]:
             with case((name, value, remaining)):
                 assert check_config(name, value) == remaining
+
+
+def test_log_start_beyond_the_end_of_the_log_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def first(node: BrokerNode) -> None:
+        node.changes.create_topic("t", 2, {})
+        for index in (0, 1):
+            append(node.log("t", index), batch(b"x"))
+
+    async def second(node: BrokerNode) -> None:
+        assert [node.log("t", index).log_start_offset for index in (0, 1)] == [1, 1]
+
+    run(tmp_path, first)
+    write_checkpoint(tmp_path / LOG_STARTS, {("t", 0): 7, ("t", 1): 1})
+    run(tmp_path, second)
+    (line,) = logged(caplog, "broker.node", "beyond the log's end")
+    assert "t-0" in line.getMessage() and "t-1" not in line.getMessage()
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
