@@ -153,7 +153,15 @@ def _open_against(against: Sequence[str], settings: Settings, args: argparse.Nam
     if value.startswith((GIT_PREFIX, GIT_TIP_PREFIX)):
         kind, _, rest = value.partition(":")
         revision, _, path = rest.partition(":")
-        return GitBaseline(revision, path, naming=naming, tip=f"{kind}:" == GIT_TIP_PREFIX, comments=comments)
+        return GitBaseline(
+            revision,
+            path,
+            naming=naming,
+            tip=f"{kind}:" == GIT_TIP_PREFIX,
+            comments=comments,
+            schemas=args.schemas or settings.compat.schemas,
+            types=args.types or settings.compat.types,
+        )
     if special:
         return _registry(settings, "" if value == REGISTRY else value, args)
     if len(against) == 1 and value and "\x00" not in value and Path(value).is_dir():

@@ -18,6 +18,7 @@ from headrace.compat.checking.inputs import (
     is_schema_name,
     is_schema_text,
     is_searched,
+    normalize_path,
 )
 
 
@@ -26,6 +27,10 @@ class FileScope:
     """Decides which paths the arguments of a command line select, whether or not the files exist."""
 
     arguments: tuple[str, ...]
+
+    @classmethod
+    def of(cls, arguments: Sequence[str]) -> FileScope:
+        return cls(tuple(map(normalize_path, arguments)))
 
     @property
     def directory(self) -> str | None:
@@ -37,9 +42,23 @@ class FileScope:
         """Whether a directory or pattern of the arguments selects a path. A file that is itself an argument does not
         count; if it is missing, reading it fails."""
         return any(pattern.fullmatch(path) for pattern in self._patterns) or any(
-            _is_below(os.path.realpath(Path(path).parent), Path(path).name, directory)
+            _is_below(self._real_directory(os.path.dirname(path)), Path(path).name, directory)  # noqa: PTH120
             for directory in self._directories
         )
+
+    def _real_directory(self, directory: str) -> str:
+        if directory not in self._real_directories:
+            self._real_directories[directory] = os.path.realpath(directory or ".")
+        return self._real_directories[directory]
+
+    @cached_property
+    def _real_directories(self) -> dict[str, str]:
+        """Cache of real paths of directories; thousands of files are in the same ones."""
+        return {}
+
+    def selects(self, path: str) -> bool:
+        """Whether an argument names a path or `covers` it."""
+        return path in self.arguments or self.covers(path)
 
     def key(self, path: str) -> str:
         """Returns a file's path relative to the directory of the command line that contains it; only its name if there

@@ -18,7 +18,6 @@ from headrace.compat.checking.inputs import (
     find_files,
     is_json_name,
     is_schema_name,
-    normalize_path,
     read_text,
     read_texts,
 )
@@ -63,7 +62,7 @@ def read_sources(
     files = tuple(file for file in found.files if file.path in texts)
     # A file may be selected both as a schema and for its types.
     failed = dict.fromkeys((*found.failures, *failures, *extra.failures, *more_failures))
-    return Sources(files, texts, types, tuple(failed), FileScope(tuple(map(normalize_path, arguments))))
+    return Sources(files, texts, types, tuple(failed), FileScope.of(arguments))
 
 
 def only_changed(sources: Sources, revision: str, *, comments: bool = False) -> Sources:

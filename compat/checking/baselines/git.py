@@ -26,7 +26,14 @@ from headrace.compat.checking.baselines.base import (
     VersionHistory,
 )
 from headrace.compat.checking.baselines.directory import DirectoryLayout
-from headrace.compat.checking.baselines.git_history import COMMIT_CHARS, GitFiles, GitHistory, unreadable_version
+from headrace.compat.checking.baselines.git_history import (
+    COMMIT_CHARS,
+    GitFileOptions,
+    GitFiles,
+    GitHistory,
+    NamedPaths,
+    unreadable_version,
+)
 from headrace.compat.checking.git import GitFailed, GitRepository
 from headrace.compat.checking.scope import FileScope, deleted_in_git
 from headrace.compat.checking.type_sets import root_type_name
@@ -41,16 +48,28 @@ class GitBaseline:
         revision: a branch, tag or commit.
         location: a file or directory in the revision, "" for the same paths as in the working tree.
         tip: use the newest commit of a branch instead of its merge base with HEAD.
+        comments: ignore comments in the files.
+        schemas: the checked files, as the command line names them.
+        types: files and directories with types, as the command line names them.
     """
 
     def __init__(
-        self, revision: str, location: str = "", *, naming: SubjectNaming, tip: bool = False, comments: bool = False
+        self,
+        revision: str,
+        location: str = "",
+        *,
+        naming: SubjectNaming,
+        tip: bool = False,
+        comments: bool = False,
+        schemas: Sequence[str] = (),
+        types: Sequence[str] = (),
     ) -> None:
         self._revision = revision
         self._naming = naming
         self._tip = tip
         self._location = location.strip("/")
         self._comments = comments
+        self._schemas, self._types = FileScope.of(schemas), FileScope.of(types)
 
     @property
     def name(self) -> str:
@@ -58,7 +77,7 @@ class GitBaseline:
 
     def histories(self, candidates: Sequence[CandidateSchema], choice: LevelChoice) -> Sequence[VersionHistory]:
         try:
-            found = _Revision(GitRepository(Path()), self._revision, self._naming, self._tip, self._comments)
+            found = self._open()
             found.fetch(found.earlier_path(item, self._location) for item in candidates)
             if self._location:
                 found.require(self._location)
@@ -71,10 +90,15 @@ class GitBaseline:
 
     def deleted_files(self, scope: FileScope) -> Sequence[tuple[str, str]]:
         try:
-            found = _Revision(GitRepository(Path()), self._revision, self._naming, self._tip, self._comments)
+            found = self._open()
             return found.deleted_files(scope, self._location)
         except GitFailed as error:
             raise BaselineFailed.from_reason(FailureKind.UNREADABLE, self.name, str(error)) from None
+
+    def _open(self) -> _Revision:
+        repository = GitRepository(Path())
+        options = GitFileOptions(self._comments, NamedPaths(repository, self._schemas, self._types))
+        return _Revision(repository, self._revision, self._naming, self._tip, options)
 
     def _history(self, found: _Revision, candidate: CandidateSchema, choice: LevelChoice) -> VersionHistory:
         path = found.earlier_path(candidate, self._location)
@@ -97,20 +121,19 @@ class _Revision:
     history."""
 
     def __init__(
-        self, repository: GitRepository, revision: str, naming: SubjectNaming, tip: bool, comments: bool
+        self, repository: GitRepository, revision: str, naming: SubjectNaming, tip: bool, options: GitFileOptions
     ) -> None:
         self.repository = repository
         self._naming = naming
         self._revision = revision
-        self._comments = comments
+        self._comments = options.comments
         newest = repository.commit(revision)
         self._commit = newest if tip else repository.starting_point(revision)
         # Shown in messages; users can pass it to git.
         self.name = revision if self._commit == newest else self._commit[:COMMIT_CHARS]
-        texts: dict[str, str] = {}
-        self._files = GitFiles(repository, self._commit, self.name, comments=comments, texts_by_blob=texts)
+        self._files = GitFiles(repository, self._commit, self.name, options)
         self._tree = self._files.paths
-        self._history = GitHistory(repository, self._commit, self._files, comments=comments, texts_by_blob=texts)
+        self._history = GitHistory(repository, self._commit, self._files, options)
         self._found: dict[str, str | None] = {}
         self._layouts: dict[str, DirectoryLayout] = {}
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import glob
 import itertools
+import os
+import posixpath
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 
@@ -18,10 +20,45 @@ from headrace.compat.check_result import Failure
 from headrace.compat.checking.baselines.base import EarlierVersion
 from headrace.compat.checking.git import FileChange, GitRepository
 from headrace.compat.checking.inputs import JSON_SUFFIX, SUFFIX, decode, is_json_name, is_schema_name, is_schema_text
+from headrace.compat.checking.scope import FileScope
 from headrace.compat.checking.type_sets import TypeSet, parse_type_names
 
 COMMIT_CHARS = 10  # of a commit's hash, in the labels of earlier versions
 COMMITS_MAX = 200  # whose lists of files are cached; thousands of schemas are often changed by the same commits
+
+
+@dataclass(frozen=True, slots=True)
+class NamedPaths:
+    """Decides which files of a commit the command line would name, if they were in the working tree.
+
+    Args:
+        repository: the repository of the working directory.
+        schemas: the checked files.
+        types: the files with types that these may use.
+    """
+
+    repository: GitRepository
+    schemas: FileScope
+    types: FileScope
+
+    def of(self, paths: Iterable[str]) -> tuple[list[str], list[str]]:
+        """Returns the paths of checked schemas, and the paths of sources of types."""
+        prefix = Path(os.path.relpath(self.repository.top, os.path.realpath("."))).as_posix()
+        relative = {path: posixpath.normpath(posixpath.join(prefix, path)) for path in paths}
+        return (
+            [path for path, name in relative.items() if self.schemas.selects(name)],
+            [path for path, name in relative.items() if self.types.selects(name)],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GitFileOptions:
+    """How the files of commits are read: whether comments in them are ignored, and which of them the command line
+    names. `texts_by_blob` is the cache of texts, because most files are equal in all commits."""
+
+    comments: bool
+    named: NamedPaths
+    texts_by_blob: dict[str, str] = field(default_factory=dict)
 
 
 class GitFiles:
@@ -29,35 +66,44 @@ class GitFiles:
 
     Args:
         name: shown before a path in messages.
-        comments: ignore comments in the files.
-        texts_by_blob: cache of texts, which the files of several commits share; most files are equal in all of them.
     """
 
-    def __init__(
-        self, repository: GitRepository, commit: str, name: str, *, comments: bool, texts_by_blob: dict[str, str]
-    ) -> None:
+    def __init__(self, repository: GitRepository, commit: str, name: str, options: GitFileOptions) -> None:
         self._repository = repository
         self._name = name
-        self._comments = comments
-        self._texts_by_blob = texts_by_blob
+        self._options = options
         self.tree = repository.tree(commit)
         self.paths = self.tree.files
         self.texts: dict[str, str] = {}
         self.failures: dict[str, Failure] = {}
-        self.types = TypeSet({}, strict=False, prefix=f"{name}:", type_source=self)
+        self._types: TypeSet | None = None
+
+    @property
+    def types(self) -> TypeSet:
+        """The types of the commit. As in the working tree, the files that the command line names take precedence."""
+        if self._types is None:
+            schemas, types = (self._read_named(paths) for paths in self._options.named.of(self.paths))
+            named = {path: self.texts[path] for path in (*types, *schemas)}
+            self._types = TypeSet(
+                named, strict=False, prefix=f"{self._name}:", given_types=frozenset(types), type_source=self
+            )
+            self._types.texts.update(self.texts)
+        return self._types
 
     def fetch(self, paths: Iterable[str | None]) -> None:
         """Reads the files at these paths from the commit in one git call and stores their texts in this object."""
         missing = [path for path in paths if path is not None and path not in self.texts]
-        cached = self._texts_by_blob
+        cached = self._options.texts_by_blob
         blobs = self._repository.blobs([self.paths[path] for path in missing if self.paths[path] not in cached])
         for path in missing:
             blob = self.paths[path]
-            text = cached.get(blob) or decode(blobs[blob], f"{self._name}:{path}", comments=self._comments)
+            text = cached.get(blob) or decode(blobs[blob], f"{self._name}:{path}", comments=self._options.comments)
             if isinstance(text, Failure):
                 self.failures[path] = text
             else:
-                self.texts[path] = self.types.texts[path] = cached[blob] = text
+                self.texts[path] = cached[blob] = text
+                if self._types is not None:
+                    self._types.texts[path] = text
 
     def schemas_among(self, paths: Iterable[str]) -> list[str]:
         """Returns the members of `paths` that end in `.avsc`, or end in `.json` and contain a schema; files that cannot
@@ -68,6 +114,12 @@ class GitFiles:
         found = [path for path in candidates if is_schema_name(path) or _holds_schema(blobs[self.paths[path]])]
         self.fetch(found)
         return [path for path in found if path in self.texts]
+
+    def _read_named(self, paths: Sequence[str]) -> list[str]:
+        """Reads files that the command line names, which may have any suffix. Returns the paths of readable ones."""
+        others = [path for path in paths if not is_schema_name(path) and not is_json_name(path)]
+        self.fetch(others)
+        return [*self.schemas_among(paths), *(path for path in others if path in self.texts)]
 
     def siblings(self, path: str) -> Sequence[str]:
         directory = path.rpartition("/")[0]
@@ -140,24 +192,13 @@ class GitHistory:
 
     Args:
         files: the files of this commit.
-        comments: ignore comments in the files.
-        texts_by_blob: the cache of `files`.
     """
 
-    def __init__(
-        self,
-        repository: GitRepository,
-        commit: str,
-        files: GitFiles,
-        *,
-        comments: bool,
-        texts_by_blob: dict[str, str],
-    ) -> None:
+    def __init__(self, repository: GitRepository, commit: str, files: GitFiles, options: GitFileOptions) -> None:
         self._repository = repository
         self._commit = commit
         self._files = files
-        self._comments = comments
-        self._texts_by_blob = texts_by_blob
+        self._options = options
         self._by_suffix: dict[str, Sequence[tuple[str, Sequence[FileChange]]]] = {}
         self._files_of = lru_cache(COMMITS_MAX)(self._read_files)
 
@@ -214,7 +255,7 @@ class GitHistory:
                 if own.blob_before and not own.is_link:
                     labels.setdefault(own.blob_before, f"{commit[:COMMIT_CHARS]}^:{path}")
         blobs = self._repository.blobs(list(labels))
-        return {blob: decode(blobs[blob], label, comments=self._comments) for blob, label in labels.items()}
+        return {blob: decode(blobs[blob], label, comments=self._options.comments) for blob, label in labels.items()}
 
     def _commits(self, suffix: str) -> Sequence[tuple[str, Sequence[FileChange]]]:
         """Returns the commits up to the newest one that changed files which may be schemas (`.avsc`, `.json`) or have
@@ -228,9 +269,7 @@ class GitHistory:
         return self._by_suffix[suffix]
 
     def _read_files(self, commit: str) -> GitFiles:
-        name = commit[:COMMIT_CHARS]
-        cache = self._texts_by_blob
-        return GitFiles(self._repository, commit, name, comments=self._comments, texts_by_blob=cache)
+        return GitFiles(self._repository, commit, commit[:COMMIT_CHARS], self._options)
 
 
 def _schema_of(files: GitFiles, path: str) -> _PastSchema | None:

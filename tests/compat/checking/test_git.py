@@ -227,6 +227,21 @@ def test_since_selects_users_of_changed_types_in_unselected_files(
     assert (code, found, err) == (1, expected, "")
 
 
+@pytest.mark.parametrize("since", [(), ("--since", "main")])
+@pytest.mark.parametrize("name", ["addr.avsc", "addr.json", "addr.schema"])
+def test_revision_prefers_the_types_that_the_command_line_names(
+    repository: Path, check: Check, since: tuple[str, ...], name: str
+) -> None:
+    Path("dep").mkdir()
+    Path("dep", name).write_text(ADDR % "long")
+    commit("types", u__user=USER, u__below__addr=ADDR % "string")
+    Path("dep", name).write_text(ADDR % "string")
+    types = f"dep/{name}" if name == "addr.schema" else "dep"
+    code, out, err = check("u", "--types", types, "--against", "git:main", *since, "--format", "json")
+    assert (code, err) == (1, "")
+    assert not reports(out)["u/user.avsc"]["compatible"]
+
+
 def test_since_reports_a_type_that_became_ambiguous(repository: Path, check: Check) -> None:
     commit("types", u__user=USER, dep__addr=ADDR % "long")
     Path("dep/other.avsc").write_text(ADDR % "string")
