@@ -30,6 +30,8 @@ from headrace.compat.checking.baselines.base import BaselineFailed, LevelChoice
 from headrace.compat.checking.options import add_source_flags, load_sources, open_client, parse_naming
 from headrace.compat.checking.output import escape_unencodable, print_result
 from headrace.compat.checking.run import check, find_invalid
+from headrace.compat.errors import NoSubject
+from headrace.compat.subjects import SubjectNaming, SubjectSource
 from headrace.settings import Settings
 
 if TYPE_CHECKING:
@@ -290,10 +292,20 @@ def _print_downloads(
         print_json({"format": 1, "dry_run": args.dry_run, "schemas": rows, "skipped": reasons})
         return
     _print_rows(("FILE", "SUBJECT", "ACTION", "VERSION"), rows)
+    default = SubjectNaming()
+    if not args.all_versions and any(_derived_subject(default, row["file"]) != row["subject"] for row in rows):
+        print("check and register these files with --subject-strategy file: other strategies give other subjects")
     for item in skipped:
         print(styled(f"not downloaded: {item.subject}: {item.reason}", "bad"))
     if args.dry_run:
         print("dry run: no file was written")
+
+
+def _derived_subject(naming: SubjectNaming, path: str) -> str:
+    try:
+        return naming.derive_subject(SubjectSource(path))
+    except NoSubject:
+        return ""
 
 
 def run_lock(args: argparse.Namespace) -> int:

@@ -543,6 +543,15 @@ def test_download_continues_after_a_subject_without_a_file(
     assert (code, out.count("not downloaded: "), err.count("\n")) == (2, 3, 1)
 
 
+@pytest.mark.parametrize(("subject", "is_shown"), [("orders-value", False), ("a/b-key", False), ("shop.Order", True)])
+def test_download_names_the_strategy_that_gives_the_subjects_again(
+    registry: ServedRegistry, run: Run, subject: str, is_shown: bool
+) -> None:
+    registry.client.register(subject, HEADER)
+    _, out, _ = run("schema", "download", "--to", "all", "--registry-url", registry.url)
+    assert ("--subject-strategy file" in out) == is_shown
+
+
 def test_text_with_half_a_surrogate_pair_is_downloaded(registry: ServedRegistry, run: Run) -> None:
     text = HEADER.replace('"name": "Header"', '"name": "Header", "doc": "\\ud800"')
     entity = {"subject": "b", "version": 1, "id": 7, "schema": text}
