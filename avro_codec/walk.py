@@ -428,7 +428,7 @@ class CapturedTime:
 
     `rank` is the number of the time field with this time, by preference from 0. `value` is the number in the field, in
     `unit`; for a text it is the time in milliseconds. It is None if no time was found. `unread` has a bit for each rank
-    whose field has a text that is no time. The caller clears `value` and `unread` before each body.
+    whose field has a text that is not a time. The caller clears `value` and `unread` before each body.
     """
 
     value: int | None = None

@@ -3,7 +3,7 @@
 The time fields of a writer schema are the one that the subject's metadata property `headrace.time` names; in a schema
 that has no such field, those fields among the candidates (the setting `loader.time_fields`) that exist and can hold a
 time, in their order. The time of a message is in the first of these fields that has one in this message: fields that
-are null, or text that is no time, are passed over. Without any, it is the record's own timestamp. Times are UTC.
+are null, or text that is not a time, are passed over. Without any, it is the record's own timestamp. Times are UTC.
 
 A time is a long, which is milliseconds since 1970, a number with a logical type, or an ISO 8601 text with a zone
 (`parse_time_text`). A field is found by its name, or by an alias that connects an older name with it: an alias in the
@@ -66,7 +66,7 @@ _MILLISECOND = datetime.timedelta(milliseconds=1)
 
 
 def parse_time_text(text: str) -> int | None:
-    """Returns the time in an ISO 8601 text, in milliseconds since 1970, rounded down; None if the text is no such time.
+    """Returns the time in an ISO 8601 text, in milliseconds since 1970, rounded down; None if it is not a time.
 
     The text has a date, `T` or a space, hours and minutes, optionally seconds with up to nine digits of a fraction,
     and a zone: `Z`, or an offset such as `+02:00`, `+0200` or `+02`. RFC 3339 is a subset. A text without a zone is no

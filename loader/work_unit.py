@@ -193,7 +193,7 @@ class ImplausibleTimeKind(StrEnum):
     OUT_OF_RANGE = "out of range"  # before 1970 or after 9999
     SCATTERED = "scattered"  # in more windows than the audit counts separately
     WRONG_UNIT = "wrong unit"  # within range, but plausible only in another unit
-    NO_TIME = "no time"  # a text that is no ISO 8601 time with a zone
+    NO_TIME = "no time"  # a text that is not an ISO 8601 time with a zone
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ typedef struct {
 enum { HR_UNIT_NONE = 0, HR_UNIT_MILLIS, HR_UNIT_MICROS, HR_UNIT_NANOS, HR_UNIT_DAYS, HR_UNIT_TEXT };
 enum { HR_SUFFIX_NONE = 0, HR_SUFFIX_POSITION, HR_SUFFIX_FULL };
 /* Source of a message's time: the rank of its time field (0 if the schema has none), no time in a field, or the arrival.
- * From HR_UNREAD on, by rank: texts in time fields that are no times; these are counted with the sources. */
+ * From HR_UNREAD on, by rank: texts in time fields that are not times; these are counted with the sources. */
 enum {
     HR_SOURCE_NONE = HR_TIME_FIELDS_MAX,
     HR_SOURCE_FUTURE,

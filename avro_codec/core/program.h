@@ -52,7 +52,7 @@ enum { FLAG_REWRITTEN = 1, FLAG_ZERO_WIDTH = 2, FLAG_WALKED = 4 };
 
 enum { PROGRAM_DONE = 0, PROGRAM_REFUSED, PROGRAM_FULL };
 
-/* The time of a message: the one with the lowest rank. `unread` has a bit for each rank with a text that is no time. */
+/* The time of a message: the one with the lowest rank. `unread` has a bit for each rank with a text that is not a time. */
 typedef struct {
     int64_t value;
     uint32_t rank; /* HR_TIME_FIELDS_MAX if there is no time */

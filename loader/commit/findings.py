@@ -93,8 +93,8 @@ def _description(times: ImplausibleTimeCount) -> str:
         )
     if times.kind is ImplausibleTimeKind.NO_TIME:
         return (
-            f"have text in {where} that is no ISO 8601 time with a zone (such as 2026-01-31T07:00:00Z); they are filed "
-            f"by another time field or the record's timestamp: repair the producer, or {_another_field(times)}"
+            f"have text in {where} that is not an ISO 8601 time with a zone (such as 2026-01-31T07:00:00Z); they are "
+            f"filed by another time field or the record's timestamp: repair the producer, or {_another_field(times)}"
         )
     unit = "" if times.unit == TimeUnit.TEXT else likely_unit(times.value)
     example = f"such as {time_text(times.value) if times.unit == TimeUnit.TEXT else times.value}"

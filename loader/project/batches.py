@@ -148,7 +148,7 @@ class CoreResult:
     `next` is the first record that was not converted; `is_refused` means that Python must convert it. `runs` are the
     rows, `windows` the audit counts. `sources` are numbers of messages: for each schema id in turn, one number for each
     place from which a message time may come (a time field, the record timestamp, the arrival), then for each time field
-    one number of texts in it that are no times.
+    one number of texts in it that are not times.
     """
 
     next: int

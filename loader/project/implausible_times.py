@@ -39,7 +39,7 @@ class ImplausibleTimes:
         self._wrong_unit_windows: dict[int, tuple[tuple[ImplausibleTimeKind, str, str], int]] = {}
 
     def note_unread(self, source: str, messages: int) -> None:
-        """Records messages whose time field `source` has a text that is no time."""
+        """Records messages whose time field `source` has a text that is not a time."""
         self._unread[source] = self._unread.get(source, 0) + messages
 
     def note(self, start_ms: int, source: str, unit: str, value: int, time_ms: int) -> None:

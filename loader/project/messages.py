@@ -264,7 +264,7 @@ class RangeMessages:
                 counters[8] += fingerprint
 
     def _note_unread(self, writer: WriterProjection) -> None:
-        """Counts the texts in the time fields of the last message that are no times.
+        """Counts the texts in the time fields of the last message that are not times.
 
         Args:
             writer: the conversion of the message.

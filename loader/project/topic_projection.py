@@ -31,7 +31,7 @@ field."""
 OUT_OF_RANGE_TIME = "record (field out of range)"
 """Name of a time source: the record's timestamp, because the time in the field is before 1970 or after 9999."""
 NO_TIME = "record (no time in the field)"
-"""Name of a time source: the record's timestamp, because the time fields are null or contain text that is no time."""
+"""Name of a time source: the record's timestamp, because the time fields are null or have text that is not a time."""
 FUTURE_TIME = "arrival (future time)"
 """Name of a time source: the time of arrival, because the message's own time is later than the policy allows."""
 
