@@ -46,6 +46,7 @@ from headrace.clients.partitions import (
     as_kafka_partitions,
     at_end,
     at_time,
+    checked_pairs,
     high_watermark,
     known_partitions,
     offset_of,
@@ -165,13 +166,13 @@ class Consumer:
         self._is_forked = False
         try:
             self._start()
+            if self._options.app is not None:
+                self._count = ConsumerCounter(self._settings, brokers, self._registry, self._options.app)
         except BaseException:
             self._closed = "the consumer could not start"
             self._kafka.close()
             self._registry.close()
             raise
-        if self._options.app is not None:
-            self._count = ConsumerCounter(self._settings, brokers, self._registry, self._options.app)
         register_for_fork(self)
 
     def __enter__(self) -> Consumer:
@@ -277,7 +278,7 @@ class Consumer:
         Raises:
             SourceUnavailable: this consumer does not read the partition, its start or end cannot be fetched, or the
                 Kafka client cannot seek.
-            ValueError: another negative number.
+            ValueError: another negative number, or no integer of 64 bits.
         """
         topic_partition = (topic, partition)
         if topic_partition not in self._assignment.owned:
@@ -301,16 +302,25 @@ class Consumer:
         or until the consumer loses the partition.
 
         The member stays in its group as long as the application requests messages.
+
+        Raises:
+            ValueError: `topic_partitions` are not pairs of a topic and a partition number.
         """
-        paused = self._assignment.owned if topic_partitions is None else frozenset(topic_partitions)
+        paused = self._assignment.owned if topic_partitions is None else checked_pairs(topic_partitions)
         with self._active_call():
             self._kafka.pause(as_kafka_partitions(paused))
         self._buffer.pause(paused)
 
     def resume(self, topic_partitions: Iterable[TopicAndPartition] | None = None) -> None:
-        """Resumes these paused partitions; None resumes all."""
+        """Resumes these paused partitions; None resumes all.
+
+        Raises:
+            ValueError: `topic_partitions` are not pairs of a topic and a partition number.
+        """
         resumed = (
-            self._assignment.owned | self._buffer.paused() if topic_partitions is None else frozenset(topic_partitions)
+            self._assignment.owned | self._buffer.paused()
+            if topic_partitions is None
+            else checked_pairs(topic_partitions)
         )
         with self._active_call():
             self._kafka.resume(as_kafka_partitions(resumed))

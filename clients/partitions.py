@@ -25,6 +25,24 @@ def as_kafka_partitions(topic_partitions: Iterable[TopicAndPartition]) -> list[T
     return [TopicPartition(*topic_partition) for topic_partition in topic_partitions]
 
 
+def checked_pairs(topic_partitions: object) -> frozenset[TopicAndPartition]:
+    """Returns pairs of a topic and a partition number that an application has passed.
+
+    Raises:
+        ValueError: it has passed something else.
+    """
+    given = list(topic_partitions) if isinstance(topic_partitions, Iterable) else [topic_partitions]
+    pairs: set[TopicAndPartition] = set()
+    for pair in given:
+        topic, partition = pair if isinstance(pair, tuple) and len(pair) == 2 else (None, None)
+        if not isinstance(topic, str) or type(partition) is not int or not 0 <= partition < 1 << 31:
+            raise ValueError(
+                f"expected pairs of a topic and a partition number, found {type(pair).__name__} {pair!r:.60}"
+            )
+        pairs.add((topic, partition))
+    return frozenset(pairs)
+
+
 def known_partitions(kafka: Any, topic: str) -> frozenset[int]:
     """Returns the partition numbers of a topic.
 
@@ -88,13 +106,13 @@ def offset_of(kafka: Any, topic_partition: TopicAndPartition, offset: int) -> in
 
     Raises:
         SourceUnavailable: the brokers do not respond or reject the request.
-        ValueError: another negative number.
+        ValueError: another negative number, or no integer of 64 bits.
     """
-    if offset >= 0:
+    if type(offset) is int and 0 <= offset < 1 << 63:
         return offset
-    if offset not in (OFFSET_BEGINNING, OFFSET_END):
+    if type(offset) is not int or offset not in (OFFSET_BEGINNING, OFFSET_END):
         raise ValueError(
-            f"topic {topic_partition[0]} partition {topic_partition[1]}: offset {offset} is negative; pass an offset "
+            f"topic {topic_partition[0]} partition {topic_partition[1]}: {offset!r:.60} is no offset; pass a number "
             "from 0, `OFFSET_BEGINNING` or `OFFSET_END`"
         )
     return _bounds(kafka, topic_partition)[offset == OFFSET_END]

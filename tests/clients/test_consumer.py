@@ -7,6 +7,7 @@ import datetime
 import itertools
 import logging
 import math
+import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -765,10 +766,31 @@ def test_seek_to_beginning_or_end_can_be_committed(kafka: Kafka, sign: int, offs
     assert kafka.committed_offsets == {(TOPIC, 0): offset, (TOPIC, 1): 2}
 
 
-def test_negative_offset_is_an_error(kafka: Kafka) -> None:
+@pytest.mark.parametrize("offset", [-5, 1.5, "7", None, True, 2**63])
+def test_seek_to_something_other_than_an_offset_is_an_error(kafka: Kafka, offset: Any) -> None:
     consumer = create_consumer()
-    with pytest.raises(ValueError, match=r"\borders\b.* 0\b.* -5\b"):
-        consumer.seek(TOPIC, 0, -5)
+    with pytest.raises(ValueError, match=rf"\borders\b.* 0\b.*{re.escape(repr(offset))} is no offset"):
+        consumer.seek(TOPIC, 0, offset)
+
+
+@pytest.mark.parametrize("given", ["orders", 7, [TOPIC], [(TOPIC, "0")], [(TOPIC, -1)], [(7, 0)], [[TOPIC, 0]], [None]])
+def test_pausing_something_other_than_partitions_is_an_error(kafka: Kafka, given: Any) -> None:
+    consumer = create_consumer()
+    for call in (consumer.pause, consumer.resume):
+        with pytest.raises(ValueError, match="expected pairs of a topic and a partition number"):
+            call(given)
+
+
+def test_consumer_is_closed_if_its_counter_cannot_be_created(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise ValueError("no producer")
+
+    closed: list[bool] = []
+    monkeypatch.setattr(consumer_module, "ConsumerCounter", fail)
+    monkeypatch.setattr(kafka, "close", lambda: closed.append(True))
+    with pytest.raises(ValueError, match="no producer"):
+        create_consumer(app="reader")
+    assert closed == [True]
 
 
 def test_requeued_record_of_a_paused_partition_is_delivered_first(kafka: Kafka) -> None:
