@@ -28,6 +28,7 @@ STRAY_DIRECTORY = "-stray"
 STRAY_NAME_CHARS_MAX = 240
 """A stray's new name begins with its old one, of which at most this many last characters are used: file systems allow
 255 in all, and topic names have up to 249."""
+LOGIN_KEY_FILE = "login-key"
 RESERVE_FILE = ".reserve"
 RESERVE_BYTES = 4 * 1024 * 1024
 """Size of a file that is deleted if the disk is too full for a start: more than the topics file, the checkpoints and
@@ -70,6 +71,25 @@ def lock(directory: Path) -> int:
         os.close(fd)
         raise DataDirectoryInUse(directory) from error
     return fd
+
+
+def login_key(directory: Path, size: int) -> bytes:
+    """Returns the key of `size` random bytes in the data directory, which is created if it is missing. If the file
+    cannot be used, the key is a new one at each start."""
+    path = directory / LOGIN_KEY_FILE
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            key = os.read(fd, size)
+            if len(key) < size:
+                key = os.urandom(size)
+                os.pwrite(fd, key, 0)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        logger.warning("key of the data directory not used file=%s error=%s", LOGIN_KEY_FILE, error)
+        key = os.urandom(size)
+    return key
 
 
 def hold_reserve(directory: Path) -> None:

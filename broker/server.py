@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from headrace.broker import file_descriptors
-from headrace.broker.access.login import Users
+from headrace.broker.access.login import KEY_BYTES, Users
 from headrace.broker.access.users import BrokerUsersFile
 from headrace.broker.config import BrokerConfig
 from headrace.broker.connection import ClientConnection, ClientConnections
-from headrace.broker.data_directory import hold_reserve, release_reserve
+from headrace.broker.data_directory import hold_reserve, login_key, release_reserve
 from headrace.broker.errors import AddressUnusable, DiskFailed, TlsUnusable
 from headrace.broker.log.files import DISK_FULL_ERRNOS
 from headrace.broker.node import BrokerNode
@@ -115,6 +115,8 @@ class BrokerServer:
             raise self._address_error(error) from error
         try:
             self.node = self._open_node()
+            if users is not None:
+                users.key = login_key(self.config.data_dir, KEY_BYTES)
         except BaseException:
             self._server.close()
             raise

@@ -1,8 +1,8 @@
 """SASL login of one connection: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512 (KIP-43, KIP-84, KIP-152).
 
 Neither the error of a refused login nor its timing reveals whether a user exists. An unknown user gets a SCRAM
-challenge too, derived from a key that is random at each start, and no password fits it. It has ITERATIONS iterations; a
-user's challenge differs if the verifier has another number.
+challenge too, and no password fits it. It is derived from the user name and a key in the data directory, so that it is
+the same after a restart, and has the iterations and salt length of one of the known users.
 
 PLAIN costs the broker one password hash per check. These checks share one thread. A verified password is remembered in
 memory as a keyed digest, so later logins skip the hash.
@@ -22,15 +22,13 @@ from typing import Final
 from headrace.broker.access.permissions import ALL_PERMISSIONS, NO_PERMISSIONS, BrokerPermissions
 from headrace.broker.access.scram import (
     HASHES,
-    ITERATIONS,
-    SALT_BYTES,
     WRONG_CREDENTIALS,
     ClientFirstMessage,
     LoginRefused,
     ScramExchange,
     Verifier,
 )
-from headrace.broker.access.users import BrokerUsersFile
+from headrace.broker.access.users import BrokerAccessPolicy, BrokerUsersFile
 
 logger = logging.getLogger(__name__)
 
@@ -41,18 +39,23 @@ PASSWORD_BYTES_MAX: Final = 1024
 """Longer passwords in a PLAIN message are refused before they are hashed."""
 FAILED_LOGIN_DELAY_S: Final = 0.2
 """A failed login gets its response after this delay; then the connection is closed."""
+KEY_BYTES: Final = 32
+_ChallengeShape = tuple[tuple[str, tuple[int, int]], ...]
+"""Parameters of a user's SCRAM challenges: for each mechanism, the iterations and the length of the salt in bytes."""
 
 
 class Users:
     """The users of a broker, and the state that their logins share.
 
-    `key` makes the challenges of unknown users and the digests of verified passwords unpredictable. By default it is
-    random and generated at every start.
+    `key` makes the challenges of unknown users and the digests of verified passwords unpredictable. It is random until
+    the caller sets the data directory's key.
     """
 
-    def __init__(self, file: BrokerUsersFile, key: bytes = b"") -> None:
+    def __init__(self, file: BrokerUsersFile) -> None:
         self.file = file
-        self._key = key or secrets.token_bytes(32)
+        self.key = secrets.token_bytes(KEY_BYTES)
+        self._shapes: tuple[_ChallengeShape, ...] = ()
+        self._shapes_of: BrokerAccessPolicy | None = None
         self._verified_digests: dict[str, bytes] = {}
         self._password_executor = ThreadPoolExecutor(1, thread_name_prefix="broker-login")
 
@@ -62,17 +65,37 @@ class Users:
         known = self.file.policy.users.get(user)
         if known is not None:
             return known
-        verifiers = {}
-        for mechanism, name in HASHES.items():
-            digest = hmac.digest(self._key, f"{mechanism}\0{user}".encode("utf-8", "surrogatepass"), "sha512")
-            size = hashlib.new(name).digest_size
-            verifiers[mechanism] = Verifier(mechanism, ITERATIONS, digest[:SALT_BYTES], digest[-size:], digest[-size:])
-        return verifiers
+        shape = max(self._known_shapes(), key=lambda each: self._digest(user, repr(each)))
+        return {mechanism: self._unusable(user, mechanism, *parameters) for mechanism, parameters in shape}
+
+    def _known_shapes(self) -> tuple[_ChallengeShape, ...]:
+        """Returns the different challenge parameters of the known users; cached, since computing them takes long for
+        many users."""
+        policy = self.file.policy
+        if self._shapes_of is not policy:
+            found = {
+                tuple((mechanism, (each.iterations, len(each.salt))) for mechanism, each in sorted(known.items()))
+                for known in policy.users.values()
+            }
+            self._shapes, self._shapes_of = tuple(found), policy
+        return self._shapes
+
+    def _unusable(self, user: str, mechanism: str, iterations: int, salt_bytes: int) -> Verifier:
+        salt, stored_key, server_key = (
+            hashlib.shake_256(self._digest(user, f"{mechanism} {purpose}")) for purpose in ("salt", "stored", "server")
+        )
+        size = hashlib.new(HASHES[mechanism]).digest_size
+        return Verifier(
+            mechanism, iterations, salt.digest(salt_bytes), stored_key.digest(size), server_key.digest(size)
+        )
+
+    def _digest(self, user: str, purpose: str) -> bytes:
+        return hmac.digest(self.key, f"{purpose}\0{user}".encode("utf-8", "surrogatepass"), "sha512")
 
     async def check_password(self, user: str, password: str) -> bool:
         """Returns whether this is the user's password; False for an unknown user."""
         verifier = self.verifiers(user)[PLAIN_HASH]
-        password_digest = hmac.digest(self._key, f"{verifier}\0{password}".encode("utf-8", "surrogatepass"), "sha256")
+        password_digest = hmac.digest(self.key, f"{verifier}\0{password}".encode("utf-8", "surrogatepass"), "sha256")
         if hmac.compare_digest(self._verified_digests.get(user, b""), password_digest):
             return True
         loop = asyncio.get_running_loop()

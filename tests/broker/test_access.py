@@ -9,7 +9,7 @@ import inspect
 import logging
 import struct
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -364,15 +364,50 @@ def test_wrong_password_and_unknown_user_get_same_error_and_are_closed(
 
 
 def test_unknown_user_gets_same_kind_of_challenge_as_known_user(tmp_path: Path, users: str) -> None:
-    """Like a known user it gets the same salt each time, and as many iterations as `headrace broker user` writes."""
-    file = BrokerUsersFile(Path(users))
-    known = Users(file, b"k" * 32)
+    """Like a known user it gets the same salt each time, and the parameters of a known user."""
+    known = Users(BrokerUsersFile(Path(users)))
     unknown = known.verifiers("nobody")
     assert unknown == known.verifiers("nobody") != known.verifiers("somebody")
-    assert Users(file, b"l" * 32).verifiers("nobody") != unknown
+    shapes = {shape_of(each) for each in known.file.policy.users.values()}
+    assert {shape_of(known.verifiers(f"nobody {number}")) for number in range(50)} == shapes
     for mechanism, verifier in unknown.items():
-        assert Verifier.parse(str(verifier)) == verifier == Verifier.parse(str(unknown[mechanism]))
-        assert verifier.iterations == 16_384 and len(verifier.salt) == 16
+        assert Verifier.parse(str(verifier)) == verifier and verifier.mechanism == mechanism
+    known.key = bytes(32)
+    assert known.verifiers("nobody") != unknown
+
+
+def shape_of(known: Mapping[str, Verifier]) -> tuple[tuple[str, int, int], ...]:
+    return tuple(sorted((mechanism, each.iterations, len(each.salt)) for mechanism, each in known.items()))
+
+
+def test_unknown_users_share_the_parameters_of_known_users(tmp_path: Path) -> None:
+    """This includes passwords that another program has stored, and a change of the file."""
+    path = tmp_path / "users"
+    foreign = {
+        name: Verifier.derive(name, PASSWORD, bytes(salt_bytes), 4096 + salt_bytes)
+        for name, salt_bytes in (("SCRAM-SHA-256", 20), ("SCRAM-SHA-512", 40))
+    }
+    path.write_text(user_line("foreign", foreign) + "\n")
+    found = Users(BrokerUsersFile(path))
+    assert shape_of(found.verifiers("nobody")) == shape_of(foreign)
+    path.write_text(user_line("foreign", foreign) + "\n" + user_line("own", verifiers()) + "\n")
+    found.file.reload_if_changed()
+    shapes = {shape_of(found.verifiers(f"nobody {number}")) for number in range(50)}
+    assert shapes == {shape_of(foreign), shape_of(verifiers())}
+
+
+def test_challenge_of_unknown_user_is_the_same_after_a_restart(tmp_path: Path, users: str) -> None:
+    found: list[Mapping[str, Verifier]] = []
+
+    async def work(server: BrokerServer, client: Client) -> None:
+        assert server.connections.users is not None
+        found.append(server.connections.users.verifiers("nobody"))
+
+    for _ in range(2):
+        with_server(tmp_path, work, users=users)
+    assert found[0] == found[1]
+    (path,) = tmp_path.rglob("login-key")
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_requests_before_login_close_connection(tmp_path: Path, users: str) -> None:
