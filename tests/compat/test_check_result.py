@@ -8,7 +8,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace.compat.baseline_file import mark_known, parse_baseline, render_baseline
@@ -270,12 +270,19 @@ def test_topic_strategy_appends_value(topic: str) -> None:
         assert derive_subject(SubjectSource(f"x/{topic}.avsc"), "topic") == f"{topic}-value"
 
 
+@example("x" * 240, False, 1)
+@example("x" * 120, False, 3)
+@example("x" * 200, False, 5)
+@example("a.", False, 1)
+@example("Nul.x", False, 1)
 @given(st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=200), st.booleans(), st.integers(1, 5))
 def test_file_names_of_subjects_are_valid_and_decoded_again(subject: str, encodes_letters: bool, times: int) -> None:
     name = subject_file_name(subject * times, encodes_letters=encodes_letters)
     for part in f"{name}.avsc".split("/"):
         assert len(part.encode()) <= 255
         assert part[0] not in ". " and part.isascii()
+        assert part.removesuffix(".avsc")[-1] not in ". "
+        assert not part.lower().startswith("nul.")
     for path, template in ((f"released/{name}.avsc", "{stem}"), (f"{name}/2.avsc", "{directory}")):
         rules = [SubjectRule("*", f"x{template}")]
         if subject:
@@ -287,6 +294,11 @@ def test_file_with_an_empty_name_has_no_subject(name: str) -> None:
     for strategy in ("topic", "file"):
         with pytest.raises(NoSubject):
             derive_subject(SubjectSource(f"x/{name}", "R"), strategy)
+
+
+def test_names_of_long_subjects_are_divided() -> None:
+    assert subject_file_name("x" * 240) == "x" * 240
+    assert subject_file_name("x" * 481) == f"{'x' * 240}%_/{'x' * 240}%_/x"
 
 
 @pytest.mark.parametrize("name", ["50%.avsc", "a%2.avsc", "%FF.avsc", "a%zz.avsc"])
