@@ -3,7 +3,7 @@
     python -m bench.decode [--messages 20000] [--rounds 5]
 
 Runs without registry and broker. The messages are those of `bench.producer`. Prints for each kind of reader schema
-the best of the rounds: microseconds per message, and the ratio to decoding without a reader schema.
+the best of the rounds: microseconds of CPU time per message, and the ratio to decoding without a reader schema.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ def reader_schemas() -> dict[str, str | None]:
 
 
 def decode_us(decoder: Decoder, records: list[FetchedRecord]) -> float:
-    """Returns the time of decoding the records, in microseconds per record."""
-    began = time.perf_counter()
+    """Returns the CPU time of decoding the records, in microseconds per record."""
+    began = time.process_time()
     for record in records:
         decoder.decode(record)
-    return (time.perf_counter() - began) / len(records) * 1e6
+    return (time.process_time() - began) / len(records) * 1e6
 
 
 def main() -> None:
