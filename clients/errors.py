@@ -13,8 +13,7 @@ PipelineError
 └── ConsumerError              fields topic, partition and offset
     ├── ConsumerClosed         used after close(), or in a forked process
     ├── SourceUnavailable      broker or registry do not respond or reject a request, or the topic does not exist
-    └── UndecodableMessage     a message does not match its schema, the reader schema has no such value, or its schema is
-                               not known
+    └── UndecodableMessage     a message does not match its schema or the reader schema, or its schema is not known
 
 Invalid arguments of producers and consumers are a ValueError.
 """
@@ -105,7 +104,8 @@ class SourceUnavailable(ConsumerError):
 
 class UndecodableMessage(ConsumerError):
     """A message does not match its schema, has a value that the reader schema cannot represent, has no valid schema id,
-    or its schema is not registered or cannot be used. `key` and `value` are its bytes. Iteration can continue after it."""
+    or its schema is not registered or cannot be used. `key` and `value` are its bytes. Iteration can continue after
+    it."""
 
     def __init__(
         self,
