@@ -101,10 +101,11 @@ test-container: setup-dev ## the Dockerfile's image in docker, podman or buildah
 test-zig: setup-dev ## wheels for both processors, and set-up without a C compiler, with ziglang from pip. Not in `make ci`
 	@$(PYTEST) -m zig $(PYTEST_ARGUMENTS)
 
-test-sparks: setup-dev ## loads and tables with other releases of Spark, in .make/spark-RELEASE; SPARKS="…". Not in `make ci`
+test-sparks: setup-dev ## loads, tables and views with other releases of Spark, in .make/spark-RELEASE; SPARKS="…". Not in `make ci`
 	@for release in $(SPARKS); do \
 	  echo "== Spark $$release"; $(BIN)/python tools/spark_environment.py $$release \
-	  && .make/spark-$$release/bin/python -m pytest tests/component/everything/test_load_tables.py $(PYTEST_ARGUMENTS) || exit 1; done
+	  && .make/spark-$$release/bin/python -m pytest tests/component/everything/test_load_tables.py \
+    tests/component/spark/test_latest_view.py $(PYTEST_ARGUMENTS) || exit 1; done
 
 test-postgres: setup-dev ## the registry on PostgreSQL (installed as root on Debian)
 	@$(BIN)/python tools/setup_packages.py postgresql

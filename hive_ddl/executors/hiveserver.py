@@ -179,7 +179,7 @@ class HiveServerExecutor:
                 try:
                     self._run_all(op, f"the view {op.database}.{op.name}")
                 except StatementRefused as error:
-                    raise StatementRefused(error.subject, view_problem(op, error.reason)) from error
+                    raise StatementRefused(error.subject, view_problem(op, _uncut_reason(error))) from error
             case _:
                 self._run_all(op, f"a {type(op).__name__}")
 
@@ -377,12 +377,24 @@ def _state(error: exc.Error) -> str:
 
 
 def _reason(error: exc.Error) -> str:
-    """Returns the server's message for an error in one line, without its stack trace."""
+    """Returns the server's message for an error in one line, without its stack trace, cut to `REASON_CHARS_MAX`."""
+    return _message(error)[:REASON_CHARS_MAX] or "no reason given"
+
+
+def _uncut_reason(refused: StatementRefused) -> str:
+    """Returns the reason of a refused statement in one line, as long as the server's message."""
+    cause: BaseException = refused
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    return _message(cause) if isinstance(cause, exc.Error) else refused.reason
+
+
+def _message(error: exc.Error) -> str:
     response = error.args[0] if error.args else error
     status = getattr(response, "status", None)
     message = getattr(status, "errorMessage", None) or str(response)
     lines = [line.strip() for line in str(message).splitlines() if line.strip() and not line.strip().startswith("at ")]
-    return " ".join(" ".join(lines).split())[:REASON_CHARS_MAX] or "no reason given"
+    return " ".join(" ".join(lines).split())
 
 
 def _describe_connection_failure(error: Exception) -> str:

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,7 +21,7 @@ from headrace.hive_ddl.ops import ReplaceView, ViewColumn
 from headrace.hive_ddl.types import column_comment, hive_type
 from headrace.loader.apply.layout import PARTITION_COLUMNS
 from headrace.loader.commit.state import TopicState
-from headrace.loader.inspect.view_conversions import converted, is_another_type, member, shown
+from headrace.loader.inspect.view_conversions import bound, converted, is_another_type, member, shown
 from headrace.loader.load_schema import (
     COLUMN_NAME_CHARS_MAX,
     MEMBERS,
@@ -42,9 +41,6 @@ from headrace.loader.load_schema import (
 
 VIEW_SUFFIX: Final = "_latest"
 KAFKA_COMMENT: Final = "partition, offset and timestamp of the message"
-
-PATH: Final = re.compile(r"(x\d+|`([^`]|``)+`)(\.`([^`]|``)+`)*")
-"""An expression that only names a column, a variable or a member of one."""
 
 
 def newest_id(state: TopicState) -> int | None:
@@ -137,23 +133,35 @@ def _parts(
         depth: number of enclosing lambda functions, whose variables are x0, x1 …
         reserved: names that no field may have.
     """
-    names = {field.name for field in record.fields}
+    columns_of = _columns_by_field(load, {field.name for field in record.fields})
     used_names = set(reserved)
     for field, entry in zip(record.fields, route_entries(route, len(record.fields)), strict=True):
         column = load.fields[entry.column]
         name = _free_name(field.name or WHOLE_MESSAGE_COLUMN, column.name, used_names)
         used_names.add(name)
-        # A sibling belongs to the newest of its sources that this version has. If a field was renamed and another field
-        # has its old name now, earlier values belong to the renamed field.
-        siblings = (
-            one
-            for one in load.fields
-            if one is not column and next((source for source in sources(one) if source in names), None) == field.name
-        )
+        siblings = (one for one in columns_of.get(field.name, ()) if one is not column)
         value = _merged(column, siblings, path, depth)
         yield _Part(
             name, _in_newest_form(newest, _Value(value, column.type), field.type, entry.nested, depth), field, column
         )
+
+
+def _columns_by_field(load: Record, names: Collection[str]) -> Mapping[str, Sequence[Field]]:
+    """Returns, by field of the newest version, the columns that have its values of any version.
+
+    A column belongs to the newest of its sources that is in `names`. If a field was renamed and another field has its
+    old name now, earlier values belong to the renamed field.
+
+    Args:
+        load: the load record with the columns.
+        names: the names of all fields in the newest version.
+    """
+    found: dict[str, list[Field]] = {}
+    for column in load.fields:
+        name = next((source for source in sources(column) if source in names), None)
+        if name is not None:
+            found.setdefault(name, []).append(column)
+    return found
 
 
 def _merged(column: Field, siblings: Iterable[Field], path: str, depth: int) -> str:
@@ -196,7 +204,7 @@ def _in_newest_form(newest: Schema, value: _Value, node: Type, route: StoredRout
             others = [
                 field for field in inner.fields if field is not chosen and not is_another_type(field.type, chosen.type)
             ]
-            plain = _bound(value.text, depth, lambda path, depth: _merged(chosen, others, path, depth))
+            plain = bound(value.text, depth, lambda path, depth: _merged(chosen, others, path, depth))
             return _in_newest_form(newest, _Value(plain, chosen.type), branch, nested, depth)
         case Record(), Record():
             return _Value(_record(newest, inner, branch, route, value.text, depth), inner)
@@ -220,21 +228,7 @@ def _record(newest: Schema, load: Record, record: Record, route: StoredRoute, va
         members = ", ".join(f"{quote_literal(part.name)}, {part.value.text}" for part in parts)
         return f"IF({path} IS NULL, NULL, named_struct({members}))"
 
-    return _bound(value, depth, body)
-
-
-def _bound(value: str, depth: int, body: Callable[[str, int], str]) -> str:
-    """Returns an expression that uses a value several times, without repeating a long expression for it.
-
-    Args:
-        value: the expression for the value.
-        depth: number of enclosing lambda functions.
-        body: returns the expression for a name of the value and a depth.
-    """
-    if PATH.fullmatch(value):
-        return body(value, depth)
-    text = body(f"x{depth}", depth + 1)
-    return value if text == f"x{depth}" else f"transform(array({value}), x{depth} -> {text})[0]"
+    return bound(value, depth, body)
 
 
 def _free_name(field_name: str, column_name: str, used_names: set[str]) -> str:

@@ -14,7 +14,7 @@ session:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -35,9 +35,13 @@ def _floor_divided(divisor: int) -> str:
 
 _BY_1000: Final = "try_multiply({value}, 1000)"
 _DIV_1000: Final = _floor_divided(1000)
-_LOCAL_TIME: Final = "timestampadd(MICROSECOND, {value}, timestamp_ntz'1970-01-01 00:00:00')"
-"""The timestamp without time zone of a number of microseconds since 1970. It accepts every bigint; with the unit
-MILLISECOND, a large number would fail the query."""
+_LOCAL_TIME: Final = (
+    f"timestampadd(DAY, CAST({_floor_divided(MICROS_PER_DAY)} AS int), "
+    f"timestampadd(MILLISECOND, CAST(pmod({{value}}, {MICROS_PER_DAY}) DIV 1000 AS int), "
+    "timestampadd(MICROSECOND, CAST(pmod({value}, 1000) AS int), timestamp_ntz'1970-01-01 00:00:00')))"
+)
+"""The timestamp without time zone of a number of microseconds since 1970, for every bigint. A single addition would be
+enough for Spark 4.3, but not for 3.5, in which it takes only an int."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +232,10 @@ _DECIMAL_OF_BYTES: Final = (
 """The decimal whose digits are the big-endian two's complement in a binary column."""
 
 
+PATH: Final = re.compile(r"(x\d+|`([^`]|``)+`)(\.`([^`]|``)+`)*")
+"""An expression that only names a column, a variable or a member of one."""
+
+
 def shown(column: Type, value: str) -> str:
     """Returns the expression with which the view shows a top-level column: numbers with a time type as timestamps.
 
@@ -236,7 +244,21 @@ def shown(column: Type, value: str) -> str:
         value: expression for a value of the column.
     """
     time = TIMES.get(_kind(split(column)[0]))
-    return value if time is None else _filled(time.shown, value=value)
+    return value if time is None else bound(value, 0, lambda name, _: _filled(time.shown, value=name))
+
+
+def bound(value: str, depth: int, body: Callable[[str, int], str]) -> str:
+    """Returns an expression that uses a value several times, without repeating a long expression for it.
+
+    Args:
+        value: the expression for the value.
+        depth: number of enclosing lambda functions.
+        body: returns the expression for a name of the value and a depth.
+    """
+    if PATH.fullmatch(value):
+        return body(value, depth)
+    text = body(f"x{depth}", depth + 1)
+    return value if text == f"x{depth}" else f"transform(array({value}), x{depth} -> {text})[0]"
 
 
 def converted(source: Type, target: Type, value: str, depth: int = 0) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
@@ -18,14 +19,14 @@ from pyspark.sql import SparkSession
 
 from headrace.avro_schema import Schema, parse_schema
 from headrace.hive_ddl.errors import StatementRefused
-from headrace.hive_ddl.names import quote_identifier
+from headrace.hive_ddl.names import quote_identifier, quote_literal
 from headrace.hive_ddl.ops import ReplaceView, ViewColumn
 from headrace.hive_ddl.plan import plan_view
 from headrace.hive_ddl.render import qualified_name
 from headrace.hive_ddl.types import table_columns
 from headrace.loader.inspect.latest_view import latest_view
 from headrace.loader.load_schema import EMPTY, fold, table_schema
-from support.hive.hive_engines import SparkEngine
+from support.hive.hive_engines import ServerEngine, SparkEngine
 from support.hive.hive_topics import DATABASE, FoldedTopic
 from support.hive.topic_views import topic_state
 from support.hive.view_oracle import KINDS, LOCAL, converted, shown_later, single, unscaled
@@ -174,16 +175,21 @@ def test_view_shows_no_branch_of_a_union_as_another_type_of_its_name(spark: Spar
     ]
 
 
-def test_view_that_the_metastore_cannot_store_is_refused_in_one_plain_line(spark: SparkEngine, tmp_path: Path) -> None:
-    topic = FoldedTopic("broad", tmp_path / "broad", [spark])
-    names = [f"a_field_with_a_name_of_40_characters_{number:04}" for number in range(800)]
-    text = version([(name, "int") for name in names])
+def test_view_that_the_metastore_cannot_store_is_refused_in_one_plain_line(
+    shared_engines: tuple[SparkEngine, ServerEngine], tmp_path: Path
+) -> None:
+    topic = FoldedTopic("broad", tmp_path / "broad", shared_engines[:1])
+    text = version([("n", "int")])
     topic.evolve(parse_schema(text))
     view = view_of_topic(topic, text)
-    with pytest.raises(StatementRefused) as caught:
-        spark.executor.execute(view)
-    assert "its query has 3" in caught.value.reason
-    assert len(caught.value.reason) < 250
+    long = ViewColumn("long", quote_literal("x" * 40_000))
+    view = dataclasses.replace(view, columns=(*view.columns, long))
+    for engine in shared_engines:
+        with pytest.raises(StatementRefused) as caught:
+            engine.executor.execute(view)
+        assert caught.value.reason.startswith("its query has 40,")
+        assert "Derby database stores 32,700; set hive.metastore " in caught.value.reason
+        assert len(caught.value.reason) < 250
 
 
 @settings(max_examples=25, deadline=None)
