@@ -58,7 +58,9 @@ def test_new_topics_new_fields_and_bad_messages_get_tables_without_configuration
     analyst.sql("DROP TABLE headrace.mine")
     world.produce("orders", 20, fields=[*FIELDS, NOTE])
     world.produce("second", 10)  # less than a tenth of each topic's messages may be bad
-    second = world.load("--format", "json")
+    config = world.data_dir / "views.toml"
+    config.write_text("[hive]\nlatest_views = true\n")
+    second = world.load("--format", "json", "--config", str(config))
     assert second.returncode == 0, second.stdout + second.stderr
     loaded = {one["topic"]: one for one in json.loads(second.stdout)["loaded"]}
     assert loaded["orders"]["schema_changed"]
@@ -79,6 +81,9 @@ def test_new_topics_new_fields_and_bad_messages_get_tables_without_configuration
         "mine": 10,
         "bad": 2,
     }
+
+    (view,) = analyst.sql("SELECT count(*) AS n, count(note) AS notes FROM headrace.orders_latest").collect()
+    assert (view.n, view.notes) == (60, 60)
 
     for topic in topics:
         (output_line,) = analyst.sql(f"SHOW TBLPROPERTIES headrace.{topic} ('{COMPLETE_UNTIL}')").collect()
