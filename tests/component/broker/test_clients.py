@@ -494,6 +494,27 @@ def test_clients_read_past_segments_without_records(
     assert found == newest
 
 
+def test_producer_reports_only_invalid_records_of_a_batch(broker_address: str) -> None:
+    """A compacted topic requires keys: 10 of 100 records have none. librdkafka reports the others as
+    _INVALID_DIFFERENT_RECORD, so that the application can send them again."""
+    topic = unique("keys")
+    admin = AdminClient({"bootstrap.servers": broker_address})
+    admin.create_topics([NewTopic(topic, 1, 1, config={"cleanup.policy": "compact"})])[topic].result(TIMEOUT_S)
+    reported: dict[int, str] = {}
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker_address, "linger.ms": 1000})
+    for number in range(100):
+        producer.produce(
+            topic,
+            b"%d" % number,
+            key=b"key" if number % 10 else None,
+            on_delivery=lambda error, message: reported.update({int(message.value()): error.name()}),
+        )
+    assert producer.flush(TIMEOUT_S) == 0
+    assert reported == {
+        number: "_INVALID_DIFFERENT_RECORD" if number % 10 else "INVALID_RECORD" for number in range(100)
+    }
+
+
 async def write_compacted_log(data_dir: Path) -> dict[bytes, bytes]:
     """Writes 20 MB of updates to three keys after one record of another key, and compacts the topic `t`. Returns the
     newest value of each key."""
