@@ -484,6 +484,19 @@ def test_compaction_merges_segments_without_records(tmp_path: Path) -> None:
     with_node(tmp_path, work)
 
 
+def test_closed_segment_is_found_by_its_base_offset(tmp_path: Path) -> None:
+    log = open_sample_log(tmp_path, limits=SMALL).log
+    assert log.segments.closed_at(0) is None
+    for number in range(20):
+        append(log, keyed_batch((b"k", b"value %d" % number)))
+    for segment in log.closed:
+        assert log.segments.closed_at(segment.base_offset) is segment
+        assert log.segments.closed_at(segment.base_offset + 1) is None
+    first = log.closed[0]
+    log.drop_segments(1)
+    assert log.segments.closed_at(first.base_offset) is None
+
+
 @pytest.mark.parametrize("codec", [0, 3])
 def test_reads_skip_batches_without_records(tmp_path: Path, codec: int) -> None:
     log = filled(tmp_path, 60, codec=codec)
