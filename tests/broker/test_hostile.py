@@ -623,8 +623,11 @@ def test_large_produce_request_is_completed_after_its_connection_is_lost(tmp_pat
         server.node.changes.create_topic("t", 300, {})
         _, writer = await asyncio.open_connection(host, port)
         writer.write(produce_bytes({index: batch(b"v") for index in range(300)}, acks=0))
-        await until(lambda: server.node.log("t", 0).log_end_offset == 1)
-        writer.transport.abort()
+        while not server.node.log("t", 0).log_end_offset:
+            await asyncio.sleep(0)
+        assert not server.node.log("t", 299).log_end_offset
+        [client] = server.connections.open
+        client.abort("its user was deleted")
         await until(lambda: server.node.log("t", 299).log_end_offset == 1 and not server.connections.open)
         assert [contents(server.node.log("t", index)) for index in range(300)] == [[(0, b"v")]] * 300
 
