@@ -43,23 +43,24 @@ class Op(IntEnum):
     ENUM = 7
     DECIMAL = 8
     TIMESTAMP = 9
-    UNION = 10
-    CAPTURE = 11
-    CAPTURE_TEXT = 12
-    EMIT = 13
-    INT_TO_FLOAT = 14
-    LONG_TO_FLOAT = 15
-    INT_TO_DOUBLE = 16
-    LONG_TO_DOUBLE = 17
-    FLOAT_TO_DOUBLE = 18
-    ENUM_MAP = 19
-    UNION_DROP = 20
-    JUMP = 21
-    REFUSE = 22
-    BLOCK = 23
-    NEXT = 24
-    MARK = 25
-    ARRANGE = 26
+    DATE = 10
+    UNION = 11
+    CAPTURE = 12
+    CAPTURE_TEXT = 13
+    EMIT = 14
+    INT_TO_FLOAT = 15
+    LONG_TO_FLOAT = 16
+    INT_TO_DOUBLE = 17
+    LONG_TO_DOUBLE = 18
+    FLOAT_TO_DOUBLE = 19
+    ENUM_MAP = 20
+    UNION_DROP = 21
+    JUMP = 22
+    REFUSE = 23
+    BLOCK = 24
+    NEXT = 25
+    MARK = 26
+    ARRANGE = 27
 
 
 class OperationFlag(IntFlag):
@@ -133,8 +134,8 @@ def walk_primitive(kind: PrimitiveType) -> Code:
 
 
 def walk_readable(writer: Primitive, load: Primitive) -> Code:
-    """Returns the core's operations that validate a value and reject values that queries cannot show (see `readable`).
-    The bytes of the value stay unchanged.
+    """Returns the core's operations that validate a value, reject values that queries cannot show, and note old days
+    (see `readable`). The bytes of the value stay unchanged.
 
     Args:
         writer: the type of the value in the message.
@@ -144,8 +145,11 @@ def walk_readable(writer: Primitive, load: Primitive) -> Code:
     if load.logical is not None and logical == "decimal":
         largest = unscaled_max(load.logical).to_bytes(struct.calcsize(DECIMAL_WORDS), "little")
         return (CoreOperation(Op.DECIMAL, (DECIMAL_BYTES_MAX, *struct.unpack(DECIMAL_WORDS, largest))),)
+    if logical == "date":
+        return (CoreOperation(Op.DATE),)
     if logical in MILLIS_TIMES and writer.type is PrimitiveType.LONG:
-        return (CoreOperation(Op.TIMESTAMP, (TIMESTAMP_MS_MAX & 0xFFFFFFFF, TIMESTAMP_MS_MAX >> 32)),)
+        operands = TIMESTAMP_MS_MAX & 0xFFFFFFFF, TIMESTAMP_MS_MAX >> 32, int(logical == "timestamp-millis")
+        return (CoreOperation(Op.TIMESTAMP, operands),)
     return _WALKS[writer.type]
 
 
@@ -287,9 +291,9 @@ class Program:
         match Op(self.words[at]):
             case Op.FIXED | Op.ENUM | Op.CAPTURE_TEXT | Op.JUMP | Op.MARK:
                 return 1
-            case Op.TIMESTAMP | Op.CAPTURE | Op.EMIT:
+            case Op.CAPTURE | Op.EMIT:
                 return 2
-            case Op.BLOCK:
+            case Op.TIMESTAMP | Op.BLOCK:
                 return 3
             case Op.NEXT:
                 return 4
@@ -309,7 +313,7 @@ class Program:
                 largest = int.from_bytes(struct.pack(DECIMAL_WORDS, *operands[1:]), "little")
                 return f"{operands[0]} bytes, within {largest}"
             case Op.TIMESTAMP:
-                return f"within {operands[1] << 32 | operands[0]}"
+                return f"within {operands[1] << 32 | operands[0]}{', notes old days' if operands[2] else ''}"
             case Op.EMIT:
                 return self._constant(operands)
             case Op.UNION | Op.UNION_DROP:

@@ -1,4 +1,4 @@
-"""Rejects values that are valid Avro but that queries of a table cannot show.
+"""Rejects values that are valid Avro but that queries of a table cannot show, and notes values that Spark shows wrong.
 
 One row with a value on which queries fail makes a table unreadable; a value that queries show as null is lost without a
 notice. The list comes from experiments with Spark 4.3 and its Avro SerDe of Hive 2.3. In the same experiments all other
@@ -12,10 +12,15 @@ values could be read: NaN, any UTF-8 text, and every logical type that Hive show
 
 Only the column's type matters. Values that are loaded as text or as bytes are not affected. A decimal on fixed or with
 more than 38 digits has a binary column: queries show the bytes of any number.
+
+A date or timestamp-millis before 1582-10-15 is loaded and noted for the report: Spark shows it as a day of the Julian
+calendar. HiveServer2 4 shows it right, and so does the view `<table>_latest`. Such messages are not quarantined,
+because 0001-01-01 is common: Go and .NET send it for "no time".
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from headrace.avro_codec.walk import BadBody, Skip, read_varint
@@ -37,27 +42,49 @@ DECIMAL_WORDS = "<4I"
 """Format of the largest unscaled value of a decimal for the core: four 32-bit words, the lowest first. A column has at
 most 38 digits, which take 127 bits."""
 
-SAFE_TIMESTAMP_BYTES = 7
-"""A varint of at most this many bytes is within 2^48, so ordinary times need no further check."""
+SAFE_TIMESTAMP_BYTES = 6
+"""A varint of at most this many bytes is within 2^41, so times of the years 1901 to 2039 need no further check."""
+
+GREGORIAN_DAY = -141_427
+"""1582-10-15 in days since 1970: the first day that Spark's readers of Hive tables count in the Gregorian calendar."""
+
+SAFE_DATE_BYTES = 2
+"""A varint of at most this many bytes is within 2^13, so dates of the years 1948 to 1992 need no further check."""
+
+_DAY_MS = 86_400_000
 
 
 class UnreadableValue(BadBody):
     """The body is a valid value, but queries of the table would fail on it or show null instead."""
 
 
-def skip_readable(load: Primitive, skip: Skip, path: str) -> Skip:
-    """Returns a walk that validates the values of a column and rejects values that queries cannot show.
+@dataclass(slots=True)
+class OldDay:
+    """Whether a body has a date or timestamp before 1582-10-15. The caller clears `is_found` before each body."""
+
+    is_found: bool = False
+
+
+def skip_readable(load: Primitive, skip: Skip, path: str, old_day: OldDay) -> Skip:
+    """Returns a walk that validates the values of a column, rejects values that queries cannot show, and notes a day
+    before 1582-10-15 in `old_day`.
 
     Args:
         load: the type of the column.
         skip: the walk without this check; it is returned unchanged for types that need none.
         path: path of the writer's field, for messages.
+        old_day: the variable to set.
     """
     if load.logical is None:
         return skip
     if load.logical.name == "decimal":
         return _decimal(load.logical, path)
-    return _millis_time(skip, f"{path}: the {load.logical.name}") if load.logical.name in MILLIS_TIMES else skip
+    if load.logical.name == "date":
+        return _date(skip, old_day)
+    if load.logical.name in MILLIS_TIMES:
+        shifted = old_day if load.logical.name == "timestamp-millis" else OldDay()
+        return _millis_time(skip, f"{path}: the {load.logical.name}", shifted)
+    return skip
 
 
 def unscaled_max(decimal: LogicalType) -> int:
@@ -95,7 +122,17 @@ def _decimal(decimal: LogicalType, path: str) -> Skip:
     return skip
 
 
-def _millis_time(inner: Skip, name: str) -> Skip:
+def _date(inner: Skip, old_day: OldDay) -> Skip:
+    def skip(b: bytes, p: int) -> int:
+        q = inner(b, p)
+        if q - p > SAFE_DATE_BYTES and read_varint(b, p)[0] < GREGORIAN_DAY:
+            old_day.is_found = True
+        return q
+
+    return skip
+
+
+def _millis_time(inner: Skip, name: str, old_day: OldDay) -> Skip:
     def skip(b: bytes, p: int) -> int:
         q = inner(b, p)
         if q - p > SAFE_TIMESTAMP_BYTES:
@@ -105,6 +142,8 @@ def _millis_time(inner: Skip, name: str) -> Skip:
                     f"{name} {n} ms overflows in queries, which convert it to microseconds; the limit is "
                     f"±{TIMESTAMP_MS_MAX} ms"
                 )
+            if n < GREGORIAN_DAY * _DAY_MS:
+                old_day.is_found = True
         return q
 
     return skip

@@ -194,6 +194,7 @@ class ImplausibleTimeKind(StrEnum):
     SCATTERED = "scattered"  # in more windows than the audit counts separately
     WRONG_UNIT = "wrong unit"  # within range, but plausible only in another unit
     NO_TIME = "no time"  # a text that is not an ISO 8601 time with a zone
+    OLD_DAY = "old day"  # a date or timestamp before 1582-10-15 in any column, which Spark shows as another day
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +203,8 @@ class ImplausibleTimeCount:
 
     `source` is the field with the time, or `record` for the record's timestamp. `unit` is the unit in which the time
     was read, "" for the kinds `SCATTERED` and `NO_TIME`. `value` is an example in this unit, or in milliseconds if
-    `unit` is "" or `text`: the time of one of the messages, or the start of its window. It is 0 for `NO_TIME`.
+    `unit` is "" or `text`: the time of one of the messages, or the start of its window. It is 0 for `NO_TIME`. Of
+    `OLD_DAY`, only the messages are counted; the rest is empty.
     """
 
     kind: ImplausibleTimeKind

@@ -10,8 +10,8 @@
 
 #include <stdint.h>
 
-#define HR_ABI 4     /* version of the functions and structures below */
-#define HR_PROGRAM 3 /* version of the operations in program.h */
+#define HR_ABI 5     /* version of the functions and structures below */
+#define HR_PROGRAM 4 /* version of the operations in program.h */
 
 /* A record of a batch. Positions are in the decompressed payload. Sizes are -1 for null. */
 typedef struct {
@@ -40,12 +40,14 @@ typedef struct {
 enum { HR_UNIT_NONE = 0, HR_UNIT_MILLIS, HR_UNIT_MICROS, HR_UNIT_NANOS, HR_UNIT_DAYS, HR_UNIT_TEXT };
 enum { HR_SUFFIX_NONE = 0, HR_SUFFIX_POSITION, HR_SUFFIX_FULL };
 /* Source of a message's time: the rank of its time field (0 if the schema has none), no time in a field, or the arrival.
- * From HR_UNREAD on, by rank: texts in time fields that are not times; these are counted with the sources. */
+ * Counted with the sources, from HR_UNREAD on by rank: texts in time fields that are not times; and rows with a day before
+ * 1582-10-15. */
 enum {
     HR_SOURCE_NONE = HR_TIME_FIELDS_MAX,
     HR_SOURCE_FUTURE,
     HR_UNREAD,
-    HR_SOURCES = HR_UNREAD + HR_TIME_FIELDS_MAX
+    HR_OLD_DAY = HR_UNREAD + HR_TIME_FIELDS_MAX,
+    HR_SOURCES
 };
 
 /* Parameters for all messages of an offset range. */

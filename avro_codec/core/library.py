@@ -13,14 +13,15 @@ from pathlib import Path
 from headrace.avro_codec.core.build import LIBRARY
 from headrace.avro_codec.program import TIME_FIELDS_MAX, Program, pack_words
 
-ABI = 4
-PROGRAM_VERSION = 3
+ABI = 5
+PROGRAM_VERSION = 4
 
 DONE, FULL, MESSAGE = 0, 1, 2
 SOURCE_NONE = TIME_FIELDS_MAX
 SOURCE_FUTURE = SOURCE_NONE + 1
 UNREAD = SOURCE_FUTURE + 1
-SOURCES = UNREAD + TIME_FIELDS_MAX
+OLD_DAY = UNREAD + TIME_FIELDS_MAX
+SOURCES = OLD_DAY + 1
 SUFFIX_MODES = {"none": 0, "position": 1, "full": 2}
 
 RECORD = "qqIiIiII"

@@ -50,10 +50,9 @@ static const uint8_t *read_index(const uint8_t *p, const uint8_t *end, uint32_t 
     return p;
 }
 
-static const uint8_t *skip_timestamp(const uint8_t *p, const uint8_t *end, uint64_t greatest) {
-    int64_t n;
-    p = hr_long(p, end, &n);
-    if (p == NULL || n == INT64_MIN || (uint64_t)(n < 0 ? -n : n) > greatest) return NULL;
+static const uint8_t *read_timestamp(const uint8_t *p, const uint8_t *end, uint64_t greatest, int64_t *value) {
+    p = hr_long(p, end, value);
+    if (p == NULL || *value == INT64_MIN || (uint64_t)(*value < 0 ? -*value : *value) > greatest) return NULL;
     return p;
 }
 
@@ -236,8 +235,14 @@ int hr_execute(const hr_program *program, const uint8_t *body, uint64_t size, hr
             op += 6;
             break;
         case OP_TIMESTAMP:
-            WALK(skip_timestamp(m.p, m.end, (uint64_t)op[2] << 32 | op[1]));
-            op += 3;
+            WALK(read_timestamp(m.p, m.end, (uint64_t)op[2] << 32 | op[1], &value));
+            if (op[3] != 0 && value < HR_GREGORIAN_DAY * INT64_C(86400000)) captured->has_old_day = true;
+            op += 4;
+            break;
+        case OP_DATE:
+            WALK(read_number(true, m.p, m.end, &value));
+            if (value < HR_GREGORIAN_DAY) captured->has_old_day = true;
+            op += 1;
             break;
         case OP_UNION:
             WALK(read_index(m.p, m.end, op[1], &index));

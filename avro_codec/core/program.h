@@ -14,6 +14,7 @@
 #define HR_FRAMES_MAX 32  /* nesting of arrays and maps */
 #define HR_SLOTS_MAX 4096 /* fields of reordered records, including nested ones */
 #define HR_ZERO_WIDTH_ITEMS_MAX 65536
+#define HR_GREGORIAN_DAY (-141427) /* 1582-10-15 */
 
 enum {
     OP_END = 0,
@@ -26,7 +27,8 @@ enum {
     OP_STRING,    /* */
     OP_ENUM,      /* symbols */
     OP_DECIMAL,   /* maximum size, largest unscaled value in four words, the lowest first */
-    OP_TIMESTAMP, /* maximum, lower and upper half */
+    OP_TIMESTAMP, /* maximum, lower and upper half; 1 if a day before 1582-10-15 is noted */
+    OP_DATE,      /* */
     OP_UNION,     /* number of branches, then the jump target of each */
     OP_CAPTURE,      /* rank, unit: captures the int or long that begins here, which is a time of the message */
     OP_CAPTURE_TEXT, /* rank: captures the time in the string that begins here, if it is an ISO 8601 time */
@@ -52,15 +54,17 @@ enum { FLAG_REWRITTEN = 1, FLAG_ZERO_WIDTH = 2, FLAG_WALKED = 4 };
 
 enum { PROGRAM_DONE = 0, PROGRAM_REFUSED, PROGRAM_FULL };
 
-/* The time of a message: the one with the lowest rank. `unread` has a bit for each rank with a text that is not a time. */
+/* The time of a message: the one with the lowest rank. `unread` has a bit for each rank with a text that is not a time.
+ * `has_old_day` is set by a date or timestamp before 1582-10-15. */
 typedef struct {
     int64_t value;
     uint32_t rank; /* HR_TIME_FIELDS_MAX if there is no time */
     uint32_t unit;
     uint32_t unread;
+    bool has_old_day;
 } hr_captured;
 
-static const hr_captured HR_NOT_CAPTURED = {0, HR_TIME_FIELDS_MAX, HR_UNIT_NONE, 0};
+static const hr_captured HR_NOT_CAPTURED = {0, HR_TIME_FIELDS_MAX, HR_UNIT_NONE, 0, false};
 
 /* Reads an ISO 8601 time as milliseconds since 1970; false if the text is none. Like
  * headrace.avro_schema.message_time.parse_time_text. */

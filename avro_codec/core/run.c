@@ -220,6 +220,7 @@ static int32_t process_record(run_t *run, const hr_record *record) {
     uint64_t *sources = output->sources + (uint64_t)message.program * HR_SOURCES;
     sources[is_future ? HR_SOURCE_FUTURE : message.source]++;
     for (uint32_t rank = 0; captured.unread >> rank != 0; rank++) sources[HR_UNREAD + rank] += captured.unread >> rank & 1;
+    sources[HR_OLD_DAY] += captured.has_old_day;
     uint64_t time_partition = time_partition_of(run, message.partition_time_ms);
     output->offsets[output->row_count] = record->offset;
     output->scratch[2 * output->row_count] = time_partition;

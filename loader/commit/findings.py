@@ -22,6 +22,8 @@ from headrace.loader.work_unit import ImplausibleTimeCount, ImplausibleTimeKind,
 SLOW_MIN = 10_000
 """Messages that the C core leaves to Python ("slow") are reported from this number on, if their share is above
 `quarantine_ratio_max`. The first message of each schema in a range is always slow."""
+NOTED_KINDS = frozenset({ImplausibleTimeKind.NO_TIME, ImplausibleTimeKind.OLD_DAY})
+"""Kinds of implausible times that are never a problem, however many messages have them: no row is wrong."""
 UNIT_NAMES = {"seconds": "seconds", "millis": "milliseconds", "micros": "microseconds", "nanos": "nanoseconds"}
 
 
@@ -54,8 +56,8 @@ def _with_findings(topic: str, reconciled: ReconciledTopic, share_max: float) ->
         _skipped_problem(offsets.partition, skipped) for offsets in reconciled.ranges for skipped in offsets.skipped
     ]
     for times in reconciled.implausible_times:
-        sentence = f"{times.messages:,} of {count_text(messages, 'message')} {_description(times)}"
-        if times.messages > share_max * messages and times.kind is not ImplausibleTimeKind.NO_TIME:
+        sentence = f"{times.messages:,} of {count_text(messages, 'message')} {_description(topic, times)}"
+        if times.messages > share_max * messages and times.kind not in NOTED_KINDS:
             problems.append(sentence)
         else:
             notes.append(f"{topic}: {sentence}")
@@ -83,7 +85,13 @@ def _skipped_problem(partition: int, skipped: SkippedOffsets) -> str:
     )
 
 
-def _description(times: ImplausibleTimeCount) -> str:
+def _description(topic: str, times: ImplausibleTimeCount) -> str:
+    if times.kind is ImplausibleTimeKind.OLD_DAY:
+        return (
+            "have a date or timestamp-millis before 1582-10-15, which Spark shows as another day (0001-01-01 as "
+            f"0001-01-03), although the files are right: query the view of `headrace hive latest {topic}`, which "
+            "corrects it; docs/hive.md lists other readers"
+        )
     where = "the record's timestamp" if times.source == RECORD_TIME else f"the field {times.source}"
     if times.kind is ImplausibleTimeKind.SCATTERED:
         return (

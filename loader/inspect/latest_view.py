@@ -21,7 +21,7 @@ from headrace.hive_ddl.ops import ReplaceView, ViewColumn
 from headrace.hive_ddl.types import column_comment, hive_type
 from headrace.loader.apply.layout import PARTITION_COLUMNS
 from headrace.loader.commit.state import TopicState
-from headrace.loader.inspect.view_conversions import bound, converted, is_another_type, member, shown
+from headrace.loader.inspect.view_conversions import bound, converted, corrected, is_another_type, member, shown
 from headrace.loader.load_schema import (
     COLUMN_NAME_CHARS_MAX,
     MEMBERS,
@@ -174,8 +174,13 @@ def _merged(column: Field, siblings: Iterable[Field], path: str, depth: int) -> 
         path: the expression for the record that has the columns, "" at the top level.
         depth: number of enclosing lambda functions.
     """
-    others = (converted(one.type, column.type, member(path, one), depth) for one in siblings)
-    parts = [member(path, column), *(other for other in others if other is not None)]
+
+    def read(one: Field) -> str:
+        # Columns of the table are corrected with all their parts, so parts need no correction.
+        return member(path, one) if path else corrected(one.type, member(path, one))
+
+    others = (converted(one.type, column.type, read(one), depth) for one in siblings)
+    parts = [read(column), *(other for other in others if other is not None)]
     return f"coalesce({', '.join(parts)})" if len(parts) > 1 else parts[0]
 
 

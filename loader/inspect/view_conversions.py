@@ -100,8 +100,26 @@ TIMES: Final[Mapping[str, TimeType]] = MappingProxyType(
         "time-micros": TimeType(_LONG, TIME_OF_DAY, "{value}", "{value}"),
     }
 )
-"""By logical type, the expressions for a type of dates or times. A correction of values that Spark reads wrongly from a
-column belongs into the row of their type."""
+"""By logical type, the expressions for a type of dates or times."""
+
+_JULIAN_LAG: Final = "floor((3 * floor((4L * {days} + 2877875) / 146097) - 5) / 4)"
+"""The days from a date of the Julian calendar to the Gregorian day with the same year, month and day number, for the
+number of this day since 1970. 4 * days + 2877875 is four times the days since 0000-03-01, plus three to round; a
+century has 146,097 quarters of a day. Three of four centuries add a day; the first has -2."""
+
+_DATE_LAG: Final = _JULIAN_LAG.replace("{days}", "unix_date({value})")
+_MILLIS_LAG: Final = _JULIAN_LAG.replace("{days}", "floor(unix_millis({value}) / 86400000)")
+CORRECTIONS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "date": f"IF({{value}} < DATE'1582-10-15', date_add({{value}}, CAST({_DATE_LAG} AS int)), {{value}})",
+        "timestamp-millis": "IF(unix_millis({value}) < -12219292800000, "
+        f"timestamp_millis(unix_millis({{value}}) + 86400000 * {_MILLIS_LAG}), {{value}})",
+    }
+)
+"""By logical type, the expression for the value that was sent, where Spark reads another one from a column: it shows a
+day before 1582-10-15 as the day with the same date in the Julian calendar. Spark shows a Julian 29th of February that
+the Gregorian calendar does not have as the 1st of March, so the correction takes it for the next day. There are twelve
+such days since the year 1, from 0100-02-27 to 1500-03-10."""
 
 
 _ISO_DATE: Final = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
@@ -234,6 +252,31 @@ _DECIMAL_OF_BYTES: Final = (
 
 PATH: Final = re.compile(r"(x\d+|`([^`]|``)+`)(\.`([^`]|``)+`)*")
 """An expression that only names a column, a variable or a member of one."""
+
+
+def corrected(column: Type, value: str, depth: int = 0) -> str:
+    """Returns the expression for the values of a column that were sent (`CORRECTIONS`), `value` itself if Spark reads
+    them rightly.
+
+    Args:
+        column: the type of the column.
+        value: the path of the column, without conversions.
+        depth: the number of lists and maps around the type.
+    """
+    inner, _ = split(column)
+    if isinstance(inner, Record):
+        parts = {field.name: corrected(field.type, member(value, field), depth) for field in inner.fields}
+        if all(parts[field.name] == member(value, field) for field in inner.fields):
+            return value
+        return f"IF({value} IS NULL, NULL, {_struct(inner, parts)})"
+    if isinstance(inner, Array | Map):
+        variable = f"x{depth}"
+        part = corrected(inner.items if isinstance(inner, Array) else inner.values, variable, depth + 1)
+        function = "transform" if isinstance(inner, Array) else "transform_values"
+        names = variable if isinstance(inner, Array) else f"(k{depth}, {variable})"
+        return value if part == variable else f"{function}({value}, {names} -> {part})"
+    template = CORRECTIONS.get(_kind(inner))
+    return value if template is None else _filled(template, value=value)
 
 
 def shown(column: Type, value: str) -> str:

@@ -36,11 +36,16 @@ class ImplausibleTimes:
     def __init__(self) -> None:
         self._notes: dict[tuple[ImplausibleTimeKind, str, str], list[int]] = {}
         self._unread: dict[str, int] = {}
+        self._old_days = 0
         self._wrong_unit_windows: dict[int, tuple[tuple[ImplausibleTimeKind, str, str], int]] = {}
 
     def note_unread(self, source: str, messages: int) -> None:
         """Records messages whose time field `source` has a text that is not a time."""
         self._unread[source] = self._unread.get(source, 0) + messages
+
+    def note_old_days(self, messages: int) -> None:
+        """Records rows with a date or timestamp before 1582-10-15, in any column."""
+        self._old_days += messages
 
     def note(self, start_ms: int, source: str, unit: str, value: int, time_ms: int) -> None:
         """Records the time of a message if it is implausible.
@@ -76,9 +81,11 @@ class ImplausibleTimes:
             ImplausibleTimeCount(ImplausibleTimeKind.NO_TIME, source, "", messages, 0)
             for source, messages in sorted(self._unread.items())
         )
+        old_days = ImplausibleTimeCount(ImplausibleTimeKind.OLD_DAY, "", "", self._old_days, 0)
         return (
             *(ImplausibleTimeCount(*key, messages, value) for key, (messages, value) in sorted(self._notes.items())),
             *unread,
+            *((old_days,) if self._old_days else ()),
         )
 
     def _add(self, key: tuple[ImplausibleTimeKind, str, str], messages: int, value: int) -> None:

@@ -14,7 +14,7 @@ from headrace.audit import window
 from headrace.audit.count import FINGERPRINT_MASK, message_hash
 from headrace.audit.window import TIME_MS_MAX, WINDOW_MS, counted_window
 from headrace.avro_codec import BadBody, UnreadableValue
-from headrace.avro_codec.core.library import SOURCE_FUTURE, SOURCE_NONE, SOURCES, UNREAD
+from headrace.avro_codec.core.library import OLD_DAY, SOURCE_FUTURE, SOURCE_NONE, SOURCES, UNREAD
 from headrace.avro_codec.program import UNITS_BY_NUMBER
 from headrace.avro_schema.message_time import TimeUnit
 from headrace.avro_schema.wire import PREFIX_BYTES, VALUE_HEADER
@@ -191,6 +191,9 @@ class RangeMessages:
         for index, count in enumerate(result.sources):
             if count:
                 number, writer = index % SOURCES, writers[index // SOURCES]
+                if number == OLD_DAY:
+                    self._implausible_times.note_old_days(count)
+                    continue
                 if number >= UNREAD:
                     self._implausible_times.note_unread(writer.time_sources[number - UNREAD], count)
                     continue
@@ -213,7 +216,7 @@ class RangeMessages:
             if writer is None:
                 writer, body = self._find_writer(offset, value, NO_HEADERS if is_framed else headers)
             captured_time = writer.captured_time
-            captured_time.value, captured_time.unread = None, 0
+            captured_time.value, captured_time.unread, writer.old_day.is_found = None, 0, False
             row = bad = None
             if writer.project is None:
                 bad = writer.bad
@@ -254,6 +257,8 @@ class RangeMessages:
                 counters[4] += size
                 counters[5] += fingerprint
                 sources[source] = sources.get(source, 0) + 1
+                if writer.old_day.is_found:
+                    self._implausible_times.note_old_days(1)
             else:
                 assert bad is not None
                 quarantined = encode_row(self._partition, offset, timestamp, key, value, headers, bad)

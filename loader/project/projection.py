@@ -20,7 +20,7 @@ from headrace.avro_codec import program
 from headrace.avro_codec.encode import encode_default, encode_long
 from headrace.avro_codec.json_text import compile_json_text
 from headrace.avro_codec.program import Code, Program
-from headrace.avro_codec.readable import UnreadableValue, skip_readable
+from headrace.avro_codec.readable import OldDay, UnreadableValue, skip_readable
 from headrace.avro_codec.rewrite import (
     PROMOTIONS,
     SAME_BYTES,
@@ -98,11 +98,12 @@ class Projection:
     """Converts bodies of one writer schema to rows.
 
     `convert` is the specification. `program` does the same in the core, for the bodies that it accepts; None if a
-    program cannot express the conversion.
+    program cannot express the conversion. `convert` sets `old_day`; the caller clears it.
     """
 
     convert: Callable[[bytes], bytes]
     program: Program | None
+    old_day: OldDay
 
 
 def compile_projection(
@@ -161,7 +162,7 @@ def compile_projection(
         time."""
         walk_body(validate, limits, body)
 
-    return Projection(copied if plan.copies else converted, program.assemble(plan.code))
+    return Projection(copied if plan.copies else converted, program.assemble(plan.code), compiler.old_day)
 
 
 def compile_time_capture(
@@ -207,6 +208,7 @@ class _Compiler:
         self.walks = WalkCompiler(writer, self.limits)
         self._time_paths = time_paths
         self._captured_time = captured_time
+        self.old_day = OldDay()
 
     def message(self, route: StoredRoute | None) -> Plan:
         """Returns the plan that converts whole messages to rows. A message that is no record is treated as a record
@@ -414,7 +416,7 @@ class _Compiler:
         return Plan(plan.skip, surround(before, plan.convert, after), False, code)
 
     def _primitive(self, writer: Primitive, load: Primitive, skip: Skip, where: str) -> Plan:
-        skip = skip_readable(load, skip, where or "the message")
+        skip = skip_readable(load, skip, where or "the message", self.old_day)
         note = self._capture(writer, where)
         if writer.type is load.type or (writer.type, load.type) in SAME_BYTES:
             return Plan.copy(skip, program.concatenate(note, program.walk_readable(writer, load)))

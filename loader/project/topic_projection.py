@@ -6,10 +6,11 @@ No I/O. A `TopicProjection` is created once per topic and task and compiles one 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headrace.avro_codec import CapturedTime
 from headrace.avro_codec.program import Program
+from headrace.avro_codec.readable import OldDay
 from headrace.avro_schema import (
     AvroSchemaError,
     FramingError,
@@ -52,7 +53,7 @@ class WriterProjection:
     `project` converts a body; it is None if no message with this id can be converted, and `bad` is the reason then.
     `time_sources` are the names of the time fields, the preferred one first. After each conversion `captured_time`
     contains the time in one of them. `note_time` finds the time in a body that cannot be converted, or is None.
-    `program` is `project` for the core, None if the core cannot do it.
+    `program` is `project` for the core, None if the core cannot do it. `project` sets `old_day`; the caller clears it.
     """
 
     schema_id: int | None
@@ -62,6 +63,7 @@ class WriterProjection:
     time_sources: tuple[str, ...] = ()
     note_time: Callable[[bytes], None] | None = None
     program: Program | None = None
+    old_day: OldDay = field(default_factory=OldDay)
 
     @property
     def timeless_source(self) -> str:
@@ -133,17 +135,17 @@ def _newest_schema(plan: TopicPlan) -> Schema | None:
 def _compile_writer(
     writer: Schema, load: Schema, fields: Sequence[TimeField], schema_id: int, route: StoredRoute | None
 ) -> WriterProjection:
-    captured_time = CapturedTime()
+    captured_time, old_day = CapturedTime(), OldDay()
     project = bad = note_time = program = None
     try:
         compiled = compile_projection(writer, load, fields, captured_time, route)
-        project, program = compiled.convert, compiled.program
+        project, program, old_day = compiled.convert, compiled.program, compiled.old_day
     except Unconvertible as error:
         bad = BadMessage(QuarantineCode.UNCONVERTIBLE, str(error), schema_id)
         # The producer counted the message by its own time, so the audit does too.
         note_time = compile_time_capture(writer, fields, captured_time) if fields else None
     sources = tuple(field.source for field in fields)
-    return WriterProjection(schema_id, project, bad, captured_time, sources, note_time, program)
+    return WriterProjection(schema_id, project, bad, captured_time, sources, note_time, program, old_day)
 
 
 def _unconvertible(code: QuarantineCode, reason: str, schema_id: int) -> WriterProjection:

@@ -20,6 +20,7 @@ from headrace import avro_codec
 from headrace.audit.count import message_hash
 from headrace.audit.window import OUT_OF_RANGE_MS
 from headrace.avro_codec.encode import encode_long
+from headrace.avro_codec.readable import GREGORIAN_DAY
 from headrace.avro_schema import frame, parse_schema
 from headrace.kafka_wire.cluster import FetchSlice, KafkaCluster
 from headrace.kafka_wire.errors import KafkaUnavailable, LogChanged, OffsetOutOfRange
@@ -300,6 +301,49 @@ def test_a_value_on_which_queries_fail_is_quarantined_and_audited_at_its_time(
     assert row.reason.startswith("price: ")
     counted = {(row.tier, row.outcome): (row.window_start_ms, row.count) for row in found.audit}
     assert counted == {("broker", ""): (T0, 3), ("loader", "written"): (T0, 2), ("loader", "quarantined"): (T0, 1)}
+
+
+def test_rows_with_days_before_1582_10_15_are_counted(run: Run, cluster: Cluster) -> None:
+    day, at = {"type": "int", "logicalType": "date"}, {"type": "long", "logicalType": "timestamp-millis"}
+    local, listed = {"type": "long", "logicalType": "local-timestamp-millis"}, {"type": "array", "items": ["null", day]}
+    text = json.dumps(
+        {
+            "type": "record",
+            "name": "Event",
+            "fields": [
+                {"name": name, "type": kind}
+                for name, kind in (
+                    ("day", day),
+                    ("seen", at),
+                    ("local", local),
+                    ("listed", listed),
+                    ("last", "boolean"),
+                )
+            ],
+        }
+    )
+    schema = parse_schema(text)
+    first_ms = GREGORIAN_DAY * 86_400_000
+    fine = {
+        "day": GREGORIAN_DAY,
+        "seen": first_ms,
+        "local": first_ms - 1,
+        "listed": [None, GREGORIAN_DAY],
+        "last": True,
+    }
+    old = (
+        {"day": GREGORIAN_DAY - 1},
+        {"seen": first_ms - 1},
+        {"listed": [0, -719_162]},
+        {"day": -719_162, "seen": -(2**52)},
+    )
+    bodies = [encode(schema, {**fine, **one}) for one in ({}, *old, {"day": 20_000})]
+    bodies.append(bodies[1][:-1] + b"\x02")  # quarantined, because the boolean is invalid
+    cluster.put(0, {n: frame(1, body) for n, body in enumerate(bodies)})
+    result = run(offsets(0, len(bodies)), plan=TopicPlan("orders", fold(EMPTY, 1, schema).text, {1: text}, POLICY))
+    (found,) = result.ranges
+    assert (found.counts.records, found.counts.quarantined) == (6, 1)
+    assert found.implausible_times == (ImplausibleTimeCount(ImplausibleTimeKind.OLD_DAY, "", "", 4, 0),)
 
 
 def test_an_unknown_schema_id_stops_the_range_before_it(run: Run, cluster: Cluster, tmp_path: Path) -> None:

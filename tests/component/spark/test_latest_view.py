@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -25,15 +25,17 @@ from headrace.hive_ddl.plan import plan_view
 from headrace.hive_ddl.render import qualified_name
 from headrace.hive_ddl.types import table_columns
 from headrace.loader.inspect.latest_view import latest_view
+from headrace.loader.inspect.view_conversions import CORRECTIONS
 from headrace.loader.load_schema import EMPTY, fold, table_schema
 from support.hive.hive_engines import ServerEngine, SparkEngine
 from support.hive.hive_topics import DATABASE, FoldedTopic
 from support.hive.topic_views import topic_state
 from support.hive.view_oracle import KINDS, LOCAL, converted, shown_later, single, unscaled
-from support.schemas.strategies import histories
+from support.schemas.strategies import DAY_MS, histories
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("shared_spark")]
 
+ROOT = Path(__file__).resolve().parents[3]
 COLUMNS_PER_QUERY = 60
 PAIRS = [(source, target) for source in KINDS for target in KINDS]
 ROWS = max(len(kind.values) for kind in KINDS.values())
@@ -125,6 +127,62 @@ def test_view_converts_parts_and_has_unique_names(spark: SparkEngine, tmp_path: 
     assert after[0] == {"items": ["x"]}
     assert after[8:10] == [{"same": {"age": 8, "at": 5}}, {"sames": [{"price": 1.005}]}]
     assert after[-1] == {"kafka_": 3}
+
+
+def test_view_shows_days_of_every_year_as_sent(spark: SparkEngine, tmp_path: Path) -> None:
+    """Spark itself shows days before 1582-10-15 as days of the Julian calendar. It shows two days as the same one in
+    years with a Julian leap day that the Gregorian calendar lacks; the view takes it for the later one."""
+    day, at = KINDS["date"].type, KINDS["timestamp-millis"].type
+    member = record("Member", day=day, ats={"type": "map", "values": ["null", at]})
+    fields = [
+        *(("day", day), ("at", ["null", at]), ("days", array(["null", day])), ("member", ["null", member])),
+        *(("union", ["null", "string", at]), ("again", day)),
+    ]
+    before = [(name, "string" if name == "again" else kind) for name, kind in fields]
+    starts = [datetime(year, 2, 20) for year in (1, 4, *range(100, 1601, 100))] + [datetime(1582, 10, 1)]
+    first_days = [(start - datetime(1970, 1, 1)).days for start in starts]
+    numbers = [-719_162, *(first + step for first in first_days for step in range(25))]
+    messages = [
+        {
+            "day": number,
+            "at": ("long", number * DAY_MS),
+            "days": [("int", number), None],
+            "member": ("Member", {"day": number, "ats": {"k": ("long", number * DAY_MS + DAY_MS - 1)}}),
+            "union": ("long", number * DAY_MS + 1),
+            "again": number,
+        }
+        for number in numbers
+    ]
+    topic = FoldedTopic("calendar", tmp_path / "calendar", [spark])
+    topic.evolve(parse_schema(version(before)), {**messages[0], "again": "0001-01-02"})
+    topic.evolve(parse_schema(text := version(fields)), *messages)
+    view = view_of_topic(topic, text)
+    for op in plan_view(spark.executor.table(DATABASE, view.name), view):
+        spark.executor.execute(op)
+    at_name = next(column.name for column in topic.fields if column.name == "union")
+    columns = (
+        "unix_date(day), unix_millis(at), unix_date(days[0]), days[1], unix_date(member.day), "
+        f"unix_millis(member.ats['k']), unix_millis({at_name}.long), unix_date(again)"
+    )
+    for zone in ("UTC", "America/New_York"):
+        with session_settings(spark.session, zone, "true"):
+            first, *rows = spark.query(f"SELECT {columns} FROM {DATABASE}.{view.name} ORDER BY kafka.`offset`")
+            assert first[-1] == -719_161
+            ambiguous = set()
+            for number, row in zip(numbers, rows, strict=True):
+                shown = row[0]
+                ms = shown * DAY_MS
+                assert row == (shown, ms, shown, None, shown, ms + DAY_MS - 1, ms + 1, shown)
+                if shown != number:
+                    assert shown == number + 1
+                    ambiguous.add(number)
+            years = [(datetime(1970, 1, 1) + timedelta(days=number)).year for number in sorted(ambiguous)]
+            assert years == [year for year in range(100, 1501, 100) if year % 400]
+
+
+def test_documented_expression_for_dates_is_that_of_the_view() -> None:
+    page = (ROOT / "docs" / "hive.md").read_text(encoding="utf-8")
+    assert CORRECTIONS["date"].replace("{value}", "c") in page
 
 
 def test_view_is_replaced_when_a_column_becomes_wider(spark: SparkEngine, tmp_path: Path) -> None:

@@ -59,6 +59,12 @@ def test_texts_that_are_no_time_are_a_note_even_in_all_messages() -> None:
     assert re.match(r"t: 10 of 10 .*\bat\b.*\bISO 8601\b.*\bzone\b", note)
 
 
+def test_days_that_spark_shows_wrong_are_a_note_even_in_all_messages() -> None:
+    problems, (note,) = findings_of(reconciled(10, 0, ImplausibleTimeCount(ImplausibleTimeKind.OLD_DAY, "", "", 10, 0)))
+    assert problems == ()
+    assert re.match(r"t: 10 of 10 .*\b1582-10-15\b.*`headrace hive latest t`", note)
+
+
 def test_time_out_of_range_in_a_text_is_shown_as_a_time() -> None:
     times = ImplausibleTimeCount(ImplausibleTimeKind.OUT_OF_RANGE, "at", "text", 1, -62_135_596_800_000)
     _, (note,) = findings_of(reconciled(10, 0, times))

@@ -77,6 +77,43 @@ TYPES = (
 )  # fmt: skip
 
 
+def unscaled(number: int, padding: int = 0) -> bytes:
+    return number.to_bytes(number.bit_length() // 8 + 1 + padding, "big", signed=True)
+
+
+LONGS = (0, -1, 2**63 - 1, -(2**63))
+YEAR_1_MS, YEAR_9999_END_MS = -62_135_596_800_000, 253_402_300_799_999
+GREGORIAN_MS = -12_219_292_800_000
+EDGES: tuple[tuple[Any, Sequence[Any]], ...] = (
+    (logical("int", "date"), (-719_162, 2_932_896, -171_595, -141_437, -141_428, -141_427, 0)),
+    (logical("int", "time-millis"), (0, 86_399_999, 2**31 - 1, -(2**31))),
+    (logical("long", "time-micros"), (86_399_999_999, *LONGS)),
+    (
+        logical("long", "timestamp-millis"),
+        (
+            YEAR_1_MS,
+            YEAR_9999_END_MS,
+            GREGORIAN_MS - 864_000_000,
+            GREGORIAN_MS - 1,
+            GREGORIAN_MS,
+            -2_208_988_800_001,
+            -1,
+        ),
+    ),
+    *((logical("long", f"{local}timestamp-{unit}"), LONGS) for local in ("", "local-") for unit in ("micros", "nanos")),
+    (logical("long", "local-timestamp-millis"), (0, -1, 9_223_372_036_854_775, -9_223_372_036_854_775)),
+    (DECIMAL, (*map(unscaled, (0, 1, 10**9 - 1, -(10**9) + 1, -1)), unscaled(10**9 - 1, 30), unscaled(-1, 30))),
+    (logical("bytes", "decimal", precision=38, scale=38), tuple(map(unscaled, (10**38 - 1, -(10**38) + 1, 0)))),
+    (logical("bytes", "decimal", precision=38), tuple(map(unscaled, (10**38 - 1, -(10**38) + 1, 0)))),
+    (logical("bytes", "decimal", precision=44, scale=2), (unscaled(10**50), b"", unscaled(-1))),
+    (fixed(2, logicalType="decimal", precision=4, scale=2), (b"\x7f\xff", b"\x80\x00", b"\x27\x10")),
+    (logical("string", "uuid"), ("00000000-0000-0000-0000-000000000000", "no uuid", "")),
+    ({**fixed(16, logicalType="uuid"), "name": "U"}, (b"\x00" * 16, b"\x7f" * 16)),
+    ({**fixed(12, logicalType="duration"), "name": "D"}, (b"\x00" * 12, b"\x7f" * 12)),
+)
+"""Logical types with the first and last values that are loaded, in the form of Avro's binary encoding."""
+
+
 Sent = tuple[dict[str, Any] | None, Any]
 """A field in one version of a schema, and the value sent with it. The field is None if the version lacks it."""
 

@@ -12,7 +12,7 @@ import json
 import re
 import struct
 from collections.abc import Callable, Collection
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 from headrace.avro_schema import Array, Enum, Fixed, Map, Primitive, PrimitiveType, Record, Schema, Type, Union
@@ -87,7 +87,7 @@ def _primitive(node: Primitive, raw: Any, julian_types: Collection[str]) -> Any:
         case PrimitiveType.BYTES, "decimal":
             assert node.logical is not None
             unscaled = int.from_bytes(raw, "big", signed=True)
-            return _decimal(Decimal(unscaled).scaleb(-(node.logical.scale or 0)))
+            return decimal_text(Decimal(unscaled).scaleb(-(node.logical.scale or 0), ALL_DIGITS))
         case PrimitiveType.BYTES, _:
             return raw.hex()
         case PrimitiveType.FLOAT, _:
@@ -220,7 +220,7 @@ def _normalize_plain(node: Primitive | Fixed, value: Any, nested_bytes: NestedBy
     if isinstance(value, datetime.date):
         return value.isoformat()
     if isinstance(node, Primitive) and (node.type, logical) == (PrimitiveType.BYTES, "decimal"):
-        return _decimal(Decimal(str(value)))
+        return decimal_text(Decimal(str(value)))
     if isinstance(value, bytes | bytearray):
         return bytes(value).hex()
     if isinstance(node, Fixed) or node.type is PrimitiveType.BYTES:
@@ -232,8 +232,12 @@ def _normalize_plain(node: Primitive | Fixed, value: Any, nested_bytes: NestedBy
     return float(value) if node.type is PrimitiveType.DOUBLE else value
 
 
-def _decimal(value: Decimal) -> str:
-    return format(value.normalize(), "f") if value else "0"
+ALL_DIGITS = Context(prec=100)
+
+
+def decimal_text(value: Decimal) -> str:
+    """Formats a decimal without trailing zeros."""
+    return format(value.normalize(ALL_DIGITS), "f") if value else "0"
 
 
 def _is_null(node: Type) -> bool:

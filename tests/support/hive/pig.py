@@ -13,7 +13,7 @@ from typing import Any
 
 from headrace.avro_schema import Array, Map, Primitive, PrimitiveType, Record, Schema, Type, Union
 from support.hive.hive_server import OPENED_PACKAGES
-from support.hive.hive_values import timestamp_text
+from support.hive.hive_values import decimal_text, timestamp_text
 from support.servers.maven_jars import classpath_of
 
 SCRIPT_TIMEOUT_S = 180.0
@@ -174,8 +174,7 @@ def normalize_pig_value(schema: Schema, node: Type, pig_value: Any) -> Any:
 
 def _normalize_object(node: Primitive, kind: str, text: str) -> str:
     if kind == "BigDecimal":
-        value = Decimal(text)
-        return format(value.normalize(), "f") if value else "0"
+        return decimal_text(Decimal(text))
     assert kind == "DateTime"
     instant = datetime.datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ")
     is_date = node.type is PrimitiveType.INT and instant.time() == datetime.time()

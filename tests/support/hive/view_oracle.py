@@ -51,7 +51,10 @@ class Kind:
 
 
 def _times(per_second: int, *more: int) -> tuple[int, ...]:
-    return (0, -1, 1, 1_767_225_600 * per_second + 1, -12_219_292_800 * per_second, 86_400 * per_second - 1, *more)
+    recent = (0, -1, 1, 1_767_225_600 * per_second + 1, 86_400 * per_second - 1)
+    # The years 1 and 1500, and both sides of the change to the Gregorian calendar.
+    old = (-62_135_596_800, -14_825_808_000, -12_219_292_801, -12_219_292_800)
+    return (*recent, *(seconds * per_second for seconds in old), *more)
 
 
 TEXTS_OF_TIMES = (
@@ -77,7 +80,7 @@ KINDS: Mapping[str, Kind] = {
     "enum": Kind({"type": "enum", "name": "E", "symbols": ["A", "B"]}, ("A", "B")),
     "bytes": Kind("bytes", (b"", b"\x01", b"\xff\x85", b"abc", b"\x00" * 40)),
     "fixed": Kind(fixed(3), (b"\x00\x00\x64", b"abc", b"\xff\xff\x85")),
-    "date": Kind(logical("int", "date"), (0, -1, 20_484, 2_932_896, -141_427)),
+    "date": Kind(logical("int", "date"), (0, -1, 20_484, 2_932_896, -719_162, -171_597, -141_428, -141_427)),
     "time-millis": Kind(logical("int", "time-millis"), (0, 1, 86_399_999, -1)),
     "time-micros": Kind(logical("long", "time-micros"), (0, 999, 86_399_999_999, -1, LONG_MAX)),
     "timestamp-millis": Kind(
