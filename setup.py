@@ -167,7 +167,7 @@ setup(
     package_dir=DIRECTORIES,
     package_data={"headrace.pipeline.demo": ["schemas/*.avsc"], "headrace.kafka_wire.messages": ["*.json"]},
     cmdclass={"build_py": BuildPy, "bdist_wheel": BdistWheel},
-    entry_points={"console_scripts": ["headrace = headrace.cli:main"]},
+    entry_points={"console_scripts": ["headrace = headrace.__main__:main"]},
     extras_require={
         "producer": PRODUCER,
         "registry": REGISTRY,

@@ -145,7 +145,8 @@ its event loop pauses for more than 0.1 s, which is frequent on a busy machine."
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line `argv`, by default that of the process, and returns its exit code: 0 success, 1 findings, 2
-    failure, 130 after Ctrl-C, or a further code of the subcommand. Usage errors and `--help` raise SystemExit."""
+    failure, or a further code of the subcommand. Usage errors and `--help` raise SystemExit, Ctrl-C KeyboardInterrupt.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if sys.stdout is None:  # the shell closed it with `>&-`
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (open until the process ends)
@@ -179,9 +180,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         _drop_output()
         print(f"headrace: {os_error_message(error)}", file=sys.stderr)
         return EXIT_FAILED
-    except KeyboardInterrupt:
-        print("headrace: interrupted", file=sys.stderr)
-        return 130
 
 
 def _run(arguments: Sequence[str]) -> int:

@@ -31,6 +31,22 @@ def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser
                 yield from parsers(verb)
 
 
+INTERRUPTED_IMPORT = """\
+import sys
+import headrace.__main__
+
+interrupted = sys.argv.pop(1)
+
+class Interrupt:
+    def find_spec(self, name, path, target=None):
+        if name == interrupted:
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupt())
+sys.exit(headrace.__main__.main())
+"""
+
+
 BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
 """An environment with buffered output, as users have it."""
 
@@ -217,3 +233,10 @@ def test_error_of_a_missing_library_names_its_extra(library: str, command: str, 
     assert "Traceback" not in run.stderr
     assert repr(extra) in run.stderr
     assert f"pip install '.[{extra}]'" in run.stderr
+
+
+@pytest.mark.parametrize("module", ["headrace.cli", "headrace.settings", "headrace.cli.compat"])
+def test_interrupt_during_an_import_is_one_line(module: str) -> None:
+    command = [sys.executable, "-c", INTERRUPTED_IMPORT, module]
+    result = subprocess.run([*command, "compat"], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "headrace: interrupted\n")
