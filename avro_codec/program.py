@@ -15,7 +15,6 @@ from enum import IntEnum, IntFlag
 from headrace.avro_codec.readable import (
     DECIMAL_BYTES_MAX,
     DECIMAL_WORDS,
-    MILLIS_TIMES,
     TIMESTAMP_MS_MAX,
     unscaled_max,
 )
@@ -147,9 +146,8 @@ def walk_readable(writer: Primitive, load: Primitive) -> Code:
         return (CoreOperation(Op.DECIMAL, (DECIMAL_BYTES_MAX, *struct.unpack(DECIMAL_WORDS, largest))),)
     if logical == "date":
         return (CoreOperation(Op.DATE),)
-    if logical in MILLIS_TIMES and writer.type is PrimitiveType.LONG:
-        operands = TIMESTAMP_MS_MAX & 0xFFFFFFFF, TIMESTAMP_MS_MAX >> 32, int(logical == "timestamp-millis")
-        return (CoreOperation(Op.TIMESTAMP, operands),)
+    if logical == "timestamp-millis" and writer.type is PrimitiveType.LONG:
+        return (CoreOperation(Op.TIMESTAMP, (TIMESTAMP_MS_MAX & 0xFFFFFFFF, TIMESTAMP_MS_MAX >> 32)),)
     return _WALKS[writer.type]
 
 
@@ -291,9 +289,9 @@ class Program:
         match Op(self.words[at]):
             case Op.FIXED | Op.ENUM | Op.CAPTURE_TEXT | Op.JUMP | Op.MARK:
                 return 1
-            case Op.CAPTURE | Op.EMIT:
+            case Op.CAPTURE | Op.EMIT | Op.TIMESTAMP:
                 return 2
-            case Op.TIMESTAMP | Op.BLOCK:
+            case Op.BLOCK:
                 return 3
             case Op.NEXT:
                 return 4
@@ -313,7 +311,7 @@ class Program:
                 largest = int.from_bytes(struct.pack(DECIMAL_WORDS, *operands[1:]), "little")
                 return f"{operands[0]} bytes, within {largest}"
             case Op.TIMESTAMP:
-                return f"within {operands[1] << 32 | operands[0]}{', notes old days' if operands[2] else ''}"
+                return f"within {operands[1] << 32 | operands[0]}"
             case Op.EMIT:
                 return self._constant(operands)
             case Op.UNION | Op.UNION_DROP:

@@ -7,8 +7,7 @@ values could be read: NaN, any UTF-8 text, and every logical type that Hive show
     decimal           zero bytes: "Zero length BigInteger" fails every query, even one of other columns only.
                       Very many bytes: reading a megabyte took six seconds, eight megabytes more than five minutes.
                       More digits than the column's type has: shown as null, inside an array as a null item.
-    timestamp-millis  beyond the range of microseconds: "long overflow" fails every query of the column. For
-                      local-timestamp-millis this affects the view, which shows a time; the table shows a number.
+    timestamp-millis  beyond the range of microseconds: "long overflow" fails every query of the column.
 
 Only the column's type matters. Values that are loaded as text or as bytes are not affected. A decimal on fixed or with
 more than 38 digits has a binary column: queries show the bytes of any number.
@@ -21,7 +20,6 @@ because 0001-01-01 is common: Go and .NET send it for "no time".
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from headrace.avro_codec.walk import BadBody, Skip, read_varint
 from headrace.avro_schema import LogicalType, Primitive
@@ -31,12 +29,8 @@ DECIMAL_BYTES_MAX = 1_024
 bytes takes 0.2 milliseconds; reading a megabyte takes six seconds to a minute, depending on the reader."""
 
 TIMESTAMP_MS_MAX = 9_223_372_036_854_775
-"""Largest absolute value of `MILLIS_TIMES`: Spark uses microseconds, and a query with a larger value fails ("long
+"""Largest absolute value of a timestamp-millis: Spark uses microseconds, and a query with a larger value fails ("long
 overflow")."""
-
-MILLIS_TIMES: Final = frozenset({"timestamp-millis", "local-timestamp-millis"})
-"""Logical types of times in milliseconds. Hive shows a `local-timestamp-millis` as a number; the view `<table>_latest`
-converts it to a time."""
 
 DECIMAL_WORDS = "<4I"
 """Format of the largest unscaled value of a decimal for the core: four 32-bit words, the lowest first. A column has at
@@ -81,9 +75,8 @@ def skip_readable(load: Primitive, skip: Skip, path: str, old_day: OldDay) -> Sk
         return _decimal(load.logical, path)
     if load.logical.name == "date":
         return _date(skip, old_day)
-    if load.logical.name in MILLIS_TIMES:
-        shifted = old_day if load.logical.name == "timestamp-millis" else OldDay()
-        return _millis_time(skip, f"{path}: the {load.logical.name}", shifted)
+    if load.logical.name == "timestamp-millis":
+        return _timestamp(skip, path, old_day)
     return skip
 
 
@@ -132,15 +125,15 @@ def _date(inner: Skip, old_day: OldDay) -> Skip:
     return skip
 
 
-def _millis_time(inner: Skip, name: str, old_day: OldDay) -> Skip:
+def _timestamp(inner: Skip, path: str, old_day: OldDay) -> Skip:
     def skip(b: bytes, p: int) -> int:
         q = inner(b, p)
         if q - p > SAFE_TIMESTAMP_BYTES:
             n, _ = read_varint(b, p)
             if abs(n) > TIMESTAMP_MS_MAX:
                 raise UnreadableValue(
-                    f"{name} {n} ms overflows in queries, which convert it to microseconds; the limit is "
-                    f"±{TIMESTAMP_MS_MAX} ms"
+                    f"{path}: the timestamp-millis {n} ms overflows in queries, which convert it to microseconds; "
+                    f"the limit is ±{TIMESTAMP_MS_MAX} ms"
                 )
             if n < GREGORIAN_DAY * _DAY_MS:
                 old_day.is_found = True

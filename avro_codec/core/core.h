@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #define HR_ABI 5     /* version of the functions and structures below */
-#define HR_PROGRAM 4 /* version of the operations in program.h */
+#define HR_PROGRAM 5 /* version of the operations in program.h */
 
 /* A record of a batch. Positions are in the decompressed payload. Sizes are -1 for null. */
 typedef struct {

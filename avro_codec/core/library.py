@@ -14,7 +14,7 @@ from headrace.avro_codec.core.build import LIBRARY
 from headrace.avro_codec.program import TIME_FIELDS_MAX, Program, pack_words
 
 ABI = 5
-PROGRAM_VERSION = 4
+PROGRAM_VERSION = 5
 
 DONE, FULL, MESSAGE = 0, 1, 2
 SOURCE_NONE = TIME_FIELDS_MAX

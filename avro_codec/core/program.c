@@ -236,8 +236,8 @@ int hr_execute(const hr_program *program, const uint8_t *body, uint64_t size, hr
             break;
         case OP_TIMESTAMP:
             WALK(read_timestamp(m.p, m.end, (uint64_t)op[2] << 32 | op[1], &value));
-            if (op[3] != 0 && value < HR_GREGORIAN_DAY * INT64_C(86400000)) captured->has_old_day = true;
-            op += 4;
+            if (value < HR_GREGORIAN_DAY * INT64_C(86400000)) captured->has_old_day = true;
+            op += 3;
             break;
         case OP_DATE:
             WALK(read_number(true, m.p, m.end, &value));

@@ -27,7 +27,7 @@ enum {
     OP_STRING,    /* */
     OP_ENUM,      /* symbols */
     OP_DECIMAL,   /* maximum size, largest unscaled value in four words, the lowest first */
-    OP_TIMESTAMP, /* maximum, lower and upper half; 1 if a day before 1582-10-15 is noted */
+    OP_TIMESTAMP, /* maximum, lower and upper half */
     OP_DATE,      /* */
     OP_UNION,     /* number of branches, then the jump target of each */
     OP_CAPTURE,      /* rank, unit: captures the int or long that begins here, which is a time of the message */

@@ -13,7 +13,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from headrace.avro_codec.readable import DECIMAL_BYTES_MAX, MILLIS_TIMES, TIMESTAMP_MS_MAX
+from headrace.avro_codec.readable import DECIMAL_BYTES_MAX, TIMESTAMP_MS_MAX
 from headrace.avro_schema import (
     NO_DEFAULT,
     Array,
@@ -218,7 +218,7 @@ def _is_safe_scalar(inner: Primitive, value: JsonValue) -> bool:
         return _is_latin(value)
     if inner.type in FRACTIONS:
         return _fits_format(FRACTIONS[inner.type], value)
-    if inner.logical is not None and inner.logical.name in MILLIS_TIMES:
+    if inner.logical is not None and inner.logical.name == "timestamp-millis":
         return -TIMESTAMP_MS_MAX <= int(value) <= TIMESTAMP_MS_MAX
     return True
 

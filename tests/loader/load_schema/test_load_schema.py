@@ -185,7 +185,6 @@ def nested(name, *fields):
     ("kind", "default"),
     [
         ({"type": "long", "logicalType": "timestamp-millis"}, 2**63 - 1),
-        ({"type": "long", "logicalType": "local-timestamp-millis"}, 2**63 - 1),
         ("float", 1e300),
         ({"type": "array", "items": "float"}, [1e39]),
     ],
