@@ -6,6 +6,7 @@ response, and `docs/differences.md` gives the reason in a table with exactly the
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import struct
@@ -422,6 +423,29 @@ def whole_first_batch(talk: ProtocolClient) -> object:
     raw = sample(b"x" * 5000)
     talk.produce(name, raw)
     return len(talk.fetch(name, partition_max_bytes=1).records) == len(raw)
+
+
+def compacted_log(talk: ProtocolClient) -> object:
+    """Compacts updates of three keys after a record of another key. Returns the offsets that a client then reads, and
+    the number of responses without a record before the end of the log."""
+    name = talk.topic(cleanup_policy="compact", segment_bytes="1100000", min_cleanable_dirty_ratio="0.01")
+    talk.produce(name, keyed_batch((b"first", b"v"), timestamp_ms=now_ms()))
+    for _ in range(6):  # each batch takes a segment of its own
+        updates = [(b"k%d" % (number % 3), os.urandom(100_000)) for number in range(10)]
+        assert talk.produce(name, keyed_batch(*updates, timestamp_ms=now_ms()))[0] == 0
+    return until(partial(read_all, talk, name), lambda found: len(found[0]) <= 14)
+
+
+def read_all(talk: ProtocolClient, name: str) -> tuple[list[int], int]:
+    offsets: list[int] = []
+    without_records = position = 0
+    while position < talk.offset(name, -1)[1]:
+        records = bytes(talk.fetch(name, position).records or b"")
+        read = [offset for frame in split_batches(records, name) for offset, *_ in decode_records(bytes(frame.view))]
+        without_records += not read
+        offsets += read
+        position = talk.batches(name, position)[-1][1] + 1
+    return offsets, without_records
 
 
 def leader_epochs(talk: ProtocolClient) -> object:
@@ -1308,6 +1332,7 @@ ROWS = (
         [(1, -1, -1), (0, 2, 1), (0, 2, 1), (1, -1, -1)],
     ),
     Row("a batch larger than the fetch size", whole_first_batch, True),
+    Row("reading a compacted log", compacted_log, ([0, 48, 49, 50, *range(51, 61)], 0)),
     Row("fetching an unknown topic", lambda talk: talk.fetch(fresh("t")).error_code, Code.UNKNOWN_TOPIC_OR_PARTITION),
     Row("fetching a negative offset", lambda talk: talk.fetch(talk.topic(), -1).error_code, Code.OFFSET_OUT_OF_RANGE),
     Row(
