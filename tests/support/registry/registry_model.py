@@ -285,12 +285,12 @@ class RegistryModel:
 
     def look_up(self, requested: str, item: Content, *, deleted: bool) -> Outcome:
         subject = self.target(requested)
-        versions = self.subjects.get(subject, {})
-        if not any(deleted or not stored.deleted for stored in versions.values()):
-            raise Refused(404, 40401)
         meaning = self._meaning(item, deleted=True)
         if meaning is None:
             raise Refused(422, 42201)
+        versions = self.subjects.get(subject, {})
+        if not any(deleted or not stored.deleted for stored in versions.values()):
+            raise Refused(404, 40401)
         found = self._matching(subject, item, meaning, None, deleted=deleted)
         if found is None:
             raise Refused(404, 40403)
