@@ -115,12 +115,16 @@ def up(start_up: Callable[[], Up]) -> Up:
 
 
 class Loads:
-    """A process of `headrace load serve`, as `headrace up` starts it."""
+    """A process of `headrace load serve`, as `headrace up` starts it.
+
+    It does not load the audit topic, into which producers publish counts when a window of ten minutes ends.
+    """
 
     def __init__(self, up: Up, log: Path) -> None:
         self._log = log
         self.process = subprocess.Popen(
             [sys.executable, "-m", "headrace", "load", "serve", "--data-dir", str(up.data_dir)],
+            env={**os.environ, "HEADRACE__LOADER__TOPICS_EXCLUDE": r"headrace\.audit"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log.open("w"),
