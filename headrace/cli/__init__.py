@@ -40,6 +40,7 @@ SUBCOMMANDS = {
     "audit": "prove that no message was lost or duplicated",
     "sql": "query the tables",
     "up": "run registry, broker, metastore, SQL and loads on this machine",
+    "status": "the one place to look: what is wrong, its cause and its repair",
     "config": "show every setting, its value and its source",
     "doctor": "check this machine and the configured services",
     "demo": "run the whole pipeline on a year of flights",
@@ -49,7 +50,7 @@ SUBCOMMANDS = {
 GROUPS = {
     "run": ("demo", "up", "load", "registry", "broker"),
     "query": ("sql", "files", "locate"),
-    "check": ("compat", "schema", "audit", "verify", "doctor"),
+    "check": ("status", "compat", "schema", "audit", "verify", "doctor"),
     "administer": (
         "hive",
         "quarantine",
@@ -82,6 +83,7 @@ EXTRAS = {
     "audit": "producer",
     "sql": "loader",
     "up": "all",
+    "status": "all",
     "doctor": "all",
     "demo": "all",
 }

@@ -16,6 +16,8 @@ WORD_STYLES: Mapping[str, str] = {
     "PROBLEM": "bad",
     "NOT REPAIRED": "bad",
     "FINDING": "bad",
+    "FAILURE": "bad",
+    "ATTENTION": "warn",
     "missing": "bad",
     "extra": "bad",
     "mismatch": "bad",

@@ -1,0 +1,93 @@
+"""`headrace status`: the one place to look, see `pipeline.status`. This module only prints."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from headrace.cli.colour import print_report_line
+from headrace.cli.command import FLAGS, add_format_flag, add_settings_flags, examples, print_json, settings_from
+
+if TYPE_CHECKING:
+    from headrace.pipeline.status.finding import PlatformStatus, StatusFinding, StatusMetric
+
+FORMATS = ("text", "json", "prometheus")
+WORDS = {1: "ATTENTION", 2: "FAILURE"}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Shows whether the platform works: what is wrong, the worst first, each with the command that shows more and "
+        "the one that repairs it; then facts. Reads only, and changes nothing."
+    )
+    parser.epilog = examples("status", "status --format json", "status --format prometheus") + (
+        "\n\nexit codes:\n  0  all well\n  1  something needs attention\n"
+        "  2  failure: a part does not answer, data is missing or about to be lost, or something could not be checked\n"
+    )
+    add_format_flag(parser, FORMATS)
+    add_settings_flags(parser, tuple(key for key in FLAGS if key != "data_dir"))
+
+
+def run(args: argparse.Namespace) -> int:
+    from headrace.pipeline.status.collect import platform_status
+
+    status = platform_status(settings_from(args))
+    if args.format == "json":
+        print_json({"severity": status.severity, "summary": summary(status), **dataclasses.asdict(status)})
+    elif args.format == "prometheus":
+        sys.stdout.write(exposition(metric for fact in status.facts for metric in fact.metrics))
+    else:
+        print_status(status)
+    return status.severity
+
+
+def print_status(status: PlatformStatus) -> None:
+    """Prints the summary, the findings and the facts as text."""
+    print_report_line(summary(status))
+    for found in status.findings:
+        print_report_line(f"{WORDS[found.severity]} {_finding_text(found)}")
+        print(f"    show: {found.show} | repair: {found.repair}")
+    shown = [fact for fact in status.facts if fact.text]
+    width = max((len(fact.name) for fact in shown), default=0)
+    for fact in shown:
+        print(f"{fact.name:{width}}  {fact.text}")
+
+
+def summary(status: PlatformStatus) -> str:
+    """Returns a sentence: all well, or everything that is wrong, the worst first."""
+    if not status.findings:
+        return "ok: all well"
+    named = "; ".join(f"{found.title}: {found.subjects_text}" for found in status.findings)
+    return f"{WORDS[status.severity]}: {named}"
+
+
+def _finding_text(found: StatusFinding) -> str:
+    from headrace.pipeline.status.wording import time_text
+
+    since = "" if found.since_ms is None else f" (since {time_text(found.since_ms)})"
+    return f"{found.title}: {found.subjects_text}: {found.problem}{since}"
+
+
+def exposition(metrics: Iterable[StatusMetric]) -> str:
+    """Returns the metrics in Prometheus' text format, version 0.0.4."""
+    from headrace.pipeline.status.finding import METRICS
+
+    by_name: dict[str, list[StatusMetric]] = {}
+    for metric in metrics:
+        by_name.setdefault(metric.name, []).append(metric)
+    lines = []
+    for name, found in sorted(by_name.items()):
+        lines += [f"# HELP {name} {METRICS[name]}", f"# TYPE {name} gauge"]
+        lines += [f"{name}{_labels(metric)} {metric.value!r}" for metric in found]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _labels(metric: StatusMetric) -> str:
+    escaped = (
+        (label, value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")) for label, value in metric.labels
+    )
+    text = ",".join(f'{label}="{value}"' for label, value in escaped)
+    return f"{{{text}}}" if text else ""

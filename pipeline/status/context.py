@@ -1,0 +1,64 @@
+"""What the sources of a status share: settings, time, and values that several sources read, each requested once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from headrace.loader.commit.commit_log import CommitLog
+from headrace.loader.commit.state import LoaderState
+from headrace.pipeline.load import commit_log
+from headrace.settings import Settings
+from headrace.settings.addresses import LiveAddresses, live_addresses
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    error: Exception
+
+
+class StatusContext:
+    """The settings and the time of one status, and values that its sources share. A value that could not be read is not
+    requested again: each use raises the same error."""
+
+    def __init__(self, settings: Settings, now_ms: int | None = None) -> None:
+        self.settings = settings
+        self.now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+        self._values: dict[str, Any] = {}
+
+    @property
+    def live(self) -> LiveAddresses | None:
+        """The addresses of the running `headrace up`; None if none runs or it is still starting."""
+        return self.once("live", lambda: live_addresses(self.settings))
+
+    @property
+    def log(self) -> CommitLog:
+        """The commit log, opened for reading and with a supported format."""
+
+        def opened() -> CommitLog:
+            log = commit_log(self.settings, read_only=True)
+            log.check_format(writing=False)
+            return log
+
+        return self.once("log", opened)
+
+    @property
+    def state(self) -> LoaderState:
+        """The state of the loader after its newest commit; without commits the empty state."""
+        return self.once("state", self.log.read_state)
+
+    def once(self, name: str, read: Callable[[], T]) -> T:
+        """Returns the value `name`, which `read` returned in the first call with this name; raises its error again."""
+        if name not in self._values:
+            try:
+                self._values[name] = read()
+            except Exception as error:  # raised below, here and for each further source
+                self._values[name] = _Failed(error)
+        value = self._values[name]
+        if isinstance(value, _Failed):
+            raise value.error
+        return value  # type: ignore[no-any-return]  # of this name

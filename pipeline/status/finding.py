@@ -1,0 +1,215 @@
+"""The values of a status: findings, facts and metrics, and the table of kinds of findings. Pure.
+
+A finding names an object, its problem, the command that shows more and the one that repairs it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+FINDINGS_PER_KIND_MAX: Final = 3
+"""Findings of one kind that a status shows one by one; the last one stands for the rest."""
+
+
+class StatusSeverity(IntEnum):
+    """How bad a finding is: the exit code of `headrace status` is that of the worst finding."""
+
+    ATTENTION = 1
+    FAILURE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class StatusKind:
+    """A kind of findings.
+
+    `title` names the problem in a few words. `plural` names the subjects if there are several, such as `topics`. `show`
+    and `repair` are the defaults of its findings; `{subject}` stands for the subject.
+    """
+
+    name: str
+    severity: StatusSeverity
+    title: str
+    plural: str
+    show: str
+    repair: str
+
+
+ATTENTION, FAILURE = StatusSeverity.ATTENTION, StatusSeverity.FAILURE
+
+KINDS: Final[Mapping[str, StatusKind]] = {
+    kind.name: kind
+    for kind in (
+        StatusKind(
+            "not-checked",
+            FAILURE,
+            "could not be checked",
+            "checks",
+            "headrace doctor",
+            "repair the cause, then run headrace status again",
+        ),
+        StatusKind("load-failed", FAILURE, "the last load failed", "loads", "headrace load status", "headrace load"),
+        StatusKind(
+            "load-late", FAILURE, "no load has ended for long", "loads", "headrace load status", "headrace load"
+        ),
+        StatusKind(
+            "load-problems", ATTENTION, "the last load had problems", "topics", "headrace load status", "headrace load"
+        ),
+    )
+}
+"""All kinds of findings, by name. Those of one severity are reported in this order: the worst first."""
+
+_ORDER: Final = {name: number for number, name in enumerate(KINDS)}
+
+
+@dataclass(frozen=True, slots=True)
+class StatusFinding:
+    """A problem that needs action. Create it with `finding`.
+
+    Attributes:
+        kind: name of a row of `KINDS`.
+        subject: the object, such as a topic or a part.
+        problem: a sentence without the subject: what is wrong, and the cause.
+        show: the command that shows more.
+        repair: the command or the action that repairs it.
+        since_ms: since when, in milliseconds since 1970; None if unknown.
+        count: number of subjects with this problem; `subject` names the first.
+    """
+
+    kind: str
+    subject: str
+    problem: str
+    show: str
+    repair: str
+    severity: StatusSeverity
+    since_ms: int | None = None
+    count: int = 1
+
+    @property
+    def title(self) -> str:
+        return KINDS[self.kind].title
+
+    @property
+    def subjects_text(self) -> str:
+        """The subject, or the number of subjects and the first of them."""
+        return self.subject if self.count == 1 else f"{self.count:,} {KINDS[self.kind].plural} ({self.subject}, …)"
+
+
+def finding(
+    kind: str,
+    subject: str,
+    problem: str,
+    *,
+    show: str = "",
+    repair: str = "",
+    severity: StatusSeverity | None = None,
+    since_ms: int | None = None,
+    count: int = 1,
+) -> StatusFinding:
+    """Returns a finding with the defaults of its kind.
+
+    Args:
+        kind: name of a row of `KINDS`.
+        severity: "" or None stand for the default of the kind, as for `show` and `repair`.
+
+    The other arguments are those of `StatusFinding`.
+    """
+    row = KINDS[kind]
+    return StatusFinding(
+        kind,
+        subject,
+        problem,
+        (show or row.show).replace("{subject}", subject),
+        (repair or row.repair).replace("{subject}", subject),
+        row.severity if severity is None else severity,
+        since_ms,
+        count,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StatusMetric:
+    """A gauge of the status, for Prometheus. `name` is a row of `METRICS`."""
+
+    name: str
+    value: float
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+METRICS: Final[Mapping[str, str]] = {
+    "headrace_status_severity": "0 all well, 1 needs attention, 2 failure",
+    "headrace_status_checked_timestamp_seconds": "when the status was checked",
+    "headrace_status_findings": "findings by kind",
+    "headrace_load_last_start_timestamp_seconds": "start of the newest load that was not yielded",
+    "headrace_load_last_success_timestamp_seconds": "start of the newest load that did not fail",
+}
+"""All metrics with their help texts."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatusFact:
+    """A fact about the platform: one line of text below the findings, and gauges."""
+
+    name: str
+    text: str
+    metrics: tuple[StatusMetric, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SourceReport:
+    """What one source found."""
+
+    facts: tuple[StatusFact, ...] = ()
+    findings: tuple[StatusFinding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformStatus:
+    """The status of the platform. `findings` are folded, the worst first; `facts` are in the order of the sources."""
+
+    checked_at_ms: int
+    findings: tuple[StatusFinding, ...]
+    facts: tuple[StatusFact, ...]
+
+    @property
+    def severity(self) -> int:
+        """0 if all is well, else the worst severity of the findings; also the exit code of `headrace status`."""
+        return int(max((found.severity for found in self.findings), default=0))
+
+
+def folded(findings: Iterable[StatusFinding]) -> tuple[StatusFinding, ...]:
+    """Returns the findings, the worst first. Findings of one kind with the same problem become one. Of the others of a
+    kind, `FINDINGS_PER_KIND_MAX` remain, and the last of them stands for the rest."""
+    by_problem: dict[tuple[str, str, StatusSeverity], list[StatusFinding]] = {}
+    for found in findings:
+        by_problem.setdefault((found.kind, found.problem, found.severity), []).append(found)
+    by_kind: dict[str, list[StatusFinding]] = {}
+    for equal in by_problem.values():
+        by_kind.setdefault(equal[0].kind, []).append(_merged(equal))
+    kept = [found for of_kind in by_kind.values() for found in _limited(of_kind)]
+    return tuple(sorted(kept, key=_badness))
+
+
+def _merged(equal: list[StatusFinding]) -> StatusFinding:
+    """Returns one finding for several with the same problem, since the oldest of them."""
+    since = [found.since_ms for found in equal if found.since_ms is not None]
+    return dataclasses.replace(
+        equal[0], count=sum(found.count for found in equal), since_ms=min(since) if since else None
+    )
+
+
+def _limited(of_kind: list[StatusFinding]) -> list[StatusFinding]:
+    worst_first = sorted(of_kind, key=_badness)
+    if len(worst_first) <= FINDINGS_PER_KIND_MAX:
+        return worst_first
+    *shown, last = worst_first[:FINDINGS_PER_KIND_MAX]
+    rest = worst_first[FINDINGS_PER_KIND_MAX - 1 :]
+    problem = f"{last.problem}; the others have {len(rest) - 1:,} other problems of this kind"
+    return [*shown, dataclasses.replace(last, problem=problem, count=sum(found.count for found in rest))]
+
+
+def _badness(found: StatusFinding) -> tuple[int, int, int]:
+    return -found.severity, _ORDER[found.kind], -found.count
