@@ -20,6 +20,9 @@ limit."""
 
 VIEW_REASON_CHARS_MAX = 300
 
+TABLES_PER_READ_MAX = 100
+"""Most tables in one request: each is some kB with its schema, and up to 30 kB, and the response is one string."""
+
 
 class Executor(Protocol):
     """Reads Hive tables and carries out operations on them, such as `AddPartitions`, sequentially; not thread-safe.
@@ -42,6 +45,19 @@ class Executor(Protocol):
 
     def table(self, database: str, name: str) -> TableState | None:
         """Returns the current state of a table, whether or not Headrace created it; None if there is no such table."""
+        ...
+
+    def tables_by_name(self, database: str, names: Collection[str]) -> Mapping[str, TableState]:
+        """Returns the current state of each of these tables that exists, by name. Costs one request for up to
+        `TABLES_PER_READ_MAX` tables if the server can read several in one.
+
+        If one of them cannot be read, all may fail; `table` then shows which one.
+        """
+        ...
+
+    def table_names(self, database: str) -> frozenset[str]:
+        """Returns the names of all tables and views of a database, with one request; none if there is no such
+        database. The cheapest check of whether many tables exist."""
         ...
 
     def partitions(

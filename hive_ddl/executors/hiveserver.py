@@ -29,6 +29,7 @@ from thrift_sasl import TSaslClientTransport
 
 from headrace.hive_ddl.errors import MetastoreUnavailable, StaleRevision, StatementRefused
 from headrace.hive_ddl.executors.base import check_creation, check_owner, view_problem
+from headrace.hive_ddl.names import quote_identifier
 from headrace.hive_ddl.ops import AddPartitions, CreateTable, DropTable, Op, PartitionValues, ReplaceView, SetProperties
 from headrace.hive_ddl.render import database_statement, partition_spec, qualified_name, render_statements
 from headrace.hive_ddl.table import Column, TableState, literal_columns
@@ -144,6 +145,27 @@ class HiveServerExecutor:
             partition_columns=partition_columns,
             properties=MappingProxyType(properties),
         )
+
+    def tables_by_name(self, database: str, names: Collection[str]) -> Mapping[str, TableState]:
+        # No statement returns the properties of several tables: SHOW TABLE EXTENDED has none on Hive, and on Spark one
+        # text in which they cannot be told apart. Missing tables cost no statement.
+        existing = self.table_names(database) if len(names) > 1 else frozenset(names)
+        known = ((name, self.table(database, name)) for name in sorted(existing.intersection(names)))
+        return {name: table for name, table in known if table is not None}
+
+    def table_names(self, database: str) -> frozenset[str]:
+        with self._failures(f"reading the names of the tables of {database}"):
+            try:
+                rows = self._query(f"SHOW TABLES IN {quote_identifier(database)}")
+            except StatementRefused:
+                if self._has_database(database):
+                    raise
+                return frozenset()
+        # Spark's rows are database, name and whether it is temporary; Hive's have the name alone.
+        return frozenset(str(row[1] if len(row) > 1 else row[0]) for row in rows)
+
+    def _has_database(self, name: str) -> bool:
+        return any(row[0] == name for row in self._query("SHOW DATABASES"))
 
     def partitions(
         self, database: str, name: str, selected: Collection[PartitionValues] | None = None

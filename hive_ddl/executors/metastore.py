@@ -66,6 +66,7 @@ class ThriftValues:
         self._lists = jvm.java.util.ArrayList
         self._texts = jvm.org.apache.hadoop.util.StringUtils
         self._lists_of_partitions = jvm.org.apache.hadoop.hive.metastore.api.PartitionListComposingSpec
+        self._lists_of_tables = jvm.org.apache.hadoop.hive.metastore.api.GetTablesResult
 
     def json(self, value: JavaObject) -> dict[str, Any]:
         """Returns a Thrift struct as nested dicts and lists by field name; unset fields are omitted."""
@@ -76,6 +77,11 @@ class ThriftValues:
     def texts(self, items: Iterable[str]) -> JavaObject:
         """Returns a Java list of these texts. No text may be empty or contain a line break."""
         return self._texts.getStringCollection("\n".join(items), "\n")
+
+    def tables_json(self, tables: JavaObject) -> Sequence[dict[str, Any]]:
+        """Converts a Java list of tables to nested dicts and lists by field name; unset fields are omitted."""
+        found: Sequence[dict[str, Any]] = self.json(self._lists_of_tables(tables)).get("tables", ())
+        return found
 
     def partitions_json(self, partitions: JavaObject) -> Sequence[dict[str, Any]]:
         """Converts a Java list of partitions to nested dicts and lists by field name; unset fields are omitted."""

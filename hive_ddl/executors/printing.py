@@ -46,6 +46,13 @@ class PrintingExecutor:
     def table(self, database: str, name: str) -> TableState | None:
         return self._tables.get((database, name))
 
+    def tables_by_name(self, database: str, names: Collection[str]) -> Mapping[str, TableState]:
+        known = ((name, self.table(database, name)) for name in names)
+        return {name: table for name, table in known if table is not None}
+
+    def table_names(self, database: str) -> frozenset[str]:
+        return frozenset(name for of_database, name in self._tables if of_database == database)
+
     def partitions(
         self, database: str, name: str, selected: Collection[PartitionValues] | None = None
     ) -> Mapping[PartitionValues, str]:

@@ -33,7 +33,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from headrace.hive_ddl.errors import MetastoreUnavailable, StaleRevision, StatementRefused
-from headrace.hive_ddl.executors.base import check_creation, check_owner, view_problem
+from headrace.hive_ddl.executors.base import TABLES_PER_READ_MAX, check_creation, check_owner, view_problem
 from headrace.hive_ddl.executors.jvm_errors import METASTORE_FAILURES, java_class, one_line, root_cause
 from headrace.hive_ddl.executors.metastore import JavaObject, ThriftValues, new_client
 from headrace.hive_ddl.names import PROBE_PREFIX
@@ -69,6 +69,9 @@ call per partition."""
 
 UNREACHABLE = frozenset({"TTransportException", "SocketException", "ConnectException", "SocketTimeoutException"})
 """Exceptions after which the effect of a call is unknown; the same applies if the JVM has ended."""
+
+NO_DATABASE = frozenset({"UnknownDBException", "NoSuchObjectException"})
+"""Exceptions of `getTableObjectsByName` for a database that does not exist."""
 
 MODIFIED = "The table has been modified"
 """Start of the message of the MetaException for a change with an unmet condition (HIVE-26882)."""
@@ -125,7 +128,32 @@ class SparkExecutor:
         with self._failures(f"reading table {database}.{name}"):
             table = self._get_table(database, name)
             self._cache_table(database, name, table)
-            return None if table is None else self._state(table)
+            return None if table is None else self._state(self._values.json(table))
+
+    def tables_by_name(self, database: str, names: Collection[str]) -> Mapping[str, TableState]:
+        found: dict[str, TableState] = {}
+        ordered = sorted(names)
+        with self._failures(f"reading tables of {database}"):
+            for start in range(0, len(ordered), TABLES_PER_READ_MAX):
+                chunk = self._values.texts(ordered[start : start + TABLES_PER_READ_MAX])
+                for facts in self._values.tables_json(self._read_tables(database, chunk)):
+                    state = self._state(facts)
+                    found[state.name] = state
+        return found
+
+    def _read_tables(self, database: str, names: JavaObject) -> JavaObject:
+        try:
+            return self._client.getTableObjectsByName(database, names)
+        except METASTORE_FAILURES as error:
+            if java_class(error) not in NO_DATABASE:
+                raise
+            return self._java_list(())
+
+    def table_names(self, database: str) -> frozenset[str]:
+        with self._failures(f"reading the names of the tables of {database}"):
+            names = self._client.getAllTables(database)
+            joined = self._jvm.java.lang.String.join("\n", names)
+        return frozenset(joined.split("\n")) if joined else frozenset()
 
     def partitions(
         self, database: str, name: str, selected: Collection[PartitionValues] | None = None
@@ -194,8 +222,12 @@ class SparkExecutor:
                 return None
             raise
 
-    def _state(self, table: JavaObject) -> TableState:
-        facts = self._values.json(table)
+    def _state(self, facts: Mapping[str, Any]) -> TableState:
+        """Returns a table as a value.
+
+        Args:
+            facts: the metastore's Thrift value of the table, as nested dicts.
+        """
         descriptor: Mapping[str, Any] = facts.get("sd", {})
         properties: Mapping[str, str] = facts.get("parameters", {})
         partition_columns = tuple(column["name"] for column in facts.get("partitionKeys", ()))

@@ -115,6 +115,21 @@ HOSTILE = (
 
 def test_missing_database_has_no_table(engine: Engine) -> None:
     assert engine.executor.table("no_such_database", "t") is None
+    assert engine.executor.tables_by_name("no_such_database", ["s", "t"]) == {}
+    assert engine.executor.table_names("no_such_database") == frozenset()
+
+
+def test_tables_by_name_returns_the_existing_tables(engine: Engine, make_table: MakeTable) -> None:
+    tables = [
+        make_table(f"many {number}", record(ID, field(f"column_{number}", "string", default=""))) for number in range(3)
+    ]
+    for table in tables:
+        apply_plan(engine.executor, table)
+    names = {table.name for table in tables}
+    found = engine.executor.tables_by_name(DATABASE, [*names, "absent"])
+    assert found == {name: engine.executor.table(DATABASE, name) for name in names}
+    assert names <= engine.executor.table_names(DATABASE)
+    assert "absent" not in engine.executor.table_names(DATABASE)
 
 
 def test_hostile_texts_are_returned_unchanged(engine: Engine, make_table: MakeTable) -> None:

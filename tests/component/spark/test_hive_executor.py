@@ -20,6 +20,7 @@ from headrace.hive_ddl.ops import CreateTable, DropTable, SetProperties
 from headrace.hive_ddl.plan import plan_partitions, plan_table
 from headrace.hive_ddl.render import render
 from headrace.hive_ddl.table import REVISION, SCHEMA_LITERAL, SCHEMA_URL, TableState, desired_table, local_location
+from support.hive.counting_client import CountingClient
 from support.hive.hive_engines import SparkEngine
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("shared_spark")]
@@ -223,6 +224,30 @@ def test_any_topic_name_gets_a_table(hive: Hive, topic: str) -> None:
     hive.load(table, "00", record(ID), [{"id": 1}])
     assert hive.rows(f"select id, dt, hr from {DATABASE}.`{table.name}`") == [(1, "2026-01-31", "00")]
     assert hive.executor.table(DATABASE, table.name).topic == topic  # type: ignore[union-attr]  # it was just made
+
+
+def test_tables_by_name_reads_existing_tables_in_few_requests(hive: Hive) -> None:
+    columns = [field(f"column_{i:04}", ["null", "string"], default=None) for i in range(600)]
+    schemas = {f"many_{number:03}": record(ID, field(f"of_{number}", "string", doc="é\n")) for number in range(120)}
+    schemas["many_long"] = record(ID, *columns)  # read from avro.schema.url
+    for topic, schema in schemas.items():
+        hive.apply_changes(hive.table_state(topic, schema))
+    calls: list[str] = []
+    executor = hive.executor
+    executor._client = CountingClient(client := executor._client, calls)
+    try:
+        found = executor.tables_by_name(DATABASE, [*schemas, "absent"])
+        assert calls == ["getTableObjectsByName", "getTableObjectsByName", "getFields"]
+        calls.clear()
+        names = executor.table_names(DATABASE)
+        assert calls == ["getAllTables"]
+    finally:
+        executor._client = client
+    assert found == {topic: executor.table(DATABASE, topic) for topic in schemas}
+    assert schemas.keys() <= names
+    assert "absent" not in names
+    assert executor.tables_by_name("no_such_database", ["a"]) == {}
+    assert executor.table_names("no_such_database") == frozenset()
 
 
 def test_reserved_words_and_hostile_docs_are_escaped(hive: Hive) -> None:

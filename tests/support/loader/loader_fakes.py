@@ -332,6 +332,17 @@ class FakeHive:
             raise StatementRefused(f"reading table {database}.{name}", self.refused[database, name])
         return self.tables.get((database, name))
 
+    def tables_by_name(self, database: str, names: Collection[str]) -> Mapping[str, TableState]:
+        self._check()
+        for name in names:
+            if (database, name) in self.refused:
+                raise StatementRefused(f"reading tables of {database}", self.refused[database, name])
+        return {name: self.tables[database, name] for name in names if (database, name) in self.tables}
+
+    def table_names(self, database: str) -> frozenset[str]:
+        self._check()
+        return frozenset(name for of_database, name in self.tables if of_database == database)
+
     def partitions(
         self, database: str, name: str, wanted: Collection[PartitionValues] | None = None
     ) -> Mapping[PartitionValues, str]:
