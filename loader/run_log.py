@@ -1,26 +1,17 @@
-"""Appends a line of JSON per load to a file, for monitoring: in one write, under a lock, limited in size.
-
-    <path>      the newest lines
-    <path>.1    the lines before; a file that has reached `BYTES_MAX` gets no further line
-
-A full disk may truncate a line. The next line is then written after a line feed, so that it is intact, and readers
-ignore the truncated one.
-"""
+"""Appends a line of JSON per load to a file, for monitoring. `<path>.1` has the lines before; see
+`settings.line_file`."""
 
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import json
 import logging
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from headrace.loader.report import RunReport
+from headrace.settings.line_file import LineFile
 
 logger = logging.getLogger(__name__)
 
@@ -105,10 +96,7 @@ def append_line(path: Path | None, line: RunLine) -> None:
     content = json.dumps(dataclasses.asdict(line), separators=(",", ":")).encode() + b"\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(path) as descriptor:
-            if _ends_in_partial_line(descriptor):
-                content = b"\n" + content
-            os.write(descriptor, content)
+        LineFile(path, BYTES_MAX).append(content)
     except OSError as error:
         logger.warning("run_not_logged path=%s error=%s", path, error)
 
@@ -117,44 +105,13 @@ def newest_lines(path: Path, count: int) -> tuple[RunLine, ...]:
     """Returns the last `count` lines of the run log `path` and of `<path>.1`, which has the lines before; oldest first.
     Ignores lines in another format."""
     lines: list[RunLine] = []
-    for file in (path.with_name(f"{path.name}.1"), path):
+    for file in LineFile(path, BYTES_MAX).files():
         try:
             content = file.read_bytes()
         except OSError:
             continue
         lines += filter(None, map(_read, content.splitlines()[-count:]))
     return tuple(lines[-count:])
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[int]:
-    """Yields the run log, open for appending and locked. If the file is full, first renames it to `<path>.1` and
-    creates a new one."""
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if not _is_current_file(path, descriptor):
-                continue  # another process has renamed it
-            if os.fstat(descriptor).st_size >= BYTES_MAX:
-                path.replace(path.with_name(f"{path.name}.1"))
-                continue
-            yield descriptor
-            return
-        finally:
-            os.close(descriptor)
-
-
-def _is_current_file(path: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(path.stat(), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
-
-
-def _ends_in_partial_line(descriptor: int) -> bool:
-    size = os.fstat(descriptor).st_size
-    return size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
 
 
 def _read(content: bytes) -> RunLine | None:

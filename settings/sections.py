@@ -81,7 +81,8 @@ class RegistrySettings(Section):
     # page, without stored credentials. The default permits no page
     access_control_allow_origin: tuple[str, ...] = ()
     access_log: str = ""  # file that receives one JSON line per request; "-" is standard error, "" is no log
-    # file that receives one JSON line per change, with its user; "-" is standard error, "" is no log
+    # file that receives one JSON line per change, with its user; "" is data_dir/logs/registry-audit.jsonl, "-" is
+    # standard error, "off" is no log
     audit_log: str = ""
 
 

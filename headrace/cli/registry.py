@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from headrace.registry.access.authenticator import RegistryUsersFile
     from headrace.registry.api.asgi_front import AsgiFront
     from headrace.registry.api.cross_origin import CrossOriginPolicy
+    from headrace.registry.operation.audit_log import AuditLog
     from headrace.registry.operation.shared_counts import SharedCounts
     from headrace.registry.storage.database import Database
 
@@ -47,11 +48,13 @@ def run(args: argparse.Namespace) -> int:
 def serve_registry(args: argparse.Namespace) -> int:
     settings = settings_from(args)
     registry_access.check_access(settings.registry)
+    registry_access.check_audit_log(settings)
     # Only the workers need it, but this import reports a missing library before they start.
     import headrace.registry.api.app  # noqa: F401
     from headrace.registry.api.server import ReservedPort, serve
     from headrace.registry.errors import RegistryError
-    from headrace.registry.operation.metrics import new_counts
+    from headrace.registry.operation.audit_log import new_lost_counts
+    from headrace.registry.operation.metrics import SPARE_SLOTS, new_counts
     from headrace.registry.storage.database import Database
 
     url = registry_database.database_url(settings)
@@ -78,9 +81,9 @@ def serve_registry(args: argparse.Namespace) -> int:
     except RegistryError as error:
         raise CommandError(str(error)) from error
     workers = settings.registry.workers
-    counts = new_counts(workers)
+    counts, lost = new_counts(workers), new_lost_counts(workers + SPARE_SLOTS)
     try:
-        return serve(reserved, lambda: _front(settings, url, counts), workers=workers, tls=tls, mtls=mtls)
+        return serve(reserved, lambda: _front(settings, url, counts, lost), workers=workers, tls=tls, mtls=mtls)
     finally:
         if mtls_port is not None:
             mtls_port.close()
@@ -95,17 +98,19 @@ def _cross_origin(settings: RegistrySettings) -> CrossOriginPolicy | None:
         raise CommandError(f"registry.access_control_allow_origin: {error}") from error
 
 
-def _front(settings: Settings, url: str, counts: SharedCounts) -> AsgiFront:
+def _front(settings: Settings, url: str, counts: SharedCounts, lost: SharedCounts) -> AsgiFront:
     """Builds the ASGI application of a worker process, which handles HTTP and passes requests to the Flask application.
 
     Args:
         url: URL of the registry's database.
         counts: counters of requests in memory that all workers share, for /metrics.
+        lost: counter of lines that are missing in the audit log, in memory that all workers share.
     """
     from headrace.registry.api.asgi_front import AsgiFront
     from headrace.registry.api.client_queues import RUNNING_MAX
     from headrace.registry.api.compute_pool import ComputePool
     from headrace.registry.api.request_rates import RequestRates
+    from headrace.registry.operation.audit_log import AuditLog
     from headrace.registry.operation.metrics import make_request_recorder
     from headrace.registry.storage.database import Database
     from headrace.registry.storage.revision_check import open_revision_reader
@@ -113,8 +118,10 @@ def _front(settings: Settings, url: str, counts: SharedCounts) -> AsgiFront:
     database = Database(url, connections=settings.registry.database_connections)
     users = registry_access.users_of(settings.registry)
     rate = settings.registry.requests_per_second_max
+    target = registry_access.audit_log_target(settings)
+    audit_log = AuditLog(target, lost) if target else None
     return AsgiFront(
-        _application(settings.registry, database, users, counts),
+        _application(settings.registry, database, users, counts, audit_log),
         open_revision_reader(url),
         request_bytes_max=settings.registry.request_bytes_max,
         authenticator=users,
@@ -140,10 +147,13 @@ def _checking(settings: RegistrySettings, url: str) -> Flask:
 
 
 def _application(
-    settings: RegistrySettings, database: Database, users: RegistryUsersFile | None, counts: SharedCounts | None = None
+    settings: RegistrySettings,
+    database: Database,
+    users: RegistryUsersFile | None,
+    counts: SharedCounts | None = None,
+    audit_log: AuditLog | None = None,
 ) -> Flask:
     from headrace.registry.api.app import create_app
-    from headrace.registry.operation.audit_log import AuditLog
 
     return create_app(
         database,
@@ -155,5 +165,5 @@ def _application(
         mutable_modes=settings.mode_changes == "allow",
         users=users,
         counts=counts,
-        audit_log=AuditLog(settings.audit_log) if settings.audit_log else None,
+        audit_log=audit_log,
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.cli.command import EXIT_OK, CommandError, examples
-from headrace.settings import RegistrySettings
+from headrace.settings import RegistrySettings, Settings
 
 if TYPE_CHECKING:
     from headrace.registry.access.authenticator import RegistryUsersFile
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from headrace.registry.api.server import ServerCertificate
 
 logger = logging.getLogger(__name__)
+
+NO_LOG = "off"
+AUDIT_LOG_NAME = "registry-audit.jsonl"
 
 
 def add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -75,18 +78,48 @@ def check_access(settings: RegistrySettings) -> None:
         users_of(settings)
     except (UsersFileUnusable, TokenKeysUnusable) as error:
         raise CommandError(str(error)) from error
-    for name, target in (("access_log", settings.access_log), ("audit_log", settings.audit_log)):
-        try:
-            if target:
-                LogFile(target, name).close()
-        except OSError as error:
-            raise CommandError(
-                f"registry.{name} {target} cannot be written: {error.strerror}; choose another file"
-            ) from error
+    try:
+        if settings.access_log:
+            LogFile(settings.access_log, "access_log").close()
+    except OSError as error:
+        raise CommandError(
+            f"registry.access_log {settings.access_log} cannot be written: {error.strerror}; choose another file"
+        ) from error
     if settings.requests_per_second_max < 0:
         raise CommandError(
             f"registry.requests_per_second_max is {settings.requests_per_second_max}, expected 0 (no limit) or more"
         )
+
+
+def audit_log_target(settings: Settings) -> str:
+    """Returns the file of the registry's audit log, "-" for standard error, or "" if it is turned off."""
+    from headrace.registry.operation.audit_log import STANDARD_ERROR
+
+    configured = settings.registry.audit_log
+    if configured in (NO_LOG, STANDARD_ERROR):
+        return "" if configured == NO_LOG else configured
+    return configured or str(settings.data_dir.resolve() / "logs" / AUDIT_LOG_NAME)
+
+
+def check_audit_log(settings: Settings) -> None:
+    """Creates the file of the audit log if it does not exist, and for the default file its directory.
+
+    Raises:
+        CommandError: the file cannot be written.
+    """
+    from headrace.registry.operation.audit_log import STANDARD_ERROR, audit_file
+
+    target = audit_log_target(settings)
+    try:
+        if not settings.registry.audit_log:
+            Path(target).parent.mkdir(parents=True, exist_ok=True)
+        if target not in ("", STANDARD_ERROR):
+            audit_file(Path(target)).check()
+    except OSError as error:
+        raise CommandError(
+            f"registry.audit_log {target} cannot be written: {error.strerror}; choose another file, - for standard "
+            "error, or off"
+        ) from error
 
 
 def users_of(settings: RegistrySettings) -> RegistryUsersFile | None:

@@ -97,7 +97,9 @@ def create_app(
         access.install(app, users)
     if audit_log is not None:
         changes.install(app, audit_log)
-    app.extensions[metrics.EXTENSION] = RegistryMetricsPage(new_counts(1) if counts is None else counts, version)
+    lost_lines = None if audit_log is None else audit_log.lost_lines
+    page = RegistryMetricsPage(new_counts(1) if counts is None else counts, version, lost_lines)
+    app.extensions[metrics.EXTENSION] = page
     for module in (health, metrics, openapi, contexts, subjects, schemas, compatibility, config, mode, replication):
         app.register_blueprint(module.blueprint)
     app.before_request(_reject_unacceptable)

@@ -6,9 +6,11 @@ and their responses have it as `compatibility`.
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from flask import Blueprint, Response
 
-from headrace.registry.api.changes import changed_settings, record_change
+from headrace.registry.api.changes import logged_settings, record_change
 from headrace.registry.api.entities import Profile, changed_config_entity, config_entity
 from headrace.registry.api.payloads import ConfigPayload, read_body
 from headrace.registry.api.responses import json_response, query_flag
@@ -57,7 +59,9 @@ def _get(scope: str | None) -> Response:
 def _put(scope: str | None) -> Response:
     changed = services().configuration.change(scope, read_body(ConfigPayload, ConfigChange))
     if changed.is_new:
-        record_change("configuration_changed", scope=scope or "", settings=changed_settings(changed.change))
+        keys = changed.change.changed_keys
+        values = {"before": logged_settings(changed.before, keys), "after": logged_settings(changed.entry, keys)}
+        record_change("configuration_changed", scope, **values)
         # Confluent's releases before 7.7.4 and 8.0 return only the keys of the request.
     return json_response(changed_config_entity(changed.change.values if profile() is Profile.LEAN else changed.entry))
 
@@ -65,5 +69,6 @@ def _put(scope: str | None) -> Response:
 def _delete(scope: str | None) -> Response:
     removed = services().configuration.reset(scope)
     if removed.was_set:
-        record_change("configuration_removed", scope=scope or "")
+        keys = [key for key, value in asdict(removed.entry).items() if value is not None]
+        record_change("configuration_removed", scope, before=logged_settings(removed.entry, keys))
     return json_response(config_entity(removed.entry))

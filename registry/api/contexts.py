@@ -13,7 +13,7 @@ from headrace.registry.api.problems import BadRequest
 from headrace.registry.api.responses import json_response, paginate
 from headrace.registry.api.services import services
 from headrace.registry.errors import InvalidSubject
-from headrace.registry.names import DEFAULT_CONTEXT, NAME_BYTES_MAX, context_name
+from headrace.registry.names import DEFAULT_CONTEXT, NAME_BYTES_MAX, context_name, context_scope
 
 blueprint = Blueprint("contexts", __name__)
 
@@ -33,7 +33,7 @@ def list_scopes() -> Response:
 def delete_context(context: str) -> Response:
     name = _context(context)
     if services().deletion.delete_context(name):
-        record_change("context_deleted", context=name)
+        record_change("context_deleted", context_scope(name))
     return Response(status=204)
 
 

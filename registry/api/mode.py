@@ -54,9 +54,10 @@ def _put(subject: str | None) -> Response:
     body = read_body(ModePayload, ModeRequest)
     mode = None if body.mode is None else parse_mode(body.mode)
     scope = None if subject is None else _scope_for(mode, subject)
-    if services().modes.change(scope, mode, force=query_flag("force")):
-        details = {"scope": scope or "", "mode": None if mode is None else mode.value}
-        record_change("mode_changed", **details, forced=query_flag("force"))
+    changed = services().modes.change(scope, mode, force=query_flag("force"))
+    if changed.is_new:
+        modes = {"before": _logged(changed.before), "after": _logged(mode)}
+        record_change("mode_changed", scope, **modes, forced=query_flag("force"), versions_removed=changed.purged)
     # The response repeats the mode in the client's spelling.
     return json_response({} if body.mode is None else {"mode": body.mode})
 
@@ -74,8 +75,12 @@ def _scope_for(mode: Mode | None, subject: str) -> str | None:
 def _delete(scope: str | None) -> Response:
     removed = services().modes.reset(scope, recursive=query_flag("recursive"))
     if removed.was_set:
-        record_change("mode_removed", scope=scope or "", recursive=query_flag("recursive"))
+        record_change("mode_removed", scope, before=_logged(removed.mode), recursive=query_flag("recursive"))
     return _response(removed.mode)
+
+
+def _logged(mode: Mode | None) -> str | None:
+    return None if mode is None else mode.value
 
 
 def _response(mode: Mode | None) -> Response:

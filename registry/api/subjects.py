@@ -39,10 +39,11 @@ def look_up(subject: str) -> Response:
 
 @blueprint.delete("/subjects/<subject:subject>")
 def delete_subject(subject: str) -> Response:
-    name, permanent = subject_name(subject), query_flag("permanent")
-    deleted = services().deletion.delete_subject(name, permanent=permanent)
-    record_change("subject_deleted", subject=name, versions=deleted, permanent=permanent)
-    return json_response(deleted)
+    permanent = query_flag("permanent")
+    deleted = services().deletion.delete_subject(subject_name(subject), permanent=permanent)
+    ids = list(deleted.schema_ids.values())
+    record_change("subject_deleted", deleted.subject, versions=deleted.numbers, schema_ids=ids, permanent=permanent)
+    return json_response(deleted.numbers)
 
 
 @blueprint.get("/subjects/<subject:subject>/versions")
@@ -109,10 +110,11 @@ def list_referencing(subject: str, version: str) -> Response:
 
 @blueprint.delete("/subjects/<subject:subject>/versions/<segment:version>")
 def delete_version(subject: str, version: str) -> Response:
-    name, permanent = subject_name(subject), query_flag("permanent")
-    deleted = services().deletion.delete_version(name, parse_version(version), permanent=permanent)
-    record_change("version_deleted", subject=name, version=deleted, permanent=permanent)
-    return json_response(deleted)
+    permanent = query_flag("permanent")
+    deleted = services().deletion.delete_version(subject_name(subject), parse_version(version), permanent=permanent)
+    ((number, schema_id),) = deleted.schema_ids.items()
+    record_change("version_deleted", deleted.subject, version=number, schema_id=schema_id, permanent=permanent)
+    return json_response(number)
 
 
 def _offload() -> ComparisonOffload | None:
@@ -123,5 +125,5 @@ def _offload() -> ComparisonOffload | None:
 def _record_registration(registration: RegistrationResult, *, forced: bool) -> None:
     if registration.is_new:
         stored = registration.stored
-        details = {"subject": stored.subject, "version": stored.version, "schema_id": stored.schema.schema_id}
-        record_change("version_registered", **details, forced=forced)
+        details = {"version": stored.version, "schema_id": stored.schema.schema_id, "forced": forced}
+        record_change("version_registered", stored.subject, **details)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
@@ -124,9 +124,18 @@ def make_request_recorder(counts: SharedCounts, access_log: str) -> RequestRecor
 class RegistryMetricsPage:
     """The page that Prometheus scrapes."""
 
-    def __init__(self, counts: SharedCounts, version: str) -> None:
+    def __init__(self, counts: SharedCounts, version: str, lost_audit_lines: Callable[[], int] | None = None) -> None:
+        """Creates the page.
+
+        Args:
+            counts: the request counts of all worker processes.
+            version: the version that the registry reports.
+            lost_audit_lines: returns the number of lines that could not be written to the audit log; None without an
+                audit log.
+        """
         self._counts = counts
         self._version = version
+        self._lost_audit_lines = lost_audit_lines
 
     def render(self, accept: str, stored: Mapping[str, int] | None, lag_s: float | None = None) -> tuple[bytes, str]:
         """Returns the page and its content type.
@@ -157,6 +166,12 @@ class RegistryMetricsPage:
             "1 when the database is reachable, else 0.",
             value=float(database_is_up),
         )
+        if self._lost_audit_lines is not None:
+            yield CounterMetricFamily(
+                "headrace_registry_audit_lines_lost",
+                "Changes that could not be written to the audit log, since the start.",
+                value=self._lost_audit_lines(),
+            )
         totals = {_request_key(label): row for label, row in sorted(self._counts.totals().items())}
         yield _requests(totals)
         yield _durations(totals)

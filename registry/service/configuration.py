@@ -44,11 +44,12 @@ class SubjectSettings:
 class ConfigChanged:
     """The result of a change of a scope's configuration.
 
-    `change` is the requested change, with the level in canonical spelling. `entry` is the whole configuration of the
-    scope after it. `is_new` is False if the scope already had this configuration.
+    `change` is the requested change, with the level in canonical spelling. `before` and `entry` are the whole
+    configuration of the scope before and after it. `is_new` is False if the scope already had this configuration.
     """
 
     change: ConfigChange
+    before: ConfigEntry
     entry: ConfigEntry
     is_new: bool
 
@@ -174,12 +175,13 @@ class Configuration:
             entry = repository.config(scope)
             return entry if entry is not None and change.applied_to(entry) == entry else None
 
-        def write(repository: Repository) -> ConfigEntry:
+        def write(repository: Repository) -> ConfigChanged:
             repository.bump_revision(of_settings=True)
             self._inheritance.require_writable(repository, scope)
-            entry = change.applied_to(repository.config(scope) or ConfigEntry())
+            before = repository.config(scope) or ConfigEntry()
+            entry = change.applied_to(before)
             repository.put_config(scope, entry)
-            return entry
+            return ConfigChanged(change, before, entry, is_new=True)
 
         # Some clients set the level before each registration. A change without effect must not invalidate all cached
         # responses.
@@ -188,12 +190,12 @@ class Configuration:
             # Another request has made the change and may still be waiting for writers or leases. This one must wait as
             # well.
             self._database.wait_for_change_in_effect()
-            return ConfigChanged(change, unchanged, is_new=False)
-        entry = self._database.write(write)
+            return ConfigChanged(change, unchanged, unchanged, is_new=False)
+        changed = self._database.write(write)
         logger.info(
             "configuration changed: scope=%s keys=%s", quoted_for_log(scope), ",".join(sorted(change.changed_keys))
         )
-        return ConfigChanged(change, entry, is_new=True)
+        return changed
 
     def reset(self, scope: str | None) -> ConfigRemoved:
         """Removes the configuration that is set on a scope.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from headrace.registry.domain import LATEST
 from headrace.registry.errors import (
@@ -26,6 +27,19 @@ from headrace.registry.storage.repository import Repository
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class DeletedVersions:
+    """The versions that a request deleted. `subject` is the alias's target if the request named an alias.
+    `schema_ids` are the ids of the versions by number, ascending."""
+
+    subject: str
+    schema_ids: Mapping[int, int]
+
+    @property
+    def numbers(self) -> list[int]:
+        return list(self.schema_ids)
+
+
 class Deletion:
     """Deletes versions, subjects and contexts.
 
@@ -37,8 +51,8 @@ class Deletion:
         self._database = database
         self._inheritance = inheritance
 
-    def delete_version(self, subject: str, version: int, *, permanent: bool) -> int:
-        """Deletes a version, the newest live one for `LATEST`, and returns its number.
+    def delete_version(self, subject: str, version: int, *, permanent: bool) -> DeletedVersions:
+        """Deletes a version, the newest live one for `LATEST`, and returns it.
 
         Without `permanent` the version becomes soft-deleted. With `permanent` a soft-deleted version is removed for
         ever.
@@ -52,7 +66,7 @@ class Deletion:
             VersionNotSoftDeleted: `permanent` is set but the version is not soft-deleted.
         """
 
-        def delete(repository: Repository) -> int:
+        def delete(repository: Repository) -> DeletedVersions:
             repository.bump_revision()
             name = resolve_alias(repository, subject)
             state = repository.subject_state(name)
@@ -62,20 +76,25 @@ class Deletion:
             if is_deleted and not permanent:
                 raise VersionSoftDeleted(subject=name, version=number)
             self._inheritance.require_writable(repository, name)
-            _claim(repository, name, state, [number])
+            schema_ids = _claim(repository, name, state, [number])
             if repository.referencing_schemas(name, number, deleted=permanent):
                 raise ReferenceExists(subject=name, version=number)
             if permanent and not is_deleted:
                 raise VersionNotSoftDeleted(subject=name, version=number)
             (repository.remove_versions if permanent else repository.mark_deleted)(state.subject_id, [number])
-            return number
+            return DeletedVersions(name, schema_ids)
 
-        number = self._database.write(delete)
-        logger.info("version deleted: subject=%s version=%d permanent=%s", quoted_for_log(subject), number, permanent)
-        return number
+        deleted = self._database.write(delete)
+        logger.info(
+            "version deleted: subject=%s version=%d permanent=%s",
+            quoted_for_log(deleted.subject),
+            deleted.numbers[0],
+            permanent,
+        )
+        return deleted
 
-    def delete_subject(self, subject: str, *, permanent: bool) -> list[int]:
-        """Deletes a subject. Returns the numbers of the versions that this call deleted, ascending.
+    def delete_subject(self, subject: str, *, permanent: bool) -> DeletedVersions:
+        """Deletes a subject. Returns the versions that this call deleted.
 
         Without `permanent` the live versions become soft-deleted. With `permanent` a soft-deleted subject is removed
         for ever.
@@ -88,7 +107,7 @@ class Deletion:
             ReferenceExists: a schema of another subject refers to one of the versions.
         """
 
-        def delete(repository: Repository) -> list[int]:
+        def delete(repository: Repository) -> DeletedVersions:
             repository.bump_revision()
             name = resolve_alias(repository, subject)
             state = repository.subject_state(name)
@@ -102,16 +121,19 @@ class Deletion:
             if permanent and live:
                 raise SubjectNotSoftDeleted(subject=name)
             chosen = [number for number, _ in stored] if permanent else live
-            _claim(repository, name, state, chosen)
+            schema_ids = _claim(repository, name, state, chosen)
             _refuse_foreign_references(repository, name, chosen, deleted=permanent)
             (repository.remove_versions if permanent else repository.mark_deleted)(state.subject_id, chosen)
-            return chosen
+            return DeletedVersions(name, schema_ids)
 
-        versions = self._database.write(delete)
+        deleted = self._database.write(delete)
         logger.info(
-            "subject deleted: subject=%s versions=%d permanent=%s", quoted_for_log(subject), len(versions), permanent
+            "subject deleted: subject=%s versions=%d permanent=%s",
+            quoted_for_log(deleted.subject),
+            len(deleted.schema_ids),
+            permanent,
         )
-        return versions
+        return deleted
 
     def delete_context(self, context: str) -> bool:
         """Unlists an empty context and removes its configuration and mode; its ids are not reused. The default context
@@ -144,16 +166,16 @@ class Deletion:
         return existed
 
 
-def _claim(repository: Repository, subject: str, state: SubjectState, versions: Sequence[int]) -> None:
+def _claim(repository: Repository, subject: str, state: SubjectState, versions: Sequence[int]) -> dict[int, int]:
     """Verifies that the subject's state is still `state`, and locks the subject and the versions until the end of the
     transaction. Meanwhile no reference to the versions can be added. Queries after this call see all existing
-    references.
+    references. Returns the schema ids of the versions.
 
     Raises:
         WriteConflict: the state of the subject has changed.
     """
     repository.claim_subject(subject, state)
-    repository.lock_versions(state.subject_id, versions)
+    return repository.lock_versions(state.subject_id, versions)
 
 
 def _chosen(repository: Repository, subject: str, version: int) -> tuple[int, bool]:

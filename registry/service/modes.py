@@ -33,6 +33,20 @@ FORWARD_GLOBAL_ONLY: Final = "Forward mode only supported on global level"
 
 
 @dataclass(frozen=True, slots=True)
+class ModeChanged:
+    """The mode that was set on a scope before and after a change; None is no mode. `purged` is the number of
+    soft-deleted versions that were permanently deleted for an import."""
+
+    before: Mode | None
+    after: Mode | None
+    purged: int
+
+    @property
+    def is_new(self) -> bool:
+        return self.before is not self.after or self.purged > 0
+
+
+@dataclass(frozen=True, slots=True)
 class ModeRemoved:
     """The removed mode of a scope. If the scope had none, `mode` is None after a recursive removal; otherwise it is the
     mode that overrules the scope, or READWRITE of the default context. `was_set` is True if any mode was removed."""
@@ -116,8 +130,8 @@ class Modes:
 
         return self._database.read(read)
 
-    def change(self, scope: str | None, mode: Mode | None, *, force: bool) -> bool:
-        """Sets the mode of a scope. Returns whether anything changed.
+    def change(self, scope: str | None, mode: Mode | None, *, force: bool) -> ModeChanged:
+        """Sets the mode of a scope.
 
         Setting IMPORT without `force` permanently deletes the soft-deleted versions of the scope, so that the import
         can use their ids and version numbers; not if the effective mode is already IMPORT.
@@ -137,24 +151,25 @@ class Modes:
         if mode is Mode.FORWARD and scope != ALL_CONTEXTS_SCOPE:
             raise InvalidMode(message=FORWARD_GLOBAL_ONLY)
 
-        def write(repository: Repository) -> bool:
+        def write(repository: Repository) -> ModeChanged:
             repository.bump_revision(of_settings=True)
             _refuse_on_replica(repository)
-            has_purged = False
+            purged = 0
             is_importing = self._inheritance.mode_of(repository, scope) is Mode.IMPORT
             if mode is Mode.IMPORT and not force and not is_importing:
                 repository.lock_out_writers()
-                has_purged = _purge_soft_deleted(repository, scope)
-            if mode is None:
-                return repository.remove_modes([scope])
+                purged = _purge_soft_deleted(repository, scope)
             before = repository.modes([scope]).get(scope)
-            repository.put_mode(scope, mode)
-            return before is not mode or has_purged
+            if mode is None:
+                repository.remove_modes([scope])
+            else:
+                repository.put_mode(scope, mode)
+            return ModeChanged(before, mode, purged)
 
-        is_new = self._database.write(write)
-        if is_new:
+        changed = self._database.write(write)
+        if changed.is_new:
             logger.info("mode changed: scope=%s mode=%s", quoted_for_log(scope), mode)
-        return is_new
+        return changed
 
     def reset(self, scope: str | None, *, recursive: bool) -> ModeRemoved:
         """Removes the mode of a scope.
@@ -216,11 +231,11 @@ def not_permitted(scope: str | None, reason: str) -> OperationNotPermitted:
     )
 
 
-def _purge_soft_deleted(repository: Repository, scope: str | None) -> bool:
+def _purge_soft_deleted(repository: Repository, scope: str | None) -> int:
     """Permanently deletes the soft-deleted versions of a scope, so that an import can take their ids and versions.
 
     Returns:
-        Whether there were any.
+        The number of deleted versions.
 
     Raises:
         OperationNotPermitted: the scope has versions that are not deleted.
@@ -247,7 +262,7 @@ def _purge_soft_deleted(repository: Repository, scope: str | None) -> bool:
         state = repository.subject_state(subject)
         assert state is not None
         repository.remove_versions(state.subject_id, [item.version for item in versions])
-    return bool(stored)
+    return len(stored)
 
 
 def _encloses(scope: str | None, other: str | None) -> bool:

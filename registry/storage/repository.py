@@ -880,19 +880,22 @@ class Repository:
         self._remove_unused([before])
         return bool(before != schema_key)
 
-    def lock_versions(self, subject_id: int, versions: Iterable[int]) -> None:
+    def lock_versions(self, subject_id: int, versions: Iterable[int]) -> dict[int, int]:
         """Waits for transactions that add references to these versions, and blocks new ones until this transaction
-        ends.
+        ends. Returns the schema ids of the versions, ascending by version.
         """
         # Always in this order, versions before schemas, so that transactions cannot deadlock.
-        keys: set[int] = set()
+        keys: dict[int, int] = {}
         for part in batches(sorted(versions)):
             chosen = (VersionRow.subject_id == subject_id, VersionRow.version.in_(part))
-            query = sa.select(VersionRow.schema_key).where(*chosen).order_by(VersionRow.version)
-            keys.update(self._connection.scalars(query.with_for_update()))
-        for part in batches(sorted(keys)):
-            held = sa.select(SchemaRow.row_key).where(SchemaRow.row_key.in_(part)).order_by(SchemaRow.row_key)
-            self._connection.execute(held.with_for_update())
+            query = sa.select(VersionRow.version, VersionRow.schema_key).where(*chosen).order_by(VersionRow.version)
+            keys.update((row.version, row.schema_key) for row in self._connection.execute(query.with_for_update()))
+        ids: dict[int, int] = {}
+        for part in batches(sorted(set(keys.values()))):
+            held = sa.select(SchemaRow.row_key, SchemaRow.id).where(SchemaRow.row_key.in_(part))
+            rows = self._connection.execute(held.order_by(SchemaRow.row_key).with_for_update())
+            ids.update((row.row_key, row.id) for row in rows)
+        return {version: ids[key] for version, key in keys.items()}
 
     def lock_referenced_version(self, target: str, version: int, *, deleted: bool = False) -> bool:
         """Locks a version of the subject `target` against deletion until the transaction ends.

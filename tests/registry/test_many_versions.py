@@ -40,9 +40,9 @@ def test_subject_with_many_versions_is_listed_and_deleted(services: Services) ->
         ALL_SUBJECTS, deleted=False, latest_only=False, page=lambda all_: all_
     )
     assert [item.stored.version for item in listed] == numbers
-    assert services.deletion.delete_subject("s", permanent=False) == numbers
+    assert services.deletion.delete_subject("s", permanent=False).numbers == numbers
     assert services.lookup.versions("s", deleted=False, deleted_only=True) == numbers
-    assert services.deletion.delete_subject("s", permanent=True) == numbers
+    assert services.deletion.delete_subject("s", permanent=True).numbers == numbers
     left = services.database.read(
         lambda repository: (repository.listed_versions(ALL_SUBJECTS, deleted=True), repository.schema_id_max("."))
     )

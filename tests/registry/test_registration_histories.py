@@ -104,8 +104,8 @@ def apply(services: Services, subject: str, operation: Operation) -> Any:
         return services.registration.register(subject, request, normalize=False).stored.version
     permanent = name.endswith("for good")
     if name.startswith("delete subject"):
-        return outcome(lambda: services.deletion.delete_subject(subject, permanent=permanent))
-    return outcome(lambda: services.deletion.delete_version(subject, number, permanent=permanent))
+        return outcome(lambda: services.deletion.delete_subject(subject, permanent=permanent).numbers)
+    return outcome(lambda: services.deletion.delete_version(subject, number, permanent=permanent).numbers[0])
 
 
 def expected(model: Model, operation: Operation) -> Any:

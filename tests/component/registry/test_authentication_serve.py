@@ -17,9 +17,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from headrace.cli.command import CommandError
-from headrace.cli.registry_access import check_access, mtls_listener, tls_of, users_of
+from headrace.cli.registry_access import check_access, check_audit_log, mtls_listener, tls_of, users_of
 from headrace.registry.api.mtls import subject_text
-from headrace.settings import Address, RegistrySettings
+from headrace.settings import Address, RegistrySettings, Settings
 from support.certificates import Authority
 from support.free_ports import free_port
 from support.registry.registry_calls import CONTENT_TYPE, STRING, USER_1, USER_2, Registry, RestResponse
@@ -175,22 +175,22 @@ def test_audit_log_has_changes_and_users(secured: Secured) -> None:
     claims_of_token = [
         {key: item[key] for key in item if key not in ("time", "user", "client", "request_id")} for item in found
     ]
-    schema_ids = [item.pop("schema_id") for item in claims_of_token if "schema_id" in item]
-    assert len(schema_ids) == 2
+    assert {item.pop("subject") for item in claims_of_token} == {"audited"}
+    first, second = (item["schema_id"] for item in claims_of_token if item["action"] == "version_registered")
     assert claims_of_token == [
-        {"action": "version_registered", "subject": "audited", "version": 1, "forced": False},
+        {"action": "version_registered", "version": 1, "schema_id": first, "forced": False},
         {
             "action": "configuration_changed",
-            "scope": "audited",
-            "settings": {"compatibility": "NONE", "default_metadata": "…"},
+            "before": {"compatibility": None, "default_metadata": None},
+            "after": {"compatibility": "NONE", "default_metadata": "…"},
         },
-        {"action": "version_registered", "subject": "audited", "version": 2, "forced": True},
-        {"action": "mode_changed", "scope": "audited", "mode": "READONLY", "forced": False},
-        {"action": "mode_removed", "scope": "audited", "recursive": False},
-        {"action": "configuration_removed", "scope": "audited"},
-        {"action": "version_deleted", "subject": "audited", "version": 1, "permanent": False},
-        {"action": "subject_deleted", "subject": "audited", "versions": [2], "permanent": False},
-        {"action": "subject_deleted", "subject": "audited", "versions": [1, 2], "permanent": True},
+        {"action": "version_registered", "version": 2, "schema_id": second, "forced": True},
+        {"action": "mode_changed", "before": None, "after": "READONLY", "forced": False, "versions_removed": 0},
+        {"action": "mode_removed", "before": "READONLY", "recursive": False},
+        {"action": "configuration_removed", "before": {"compatibility": "NONE", "default_metadata": "…"}},
+        {"action": "version_deleted", "version": 1, "schema_id": first, "permanent": False},
+        {"action": "subject_deleted", "versions": [2], "schema_ids": [second], "permanent": False},
+        {"action": "subject_deleted", "versions": [1, 2], "schema_ids": [first, second], "permanent": True},
     ]
     assert "secret" not in secured.audit_log.read_text()
     assert secured.audit_log.stat().st_mode & 0o007 == 0
@@ -253,7 +253,7 @@ def test_incomplete_settings_are_reported(tmp_path: Path) -> None:
         ({"token_keys": "k"}, r"token_keys.*registry\.token_issuer.*registry\.token_audience"),
         ({"token_keys": str(tmp_path / "none"), **rules}, f"{tmp_path / 'none'}.*No such file"),
         ({"token_keys": str(tmp_path / "keys"), **rules}, f"{tmp_path / 'keys'}.*JSON Web Key Set"),
-        ({"audit_log": str(tmp_path / "no" / "log")}, r"registry\.audit_log.*No such file"),
+        ({"access_log": str(tmp_path / "no" / "log")}, r"registry\.access_log.*No such file"),
         ({"requests_per_second_max": -1}, r"registry\.requests_per_second_max"),
         ({"tls_client_listen": "127.0.0.1:1"}, r"tls_client_listen.*registry\.tls_certificate"),
         ({"tls_client_listen": "127.0.0.1:1", "tls_client_ca": "none", **tls}, "tls_client_ca none"),
@@ -265,6 +265,9 @@ def test_incomplete_settings_are_reported(tmp_path: Path) -> None:
             check_access(settings)
             mtls_listener(settings, tls_of(settings))
     assert users_of(RegistrySettings()) is None
+    unwritable = Settings(registry=RegistrySettings(audit_log=str(tmp_path / "no" / "log")))
+    with pytest.raises(CommandError, match=r"registry\.audit_log.*No such file.*off"):
+        check_audit_log(unwritable)
 
 
 @pytest.mark.parametrize(
