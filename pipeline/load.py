@@ -208,8 +208,8 @@ def commit_log(settings: Settings, *, read_only: bool = False) -> CommitLog:
     return CommitLog(storage.commits, read_only=read_only)
 
 
-def kafka_cluster(settings: Settings) -> KafkaCluster:
-    return KafkaCluster(resolve_bootstrap_servers(settings), KAFKA_TIMEOUT_S, security=kafka_security(settings))
+def kafka_cluster(settings: Settings, timeout_s: float = KAFKA_TIMEOUT_S) -> KafkaCluster:
+    return KafkaCluster(resolve_bootstrap_servers(settings), timeout_s, security=kafka_security(settings))
 
 
 def run_log_path(settings: Settings) -> Path | None:

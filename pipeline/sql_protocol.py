@@ -70,6 +70,21 @@ def send_query(path: Path, request: SqlRequest, is_up: Callable[[], bool]) -> Qu
             time.sleep(POLL_S)
 
 
+def ping(path: Path, timeout_s: float) -> None:
+    """Requires a response of the SQL server to an empty request, which runs no query.
+
+    Raises:
+        SqlServerUnavailable: no SQL server listens on the socket.
+        TimeoutError: it accepts the connection and does not respond within `timeout_s` seconds.
+        OSError: the connection failed.
+    """
+    with _connect(path, timeout_s) as connection:
+        connection.sendall(b"{}")
+        connection.shutdown(socket.SHUT_WR)
+        if not read_to_end(connection):
+            raise ConnectionResetError("the SQL server closed the connection without a response")
+
+
 def _send_request(connection: socket.socket, request: SqlRequest) -> QueryResult:
     response = _exchange(connection, json.dumps(dataclasses.asdict(request)).encode())
     if response in (b"", NOT_STARTED):
@@ -157,8 +172,9 @@ def listening(path: Path) -> Iterator[socket.socket]:
 
 
 @contextlib.contextmanager
-def _connect(path: Path) -> Iterator[socket.socket]:
+def _connect(path: Path, timeout_s: float | None = None) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(timeout_s)
         try:
             with _short_name(path) as name:
                 connection.connect(name)

@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -48,7 +48,8 @@ class LiveAddresses:
 
     `registry` is a URL, which may contain a password, `broker` and `sql` are host:port, `metastore` is a thrift:// URI,
     `sql_socket` is the path of the Unix socket that `headrace sql` connects to. `pid` is the process id of `headrace
-    up`, `warehouse` the directory of the tables.
+    up`, `warehouse` the directory of the tables. `pids` are the process ids of its parts by their names; each part
+    leads a process group.
     """
 
     pid: int
@@ -59,19 +60,34 @@ class LiveAddresses:
     sql: str
     sql_socket: str
     warehouse: str
+    pids: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class UpFileContent:
+    """The file `up.json`. `is_held` states whether a `headrace up` runs; it has no `addresses` while it starts. Without
+    a holder, `addresses` are those of a `headrace up` that was killed."""
+
+    is_held: bool
+    addresses: LiveAddresses | None
 
 
 def live_addresses(settings: Settings) -> LiveAddresses | None:
     """Returns the addresses of the services of the `headrace up` that runs on the settings' data directory. Returns
     None if none runs, if it is still starting, or if `up.json` cannot be read or parsed."""
+    content = read_up_file(settings)
+    return content.addresses if content is not None and content.is_held else None
+
+
+def read_up_file(settings: Settings) -> UpFileContent | None:
+    """Returns the content of `up.json`, also of one that a killed `headrace up` left. Returns None if the file does not
+    exist or cannot be read."""
     try:
         descriptor = os.open(settings.data_dir / UP_FILE_NAME, os.O_RDONLY)
     except OSError:
         return None
     try:
-        if not _is_locked(descriptor):
-            return None
-        return _parse(os.read(descriptor, 65536))
+        return UpFileContent(_is_locked(descriptor), _parse(os.read(descriptor, 65536)))
     finally:
         os.close(descriptor)
 

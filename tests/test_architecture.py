@@ -45,7 +45,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "pipeline.load": ("loader", "kafka_wire"),
     "pipeline.storage": ("loader", "kafka_wire"),
     "pipeline.worker_daemon": ("loader",),
-    "pipeline.status": ("loader",),
+    "pipeline.status": ("loader", "kafka_wire"),
     "pipeline.demo": ("compat", "clients"),
     "headrace": (
         "avro_schema",

@@ -60,7 +60,7 @@ def summary(status: PlatformStatus) -> str:
     """Returns a sentence: all well, or everything that is wrong, the worst first."""
     if not status.findings:
         return "ok: all well"
-    named = "; ".join(f"{found.title}: {found.subjects_text}" for found in status.findings)
+    named = "; ".join(f"{found.subjects_text} {found.title}" for found in status.findings)
     return f"{WORDS[status.severity]}: {named}"
 
 
@@ -68,7 +68,7 @@ def _finding_text(found: StatusFinding) -> str:
     from headrace.pipeline.status.wording import time_text
 
     since = "" if found.since_ms is None else f" (since {time_text(found.since_ms)})"
-    return f"{found.title}: {found.subjects_text}: {found.problem}{since}"
+    return f"{found.subjects_text} {found.title}: {found.problem}{since}"
 
 
 def exposition(metrics: Iterable[StatusMetric]) -> str:

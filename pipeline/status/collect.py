@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -18,6 +19,7 @@ from headrace.pipeline.status.finding import (
     folded,
 )
 from headrace.pipeline.status.loads import loads
+from headrace.pipeline.status.parts import parts
 from headrace.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -25,6 +27,7 @@ logger = logging.getLogger(__name__)
 Source = Callable[[StatusContext], SourceReport]
 
 SOURCES: Final[Mapping[str, Source]] = {
+    "parts": parts,
     "last load": loads,
 }
 """The sources by the name of what they check, in the order of their facts. A source reads only, in at most about a
@@ -38,8 +41,8 @@ def platform_status(settings: Settings, now_ms: int | None = None) -> PlatformSt
     Args:
         now_ms: the time to which ages refer, in milliseconds since 1970; by default the current time.
     """
-    context = StatusContext(settings, now_ms)
-    reports = [_report(name, source, context) for name, source in SOURCES.items()]
+    with contextlib.closing(StatusContext(settings, now_ms)) as context:
+        reports = [_report(name, source, context) for name, source in SOURCES.items()]
     findings = tuple(found for report in reports for found in report.findings)
     facts = tuple(fact for report in reports for fact in report.facts)
     status = PlatformStatus(context.now_ms, folded(findings), facts)

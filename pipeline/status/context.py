@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
+from headrace.kafka_wire.cluster import KafkaCluster
 from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.state import LoaderState
-from headrace.pipeline.load import commit_log
+from headrace.pipeline.load import commit_log, kafka_cluster
+from headrace.pipeline.status.probe import TIMEOUT_S
+from headrace.pipeline.up.up_log import UpEvent, newest_events
 from headrace.settings import Settings
-from headrace.settings.addresses import LiveAddresses, live_addresses
+from headrace.settings.addresses import LiveAddresses, UpFileContent, read_up_file
 
 T = TypeVar("T")
 
@@ -30,10 +34,35 @@ class StatusContext:
         self.now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
         self._values: dict[str, Any] = {}
 
+    def close(self) -> None:
+        """Closes the connections to the brokers."""
+        if "cluster" in self._values and isinstance(self._values["cluster"], KafkaCluster):
+            self._values["cluster"].close()
+
+    @property
+    def log_dir(self) -> Path:
+        """The directory of the logs of `headrace up` and its parts."""
+        return self.settings.data_dir.resolve() / "logs"
+
+    @property
+    def up_file(self) -> UpFileContent | None:
+        """The content of `up.json`."""
+        return self.once("up_file", lambda: read_up_file(self.settings))
+
     @property
     def live(self) -> LiveAddresses | None:
         """The addresses of the running `headrace up`; None if none runs or it is still starting."""
-        return self.once("live", lambda: live_addresses(self.settings))
+        return self.up_file.addresses if self.up_file is not None and self.up_file.is_held else None
+
+    @property
+    def up_events(self) -> Sequence[UpEvent]:
+        """The newest events in the log of `headrace up`, oldest first."""
+        return self.once("up_events", lambda: newest_events(self.log_dir))
+
+    @property
+    def cluster(self) -> KafkaCluster:
+        """A client of the brokers, for one thread at a time."""
+        return self.once("cluster", lambda: kafka_cluster(self.settings, TIMEOUT_S))
 
     @property
     def log(self) -> CommitLog:

@@ -26,7 +26,7 @@ class StatusSeverity(IntEnum):
 class StatusKind:
     """A kind of findings.
 
-    `title` names the problem in a few words. `plural` names the subjects if there are several, such as `topics`. `show`
+    `title` names the problem in a few words after the subject, as in `registry not answering`. `plural` names the subjects if there are several, such as `topics`. `show`
     and `repair` are the defaults of its findings; `{subject}` stands for the subject.
     """
 
@@ -43,20 +43,78 @@ ATTENTION, FAILURE = StatusSeverity.ATTENTION, StatusSeverity.FAILURE
 KINDS: Final[Mapping[str, StatusKind]] = {
     kind.name: kind
     for kind in (
+        StatusKind("up-down", FAILURE, "not running", "processes", "headrace doctor", "headrace up"),
+        StatusKind(
+            "part-stopped", FAILURE, "stopped (state T)", "parts", "ps aux", "kill -CONT the process, or restart it"
+        ),
+        StatusKind(
+            "part-silent",
+            FAILURE,
+            "not answering",
+            "parts",
+            "ps -o pid,stat,args on its host",
+            "on its host: if its process is stopped (state T), kill -CONT it, else restart it",
+        ),
+        StatusKind(
+            "part-down",
+            FAILURE,
+            "not running",
+            "parts",
+            "headrace doctor",
+            "start it on its host, or correct the address in the settings",
+        ),
+        StatusKind(
+            "database-down",
+            FAILURE,
+            "without its database",
+            "registries",
+            "headrace doctor",
+            "start the database server of registry.database_url",
+        ),
+        StatusKind(
+            "part-failing",
+            FAILURE,
+            "failing",
+            "parts",
+            "headrace doctor",
+            "repair the cause that the error names",
+        ),
         StatusKind(
             "not-checked",
             FAILURE,
-            "could not be checked",
+            "not checked",
             "checks",
             "headrace doctor",
             "repair the cause, then run headrace status again",
         ),
-        StatusKind("load-failed", FAILURE, "the last load failed", "loads", "headrace load status", "headrace load"),
+        StatusKind("load-failed", FAILURE, "failed", "loads", "headrace load status", "headrace load"),
+        StatusKind("load-late", FAILURE, "late", "loads", "headrace load status", "headrace load"),
         StatusKind(
-            "load-late", FAILURE, "no load has ended for long", "loads", "headrace load status", "headrace load"
+            "part-starting", ATTENTION, "starting", "parts", "headrace status", "wait, then run headrace status again"
         ),
         StatusKind(
-            "load-problems", ATTENTION, "the last load had problems", "topics", "headrace load status", "headrace load"
+            "server-down",
+            ATTENTION,
+            "partly not answering",
+            "parts",
+            "headrace doctor",
+            "start this server, or remove its address from the settings",
+        ),
+        StatusKind(
+            "part-restarted",
+            ATTENTION,
+            "restarted after a death",
+            "parts",
+            "tail {subject}.log in data_dir/logs",
+            "none, unless it dies again: remove the cause that its log names",
+        ),
+        StatusKind(
+            "load-problems",
+            ATTENTION,
+            "with problems in the last load",
+            "topics",
+            "headrace load status",
+            "headrace load",
         ),
     )
 }
@@ -143,6 +201,7 @@ METRICS: Final[Mapping[str, str]] = {
     "headrace_status_severity": "0 all well, 1 needs attention, 2 failure",
     "headrace_status_checked_timestamp_seconds": "when the status was checked",
     "headrace_status_findings": "findings by kind",
+    "headrace_up_part": "1 if the part answers",
     "headrace_load_last_start_timestamp_seconds": "start of the newest load that was not yielded",
     "headrace_load_last_success_timestamp_seconds": "start of the newest load that did not fail",
 }

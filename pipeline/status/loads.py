@@ -33,7 +33,7 @@ def loads(context: StatusContext) -> SourceReport:
 def _findings(last: RunLine) -> list[StatusFinding]:
     since = last.started_at_ms
     if last.exit_code > 1:
-        return [finding("load-failed", "load", last.error or f"exit code {last.exit_code}", since_ms=since)]
+        return [finding("load-failed", "last load", last.error or f"exit code {last.exit_code}", since_ms=since)]
     if last.problems:
         named = ", ".join(last.problem_topics[:3])
         return [

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from headrace.pipeline.up.part import READY_TIMEOUT_S, Part
 from headrace.pipeline.up.plan import PartCommand, consecutive_deaths, next_aligned_ms, restart_delay_s
+from headrace.pipeline.up.up_log import PART_DIED, PART_STARTED, UpLog
 from headrace.settings import Duration
 
 logger = logging.getLogger(__name__)
@@ -32,14 +33,23 @@ class Schedule:
         command: the command of the load process.
         log_dir: directory of its log.
         environment: its environment variables.
+        up_log: receives the starts and deaths of the process.
     """
 
-    def __init__(self, command: PartCommand, interval: Duration, log_dir: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        command: PartCommand,
+        interval: Duration,
+        log_dir: Path,
+        environment: Mapping[str, str],
+        up_log: UpLog,
+    ) -> None:
         self._interval_ms = max(1000, interval.ms)
         self._due_ms = next_aligned_ms(int(time.time() * 1000), self._interval_ms)
         self._command = command
         self._log_dir = log_dir
         self._environment = environment
+        self._up_log = up_log
         self._part: Part | None = None
         self._start_ms = 0  # earliest start of the process, if none runs
         self._deaths = 0  # consecutive failures of the load process while no load was due
@@ -52,6 +62,7 @@ class Schedule:
             self._check_process(self._part, now_ms)
         if self._part is None and now_ms >= self._start_ms:
             self._part = Part(self._command, self._log_dir, self._environment)
+            self._up_log.write(PART_STARTED, part=self._command.name, pid=self._part.process.pid)
         if self._due_ms - now_ms > self._interval_ms:  # the clock was set back
             self._due_ms = next_aligned_ms(now_ms, self._interval_ms)
             self._start_ms = min(self._start_ms, self._due_ms)
@@ -65,6 +76,11 @@ class Schedule:
         if self._is_due and not self._is_requested and self._part is not None and self._part.ready(0) is not None:
             self._part.send_line(LOAD_REQUEST)
             self._is_requested = True
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the load process; None if it does not run at present."""
+        return None if self._part is None else self._part.process.pid
 
     def rotate_log(self) -> None:
         if self._part is not None:
@@ -89,6 +105,8 @@ class Schedule:
         self._part = None
         self._start_ms = now_ms
         code = part.process.returncode
+        if code < 0 or (code not in (0, EXIT_RESTART) and not self._is_due):  # else the load failed, see the run log
+            self._up_log.write(PART_DIED, part.end_reason(), part=self._command.name, pid=part.process.pid, code=code)
         if code == EXIT_RESTART:
             logger.debug("load_process_renewed")
         elif self._is_due:

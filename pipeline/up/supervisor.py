@@ -13,6 +13,8 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from headrace.pipeline.up.part import POLL_S, READY_TIMEOUT_S, Part, UpError
@@ -20,8 +22,19 @@ from headrace.pipeline.up.part_log import PartLog
 from headrace.pipeline.up.plan import LOAD, PartCommand, consecutive_deaths, part_command, parts_of, restart_delay_s
 from headrace.pipeline.up.schedule import Schedule
 from headrace.pipeline.up.up_file import UpFile
+from headrace.pipeline.up.up_log import (
+    PART_DIED,
+    PART_READY,
+    PART_STARTED,
+    STOPPED_BY_SIGNAL,
+    UP_ENDED,
+    UP_READY,
+    UP_STARTED,
+    UpLog,
+)
 from headrace.settings import Settings
 from headrace.settings.addresses import UP_FILE_NAME, LiveAddresses, local_warehouse_directory, sql_socket
+from headrace.version import VERSION
 
 logger = logging.getLogger(__name__)
 
@@ -66,24 +79,32 @@ def run_up(
     names = parts_of(settings, only)
     if "sql" in names and "metastore" not in names and not settings.hive.metastore:
         raise UpError("the part sql needs a metastore: start the part metastore as well, or set hive.metastore")
-    with UpFile(data_dir / UP_FILE_NAME) as up_file, stop:
-        supervisor = _Supervisor(settings, environment, stop)
+    with UpFile(data_dir / UP_FILE_NAME) as up_file, stop, closing(UpLog(data_dir / "logs")) as up_log:
+        up_log.write(UP_STARTED, pid=os.getpid(), version=VERSION, parts=",".join(names))
+        supervisor = _Supervisor(settings, environment, stop, up_log)
+        reason = STOPPED_BY_SIGNAL
         try:
             addresses = supervisor.start(names)
             up_file.publish(addresses)
+            up_log.write(UP_READY)
             on_ready(addresses)
-            supervisor.watch()
+            supervisor.watch(lambda pids: up_file.republish(replace(addresses, pids=pids)), addresses.pids)
         except KeyboardInterrupt:
             logger.info("up_stopped reason=signal")
+        except BaseException as error:
+            reason = str(error) or type(error).__name__
+            raise
         finally:
             up_file.clear()
             supervisor.stop()
+            up_log.write(UP_ENDED, reason)
 
 
 class _Supervisor:
     """Starts, watches, restarts and stops the parts."""
 
-    def __init__(self, settings: Settings, environment: Mapping[str, str], stop: _StopFlag) -> None:
+    def __init__(self, settings: Settings, environment: Mapping[str, str], stop: _StopFlag, up_log: UpLog) -> None:
+        self._up_log = up_log
         self._settings = settings
         self._environment = environment
         self._log_dir = settings.data_dir.resolve() / "logs"
@@ -110,14 +131,17 @@ class _Supervisor:
             self._start(name)
         for name in servers:
             self._addresses |= self._parts[name].wait_until_ready(deadline, self._stop.is_set)
-            logger.info("part_ready part=%s", name)
+            self._log_ready(name)
         if "sql" in names:
             self._start("sql")  # needs the metastore's address
             if self._settings.sql.listen is not None:
                 self._addresses |= self._parts["sql"].wait_until_ready(deadline, self._stop.is_set)
+                self._log_ready("sql")
         if LOAD in names:
             command = part_command(LOAD, self._settings, self._addresses)
-            self._schedule = Schedule(command, self._settings.loader.interval, self._log_dir, self._environment)
+            self._schedule = Schedule(
+                command, self._settings.loader.interval, self._log_dir, self._environment, self._up_log
+            )
         if not {"metastore", "sql", LOAD}.isdisjoint(names):
             self._class_archive = Part(CLASS_ARCHIVE, self._log_dir, self._environment)
         return LiveAddresses(
@@ -129,10 +153,15 @@ class _Supervisor:
             sql=self._addresses.get("sql", ""),
             sql_socket=str(sql_socket(self._settings)) if "sql" in names else "",
             warehouse=str(local_warehouse_directory(self._settings)),
+            pids=self._pids(),
         )
 
-    def watch(self) -> None:
+    def watch(self, on_restart: Callable[[Mapping[str, int]], None], pids: Mapping[str, int]) -> None:
         """Supervises the parts until a stop is requested.
+
+        Args:
+            on_restart: called with the process ids of the parts, by their names, when they have changed.
+            pids: the process ids at the start.
 
         Raises:
             UpError: a part died that is not restarted.
@@ -146,9 +175,12 @@ class _Supervisor:
                 self._start(name)
             if self._schedule is not None:
                 self._schedule.tick(int(time.time() * 1000))
+            if pids != (pids := self._pids()):
+                on_restart(pids)
             if time.monotonic() >= self._logs_due:
                 self._logs_due = time.monotonic() + LOG_CHECK_S
                 self._spark_log.rotate_if_due()
+                self._up_log.rotate_if_due()
                 for part in self._parts.values():
                     part.log.rotate_if_due()
                 if self._schedule is not None:
@@ -174,23 +206,39 @@ class _Supervisor:
 
     def _start(self, name: str) -> None:
         self._parts[name] = Part(part_command(name, self._settings, self._addresses), self._log_dir, self._environment)
+        self._up_log.write(PART_STARTED, part=name, pid=self._parts[name].process.pid)
+
+    def _pids(self) -> dict[str, int]:
+        pids = {name: part.process.pid for name, part in self._parts.items() if name not in self._restart_at}
+        load = None if self._schedule is None else self._schedule.pid
+        return pids if load is None else {**pids, LOAD: load}
+
+    def _log_ready(self, name: str) -> None:
+        logger.info("part_ready part=%s", name)
+        self._up_log.write(PART_READY, part=name)
 
     def _check_part(self, name: str, part: Part) -> None:
         was_ready, uptime_s = part.is_ready, time.monotonic() - part.started_at
         if part.process.poll() is None:
             if part.ready(0) is not None and not was_ready:
-                logger.info("part_ready part=%s", name)
+                self._log_ready(name)
             if part.is_ready or uptime_s < READY_TIMEOUT_S:
                 return
         if self._stop.is_set():
             return
+        pid = part.process.pid
         if not part.command.restarts:
+            self._up_log.write(PART_DIED, part.end_reason(), part=name, pid=pid, code=part.process.returncode)
             raise UpError(f"the {name} died: {part.end_reason()}; read the log, then start headrace up again")
         part.stop(time.monotonic())
         self._deaths[name] = consecutive_deaths(self._deaths[name], part.ready_for_s)
         delay_s = restart_delay_s(self._deaths[name])
         self._restart_at[name] = time.monotonic() + delay_s
-        logger.warning("part_died part=%s restart_in_s=%g last_line=%s", name, delay_s, part.end_reason())
+        reason = part.end_reason()
+        logger.warning("part_died part=%s restart_in_s=%g last_line=%s", name, delay_s, reason)
+        self._up_log.write(
+            PART_DIED, reason, part=name, pid=pid, code=part.process.returncode, restart_in_s=f"{delay_s:g}"
+        )
 
 
 class _StopFlag:

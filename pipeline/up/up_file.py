@@ -2,7 +2,8 @@
 
 The process holds a `flock` on the file from start to end, so that at most one `headrace up` runs per data directory,
 and a file left by a killed process is known to be stale. It contains addresses once the servers are ready (the SQL
-server only if `sql.listen` is set); restarted parts keep theirs.
+server only if `sql.listen` is set); restarted parts keep theirs, and get a new process id. The content is padded with
+blanks to one size, so that a reader never sees a part of an older content, and a full disk prevents no update.
 """
 
 from __future__ import annotations
@@ -11,12 +12,19 @@ import dataclasses
 import errno
 import fcntl
 import json
+import logging
 import os
 import re
 from pathlib import Path
+from typing import Final
 
 from headrace.pipeline.up.part import UpError, disk_full_note
 from headrace.settings.addresses import LiveAddresses
+
+
+logger = logging.getLogger(__name__)
+
+CONTENT_BYTES: Final = 4096
 
 
 class UpFile:
@@ -41,12 +49,19 @@ class UpFile:
         return self
 
     def publish(self, addresses: LiveAddresses) -> None:
-        content = json.dumps(dataclasses.asdict(addresses), indent=2).encode()
+        content = json.dumps(dataclasses.asdict(addresses), indent=2).encode().ljust(CONTENT_BYTES)
         try:
             if os.pwrite(self._descriptor, content, 0) < len(content):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             raise UpError(f"cannot write {self._path}: {error.strerror}{disk_full_note(self._path)}") from error
+
+    def republish(self, addresses: LiveAddresses) -> None:
+        """Replaces the content. A failure is logged: the old content still has the addresses, which do not change."""
+        try:
+            self.publish(addresses)
+        except UpError as error:
+            logger.warning("up_file_not_updated reason=%s", error)
 
     def clear(self) -> None:
         os.ftruncate(self._descriptor, 0)

@@ -4,7 +4,8 @@
         client.register("orders-value", text)
 
 `client` has the API calls, `transport` chooses servers and retries, `connections` holds the sockets, `proxies` selects
-the proxy, `access` has URLs, credentials and TLS, `responses` parses results and errors, `cache` has immutable results.
+the proxy, `access` has URLs, credentials and TLS, `responses` parses results and errors, `cache` has immutable results,
+`readiness` checks servers for a status.
 """
 
 from headrace.registry.client.access import Auth, BasicAuth, BearerAuth, Tls

@@ -17,6 +17,7 @@ from headrace.avro_schema import Schema, parse_schema
 from headrace.registry import errors
 from headrace.registry.client.access import Auth, Tls, parse_servers
 from headrace.registry.client.cache import Cache
+from headrace.registry.client.readiness import ServerReadiness, readiness_of
 from headrace.registry.client.responses import (
     RegisteredSchema,
     parse_registered_schema,
@@ -92,6 +93,10 @@ class RegistryClient:
         client._path_prefix = "" if name == "." else f"/contexts/{_segment(name)}"
         client._subject_prefix = "" if name == "." else f":{name}:"
         return client
+
+    def readiness(self) -> tuple[ServerReadiness, ...]:
+        """Checks each server once, without retries; returns the results in the order of the URLs. Raises no error."""
+        return readiness_of(self._transport)
 
     def identity(self) -> str:
         """The registry's id. A registry with a new database has a new id.

@@ -14,8 +14,11 @@ TOKEN_BYTES_MAX = 64 * 1024
 CREDENTIALS = tuple(f"registry.client_{name}" for name in ("user", "password", "token", "token_file"))
 
 
-def registry_client(settings: Settings) -> RegistryClient:
+def registry_client(settings: Settings, timeout_s: float | None = None) -> RegistryClient:
     """A client of the configured registry, with the credentials and certificates of `registry.client_*`.
+
+    Args:
+        timeout_s: replaces `registry.client_timeout`; None for this setting.
 
     Raises:
         SettingsError: the credentials contradict each other, are malformed, or would go to an untrusted server.
@@ -26,7 +29,7 @@ def registry_client(settings: Settings) -> RegistryClient:
     _require_trusted(settings, url)
     return RegistryClient(
         url,
-        timeout_s=registry.client_timeout.seconds,
+        timeout_s=registry.client_timeout.seconds if timeout_s is None else timeout_s,
         auth=_auth(registry),
         tls=Tls(registry.client_ca, registry.client_certificate, registry.client_key, registry.client_key_password),
     )

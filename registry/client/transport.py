@@ -203,6 +203,15 @@ class Transport:
                 self._record_error_response(server, attempts, response)
         raise AssertionError("this line is never reached: the last attempt returns or raises")
 
+    def send_once(self, server: Server, call: ApiCall) -> HttpResponse:
+        """Sends a request to one server, without retries, and returns the response, whatever its status.
+
+        Raises:
+            RequestFailed: there is no response.
+            RegistryUnavailable: the bearer token cannot be used.
+        """
+        return self._exchange(server, call)
+
     def _record_failure(self, server: Server, call: ApiCall, attempts: _Attempts, failure: RequestFailed) -> None:
         if failure.may_have_executed and not call.is_repeatable:
             raise RegistryUnavailable(

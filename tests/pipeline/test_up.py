@@ -27,6 +27,7 @@ from headrace.pipeline.up.plan import (
 )
 from headrace.pipeline.up.schedule import Schedule
 from headrace.pipeline.up.up_file import UpFile
+from headrace.pipeline.up.up_log import PART_DIED, UpLog, newest_events
 from headrace.settings import Duration, load_settings
 from headrace.settings.addresses import LiveAddresses
 from support.processes import is_running
@@ -222,6 +223,7 @@ class FakeProcess:
     def __init__(self, *_: object) -> None:
         FakeProcess.running.append(self)
         self.process = self
+        self.pid = 4711
         self.returncode: int | None = None
         self.log = self
         self.path = ""
@@ -280,7 +282,8 @@ INTERVAL_MS = 600_000
 
 def schedule_of(interval_ms: int, directory: Path) -> tuple[Schedule, int]:
     """Returns a schedule and the time when its first load is due."""
-    schedule = Schedule(PartCommand("load", ("this",), reads_requests=True), Duration(interval_ms), directory, {})
+    command = PartCommand("load", ("this",), reads_requests=True)
+    schedule = Schedule(command, Duration(interval_ms), directory, {}, UpLog(directory))
     return schedule, next_aligned_ms(int(time.time() * 1000), interval_ms)
 
 
@@ -487,3 +490,42 @@ def test_publish_raises_if_the_addresses_cannot_be_written_completely(
     addresses = LiveAddresses(1, "now", "http://r", "b:1", "thrift://m:1", "", "/s", "/w")
     with UpFile(tmp_path / "up.json") as file, pytest.raises(UpError, match=r"up\.json: No space left"):
         file.publish(addresses)
+
+
+def test_up_log_returns_its_newest_events_and_ignores_torn_lines(tmp_path: Path) -> None:
+    log = UpLog(tmp_path)
+    log.write(PART_DIED, "killed by SIGKILL\n(log: a b)", part="sql", pid=7, code=-9)
+    with (tmp_path / "up.log").open("ab") as file:
+        file.write(b"2026-01-31 07:2\n")
+    log.write("up_ready")
+    log.close()
+    died, ready = newest_events(tmp_path)
+    assert (died.name, died.values, died.reason) == (
+        PART_DIED,
+        {"part": "sql", "pid": "7", "code": "-9"},
+        "killed by SIGKILL (log: a b)",
+    )
+    assert abs(died.time_ms - time.time() * 1000) < 60_000
+    assert (ready.name, ready.values, ready.reason) == ("up_ready", {}, "")
+
+
+def test_up_log_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.pipeline.up.part_log.LOG_BYTES_MAX", 1000)
+    log = UpLog(tmp_path)
+    for _ in range(200):
+        log.write("part_died", "x" * 100)
+        log.rotate_if_due()
+    log.close()
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 6 * 1200
+
+
+def test_killed_load_process_is_in_the_up_log_and_a_failed_load_is_not(
+    tmp_path: Path, processes: list[FakeProcess]
+) -> None:
+    schedule, due_ms = schedule_of(INTERVAL_MS, tmp_path)
+    for code in (2, -signal.SIGKILL):
+        schedule.tick(due_ms)
+        processes[-1].returncode = code
+        schedule.tick(due_ms)
+        due_ms += INTERVAL_MS
+    assert [event.values["code"] for event in newest_events(tmp_path) if event.name == PART_DIED] == ["-9"]

@@ -1,0 +1,97 @@
+"""Checks each server of a registry once: whether it answers, and whether its database does.
+
+A registry of Headrace has `/healthz`, which reads nothing, and `/readyz`, which reads its database. Other registries
+have neither; a list of at most one subject is then the check.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+
+from headrace.registry.client.access import Server
+from headrace.registry.client.connections import HttpResponse, RequestFailed
+from headrace.registry.client.transport import ApiCall, Transport
+from headrace.registry.errors import RegistryUnavailable
+
+REASON_CHARACTERS_MAX = 500
+
+
+class Readiness(StrEnum):
+    """`ready`: serves requests. `no_database`: the server answers and its database does not. `refused`: the server
+    rejects the credentials. `failed`: it answers with another error. `silent`: it accepts the connection and does not
+    answer in time. `unreachable`: no connection."""
+
+    READY = "ready"
+    NO_DATABASE = "no_database"
+    REFUSED = "refused"
+    FAILED = "failed"
+    SILENT = "silent"
+    UNREACHABLE = "unreachable"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerReadiness:
+    """The result for one server; `url` has no credentials. `is_headrace` is False for a registry without `/readyz`, and
+    for one that does not answer. `reason` is "" for `ready`."""
+
+    url: str
+    readiness: Readiness
+    is_headrace: bool = False
+    reason: str = ""
+
+
+def readiness_of(transport: Transport) -> tuple[ServerReadiness, ...]:
+    """Returns the readiness of each server of a client, in the order of its URLs. Sends at most two requests to each,
+    and repeats none."""
+    return tuple(_readiness(transport, server) for server in transport.servers)
+
+
+def _readiness(transport: Transport, server: Server) -> ServerReadiness:
+    try:
+        alive = transport.send_once(server, ApiCall.of("GET", "/healthz"))
+        if alive.status == 404:
+            return _of_other(server, transport.send_once(server, ApiCall.of("GET", "/subjects", {"limit": "1"})))
+    except RegistryUnavailable as error:
+        return ServerReadiness(server.url, Readiness.FAILED, reason=str(error))
+    except RequestFailed as failure:
+        readiness = Readiness.SILENT if failure.may_have_executed else Readiness.UNREACHABLE
+        return ServerReadiness(server.url, readiness, reason=str(failure))
+    try:
+        return _of_headrace(server, transport.send_once(server, ApiCall.of("GET", "/readyz")))
+    except RequestFailed as failure:
+        return ServerReadiness(server.url, Readiness.NO_DATABASE, is_headrace=True, reason=str(failure))
+
+
+def _of_other(server: Server, listed: HttpResponse) -> ServerReadiness:
+    if listed.status == 200:
+        return ServerReadiness(server.url, Readiness.READY)
+    readiness = Readiness.REFUSED if listed.status in (401, 403) else Readiness.FAILED
+    return ServerReadiness(server.url, readiness, reason=_reason(listed))
+
+
+def _of_headrace(server: Server, response: HttpResponse) -> ServerReadiness:
+    if response.status == 200:
+        return ServerReadiness(server.url, Readiness.READY, is_headrace=True)
+    readiness = Readiness.NO_DATABASE if _error_code(response) == 50001 else Readiness.FAILED
+    return ServerReadiness(server.url, readiness, is_headrace=True, reason=_reason(response))
+
+
+def _error_code(response: HttpResponse) -> int | None:
+    code = _document(response).get("error_code")
+    return code if isinstance(code, int) else None
+
+
+def _reason(response: HttpResponse) -> str:
+    message = _document(response).get("message")
+    text = f"HTTP {response.status}" + (f": {message}" if isinstance(message, str) else "")
+    return " ".join(text.split())[:REASON_CHARACTERS_MAX]
+
+
+def _document(response: HttpResponse) -> dict[str, object]:
+    try:
+        document = json.loads(response.body)
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}
