@@ -21,7 +21,6 @@ from typing import Final
 from headrace.pipeline.up.part import UpError, disk_full_note
 from headrace.settings.addresses import LiveAddresses
 
-
 logger = logging.getLogger(__name__)
 
 CONTENT_BYTES: Final = 4096
