@@ -19,6 +19,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from headrace.audit.count import HASH
+from headrace.loader.commit.alarms import Alarm
 from headrace.loader.commit.document import CRITICAL
 from headrace.loader.epochs import NO_EPOCHS, ReadEpochs
 from headrace.loader.work_unit import FileKind, FileRange, RangeCounts, SkippedOffsets
@@ -167,7 +168,8 @@ class TopicCommit:
     `topic_id_before` and `revision_before` are the topic id and load schema revision for which the run was planned
     (None and 0 for a new topic). `load_schema` is set if it changes; a new topic always has it. `table`, `directory`
     and `partition_by` are chosen by the topic's first commit and repeated by later ones. `kafka_column` is the variant
-    of the `kafka` column in its files. `foreign_ids` are registered schema ids that the plan did not know.
+    of the `kafka` column in its files. `foreign_ids` are registered schema ids that the plan did not know. `alarms` are
+    results that an operator must know of, without quarantined messages, which are counted in `files`.
     `previous_commit_number` is the topic's previous commit, 0 for none: readers follow these links and read no other
     topic's commits.
 
@@ -196,6 +198,7 @@ class TopicCommit:
     generation_before: int = 0
     rewrites: tuple[TimePartitionRewrite, ...] = dataclasses.field(default=(), metadata=CRITICAL)
     continues: bool = dataclasses.field(default=False, metadata=CRITICAL)
+    alarms: tuple[Alarm, ...] = ()
 
     @property
     def starts_again(self) -> bool:

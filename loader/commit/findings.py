@@ -9,11 +9,15 @@ bad messages is noticed.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from headrace.audit.window import OUT_OF_RANGE_MS, SCATTERED_MS, SPECIAL_WINDOWS, WINDOWS_MAX, count_text, time_text
 from headrace.avro_schema.message_time import TimeUnit
+from headrace.loader.commit.alarms import Alarm, AlarmKind
+from headrace.loader.commit.commit import CommittedRange
 from headrace.loader.commit.reconcile import ReconciledTopic
+from headrace.loader.commit.state import TopicState
+from headrace.loader.plan.load_plan import PlannedTopic
 from headrace.loader.policy import TopicPolicy
 from headrace.loader.project.implausible_times import UNITS_PER_SECOND, likely_unit
 from headrace.loader.project.topic_projection import FUTURE_TIME, RECORD_TIME
@@ -57,7 +61,7 @@ def _with_findings(topic: str, reconciled: ReconciledTopic, share_max: float) ->
     ]
     for times in reconciled.implausible_times:
         sentence = f"{times.messages:,} of {count_text(messages, 'message')} {_description(topic, times)}"
-        if times.messages > share_max * messages and times.kind not in NOTED_KINDS:
+        if _is_problem(times, messages, share_max):
             problems.append(sentence)
         else:
             notes.append(f"{topic}: {sentence}")
@@ -75,6 +79,57 @@ def _with_findings(topic: str, reconciled: ReconciledTopic, share_max: float) ->
             "loader.future_max allows; their time partition is that of their arrival"
         )
     return dataclasses.replace(reconciled, problems=tuple(problems), notes=tuple(notes))
+
+
+def _is_problem(times: ImplausibleTimeCount, messages: int, share_max: float) -> bool:
+    return times.messages > share_max * messages and times.kind not in NOTED_KINDS
+
+
+def alarms_of(planned_topic: PlannedTopic, reconciled: ReconciledTopic) -> tuple[Alarm, ...]:
+    """Returns the alarms of a topic in the commit of a load, at most one of each kind, without quarantined messages.
+
+    Args:
+        reconciled: the part of the topic's work that is committed.
+    """
+    alarms: dict[str, Alarm] = {}
+    for alarm in _alarms(planned_topic, reconciled):
+        before = alarms.get(alarm.kind)
+        alarms[alarm.kind] = alarm if before is None else dataclasses.replace(before, count=before.count + alarm.count)
+    return tuple(alarms.values())
+
+
+def _alarms(planned_topic: PlannedTopic, reconciled: ReconciledTopic) -> Iterator[Alarm]:
+    if planned_topic.ranges.starts_again:
+        text = "the topic was re-created; messages of the former topic that were not loaded are lost"
+        yield Alarm(AlarmKind.RECREATED, 1, text)
+    for offsets in reconciled.ranges:
+        yield from _loss_alarms(planned_topic.known, offsets)
+        for skipped in offsets.skipped:
+            yield Alarm(AlarmKind.CORRUPT, skipped.end - skipped.start, _skipped_problem(offsets.partition, skipped))
+    messages = reconciled.counts.records + reconciled.counts.quarantined
+    for times in reconciled.implausible_times:
+        if _is_problem(times, messages, planned_topic.policy.quarantine_ratio_max):
+            text = f"{times.messages:,} of {count_text(messages, 'message')} {_description(planned_topic.topic, times)}"
+            yield Alarm(AlarmKind.TIMES, times.messages, text)
+
+
+def _loss_alarms(known: TopicState | None, offsets: CommittedRange) -> Iterator[Alarm]:
+    """Yields the alarms about offsets of a partition that were removed before they were read, or that were loaded and
+    have other messages now.
+
+    Args:
+        known: the topic's state before the load, None for a new topic.
+    """
+    expected = offsets.previous if offsets.diverged_at is None else offsets.diverged_at
+    if expected is not None and expected < offsets.start:
+        removed = f"offsets {expected} to {offsets.start - 1} were removed before they were read"
+        yield Alarm(AlarmKind.LOST, offsets.start - expected, f"partition {offsets.partition}: {removed}")
+    if offsets.replaced is not None and known is not None:
+        start, end = offsets.replaced
+        partition = known.partitions.get(offsets.partition)
+        if start < end and partition is not None and partition.has_rows_from(start):
+            text = f"the log was truncated at offset {start}; offsets {start} to {end - 1} were loaded before"
+            yield Alarm(AlarmKind.REPLACED, end - start, f"partition {offsets.partition}: {text}")
 
 
 def _skipped_problem(partition: int, skipped: SkippedOffsets) -> str:

@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 
 from headrace.loader.commit.commit import Commit, CommitKind, TopicCommit
+from headrace.loader.commit.findings import alarms_of
 from headrace.loader.commit.reconcile import ReconciledTopic
 from headrace.loader.plan.load_plan import LoadPlan, PlannedTopic
 from headrace.loader.storage.protocols import FinishedFile
@@ -79,6 +80,7 @@ def _topic_commit(
         time_sources=reconciled.time_sources,
         foreign_ids=foreign_ids,
         continues=planned_topic.ranges.continues,
+        alarms=alarms_of(planned_topic, reconciled),
     )
 
 
@@ -115,4 +117,5 @@ def estimated_bytes(committed: TopicCommit) -> int:
         + FILE_BYTES * len(committed.files)
         + FILE_RANGE_BYTES * sum(len(file.ranges) for file in committed.files)
         + WINDOW_BYTES * sum(len(series.windows) for series in committed.audit)
+        + sum(len(alarm.text) for alarm in committed.alarms)
     )

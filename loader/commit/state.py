@@ -6,9 +6,10 @@ The state can always be computed from the commits again, so any checkpoint may b
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from headrace.loader.commit.alarms import Alarm, AlarmKind, AlarmTotal, with_alarm
 from headrace.loader.commit.commit import Commit, CommitKind, CommittedRange, LoadSchema, TopicCommit
 from headrace.loader.commit.document import CRITICAL
 from headrace.loader.epochs import NO_EPOCHS, ReadEpochs
@@ -59,7 +60,8 @@ class TopicState:
 
     `foreign_ids` are registered schema ids in the topic's messages that need not be versions of its subject; every plan
     reads these schemas by id. `kafka_column` is the widest variant of the `kafka` column in any of the topic's files,
-    and the variant in its table. `generation` counts the commits that rewrote its time partitions.
+    and the variant in its table. `generation` counts the commits that rewrote its time partitions. `alarms` are the
+    sums of all alarms, by kind.
     """
 
     topic_id: str
@@ -74,6 +76,7 @@ class TopicState:
     commit_number: int
     generation: int = 0
     kafka_column: str = ""
+    alarms: Mapping[str, AlarmTotal] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +128,7 @@ def fold(state: LoaderState, commit: Commit, sha256: str = "") -> LoaderState:
     topics = dict(state.topics)
     window_begins = commit.commit_number % PLAN_COMMITS_MAX == 0
     for topic, committed in commit.topics.items():
-        topics[topic] = _fold_topic(state.topics.get(topic), committed, commit.commit_number)
+        topics[topic] = _fold_topic(state.topics.get(topic), committed, commit.commit_number, commit.committed_at_ms)
     return LoaderState(
         commit_number=commit.commit_number,
         committed_at_ms=commit.committed_at_ms,
@@ -193,7 +196,9 @@ def _staged_run(commit: Commit) -> frozenset[str]:
     return frozenset() if commit.kind in KINDS_WITHOUT_STAGING else frozenset({commit.run_id})
 
 
-def _fold_topic(known: TopicState | None, committed: TopicCommit, commit_number: int) -> TopicState:
+def _fold_topic(
+    known: TopicState | None, committed: TopicCommit, commit_number: int, committed_at_ms: int
+) -> TopicState:
     load_schema = committed.load_schema or (known.load_schema if known else None)
     assert load_schema is not None, "a new topic has a load schema"
     if known is None:
@@ -213,6 +218,7 @@ def _fold_topic(known: TopicState | None, committed: TopicCommit, commit_number:
     partitions = {} if starts_again else dict(known.partitions)
     for offsets in committed.ranges:
         partitions[offsets.partition] = _fold_partition(partitions.get(offsets.partition), offsets)
+    quarantine = _totals(known.quarantine, FileKind.QUARANTINE, committed)
     return dataclasses.replace(
         known,
         topic_id=committed.topic_id,
@@ -220,11 +226,32 @@ def _fold_topic(known: TopicState | None, committed: TopicCommit, commit_number:
         partitions=partitions,
         foreign_ids=known.foreign_ids | committed.foreign_ids,
         data=_totals(known.data, FileKind.DATA, committed),
-        quarantine=_totals(known.quarantine, FileKind.QUARANTINE, committed),
+        quarantine=quarantine,
         commit_number=commit_number,
         generation=known.generation + (1 if committed.rewrites else 0),
         kafka_column=wider_column(known.kafka_column, committed.kafka_column),
+        alarms=_fold_alarms(
+            known.alarms, committed.alarms, quarantine.records - known.quarantine.records, committed_at_ms
+        ),
     )
+
+
+def _fold_alarms(
+    known: Mapping[str, AlarmTotal], alarms: Iterable[Alarm], quarantined: int, committed_at_ms: int
+) -> Mapping[str, AlarmTotal]:
+    """Returns a topic's sums of alarms after a commit.
+
+    Args:
+        known: the sums before the commit.
+        alarms: the alarms of the commit.
+        quarantined: the number of messages that the commit added to the quarantine; negative if it removed some.
+        committed_at_ms: the time of the commit.
+    """
+    totals = dict(known)
+    added = [Alarm(AlarmKind.QUARANTINED, quarantined, "")] if quarantined > 0 else []
+    for alarm in (*added, *alarms):
+        totals[str(alarm.kind)] = with_alarm(totals.get(alarm.kind), alarm, committed_at_ms)
+    return totals
 
 
 def _fold_partition(known: PartitionState | None, offsets: CommittedRange) -> PartitionState:
