@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from headrace.kafka_wire.topic_patterns import matching_topics, similar_topic
 from headrace.loader.apply.complete import CompleteUntil
 from headrace.loader.apply.engine import ApplierEngine
 from headrace.loader.apply.other_warehouse import TablesOfOtherWarehouse
@@ -36,12 +37,14 @@ from headrace.loader.work_unit import TaskSettings, UnitResult, WorkUnit
 
 logger = logging.getLogger(__name__)
 
+EXCLUDED_REASON = "is excluded by loader.topics_include or loader.topics_exclude; change them to load it"
+
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
     """Settings of a run. `task` are the settings of its tasks, except for the staging directory and the time, which
-    each run sets. `topics_only` limits the run to these topics; empty for all. `allow_new_warehouse` permits the
-    creation of a warehouse although tables have files in another one."""
+    each run sets. `topics_only` limits the run to topics that match one of these names or patterns; empty for all.
+    `allow_new_warehouse` permits the creation of a warehouse although tables have files in another one."""
 
     topics_include: tuple[str, ...]
     topics_exclude: tuple[str, ...]
@@ -87,22 +90,14 @@ def plan_load(ports: RunDependencies, settings: RunSettings) -> LoadPlan:
         KafkaError: the brokers are unavailable or refuse the requests.
         CommitLogError: the commits cannot be read.
         OSError: the storage failed.
-        NoSuchTopic: a topic named by the user is missing on the brokers or excluded by the settings.
+        NoSuchTopic: a topic or pattern of the user matches no topic on the brokers that the settings include.
     """
     logger.info("phase_started phase=plan")
     state = ports.log.read_state()
     discovery_start_ms = ports.now_ms()
-    only = settings.topics_only
-    for topic in only:
-        if not is_wanted(topic, settings.topics_include, settings.topics_exclude):
-            raise NoSuchTopic(
-                topic, "is excluded by loader.topics_include or loader.topics_exclude; change them to load it"
-            )
+    only = _selected_topics(ports.cluster, settings) if settings.topics_only else ()
     include = tuple(map(re.escape, only)) or settings.topics_include
     discovery = discover(ports.cluster, include, settings.topics_exclude, state)
-    for topic in only:
-        if topic not in discovery.topics and topic not in discovery.unusable:
-            raise NoSuchTopic(topic, "is not on the brokers")
     run_id = ports.new_run_id()
     return make_plan(
         state,
@@ -116,6 +111,29 @@ def plan_load(ports: RunDependencies, settings: RunSettings) -> LoadPlan:
         ),
         only=only,
     )
+
+
+def _selected_topics(cluster: Cluster, settings: RunSettings) -> tuple[str, ...]:
+    """Returns the topics on the brokers that match any of `settings.topics_only` and that the settings include.
+
+    Raises:
+        NoSuchTopic: no such topic matches one of the patterns.
+    """
+    names = sorted(name for name, topic in cluster.metadata().topics.items() if not topic.is_internal)
+    wanted = [name for name in names if is_wanted(name, settings.topics_include, settings.topics_exclude)]
+    selected: set[str] = set()
+    for pattern in settings.topics_only:
+        matching = matching_topics(pattern, wanted)
+        if not matching:
+            is_excluded = bool(matching_topics(pattern, names))
+            raise NoSuchTopic(pattern, EXCLUDED_REASON if is_excluded else _missing_reason(pattern, wanted))
+        selected.update(matching)
+    return tuple(sorted(selected))
+
+
+def _missing_reason(pattern: str, names: Sequence[str]) -> str:
+    similar = similar_topic(pattern, names)
+    return f"is not on the brokers{f'; did you mean {similar}?' if similar else ''}"
 
 
 def run_load(ports: RunDependencies, settings: RunSettings) -> RunReport:

@@ -287,7 +287,7 @@ def open_load(
         log: the commit log. The caller has opened it, unless `is_dry`.
         output: stream for the statements of an executor that only prints.
         is_dry: whether the load will only be planned.
-        only: names of the topics to load; empty for all.
+        only: names or patterns of the topics to load; empty for all.
         allow_new_warehouse: whether the load may start an empty warehouse although the tables have files in another
             one.
         session: a Spark session that consecutive loads share; None if this load opens its own.

@@ -8,6 +8,7 @@ starts without Flask or Spark installed.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import logging
 import os
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from headrace.cli.command import EXIT_FAILED, EXIT_OK, CommandError, CommandParser, os_error_message
+from headrace.cli.terminal import paged
 from headrace.settings import SettingsError
 from headrace.settings.log_format import configure_logging
 from headrace.version import VERSION
@@ -194,7 +196,8 @@ def _run(arguments: Sequence[str]) -> int:
         parser = _parser(arguments)
         if arguments:
             args = parser.parse_args(arguments)
-            exit_code = int(args.run(args))
+            with paged() if getattr(args, "pages", False) and not args.no_pager else contextlib.nullcontext():
+                exit_code = int(args.run(args))
         else:
             parser.print_help()
             exit_code = EXIT_OK
@@ -220,11 +223,14 @@ def _configure_logging() -> None:
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     parser = CommandParser(
         prog="headrace",
-        usage="headrace [-h] [-V] COMMAND …",
+        usage="headrace [-h] [-V] [--no-pager] COMMAND …",
         description="Avro schema registry with an automatic Hadoop/Hive loader.",
         epilog=f"{_listing()}\n\n{EPILOG}",
     )
     parser.add_argument("-V", "--version", action="version", version=f"headrace {VERSION}", help="show the version")
+    parser.add_argument(
+        "--no-pager", action="store_true", help="do not show long reports in $PAGER (default: less) on a terminal"
+    )
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True, help=argparse.SUPPRESS, prog="headrace")
     command = _command_word(arguments)
     for name, summary in SUBCOMMANDS.items():

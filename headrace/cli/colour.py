@@ -9,6 +9,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TextIO
 
+from headrace.pipeline.text_table import printable
+
 STYLES: Mapping[str, str] = {"bad": "1;31", "warn": "1;33", "good": "1;32", "head": "1"}
 """Parameters of SGR sequences (ECMA-48), by style."""
 
@@ -52,8 +54,9 @@ def styled(text: str, style: str, stream: TextIO | None = None) -> str:
 
 def print_report_line(line: str, stream: TextIO | None = None, *, flush: bool = False) -> None:
     """Prints a line of a report to `stream`, by default standard output. The first words of the line are coloured if
-    they are in `WORD_STYLES`. With `flush`, the stream is flushed."""
+    they are in `WORD_STYLES`, and control characters are escaped. With `flush`, the stream is flushed."""
     out = stream or sys.stdout
+    line = printable(line)
     first = _FIRST_WORDS.match(line)
     if first is not None:
         line = f"{first[1]}{styled(first[2], WORD_STYLES[first[2]], out)}{line[first.end() :]}"

@@ -248,8 +248,14 @@ def print_json(value: Any) -> None:
     sys.stdout.write("\n")
 
 
-def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
-    """Prints rows with aligned columns below a header with the column names. `right` are the indexes of right-aligned
-    columns."""
-    for line in styled_table(table_lines(header, rows, right)):
+def print_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = (), width_max: int | None = None
+) -> None:
+    """Prints rows with aligned columns below a header with the column names.
+
+    Args:
+        right: the indexes of right-aligned columns.
+        width_max: the width to which long cells are shortened, see `table_lines`; None for no limit.
+    """
+    for line in styled_table(table_lines(header, rows, right, width_max)):
         sys.stdout.write(line + "\n")

@@ -52,7 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from headrace.cli import HELP_WORD, SUBCOMMANDS, command_parser
 
-    points = {"": CompletionPoint((*SUBCOMMANDS, HELP_WORD, "--help", "--version"), {})}
+    points = {"": CompletionPoint((*SUBCOMMANDS, HELP_WORD, "--help", "--version", "--no-pager"), {})}
     for name in SUBCOMMANDS:
         points |= dict(_completion_points(f" {name}", command_parser(name)))
     script = BASH.format(

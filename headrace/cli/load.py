@@ -6,13 +6,10 @@ import argparse
 import contextlib
 import dataclasses
 import gc
-import itertools
-import re
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli.colour import print_report_line
 from headrace.cli.command import (
     EXIT_FAILED,
     EXIT_FINDINGS,
@@ -27,16 +24,31 @@ from headrace.cli.command import (
 )
 from headrace.cli.load_server import serve
 from headrace.cli.loaded_state import loader_errors_as_command_errors
+from headrace.cli.report import (
+    ATTENTION,
+    FAILURE,
+    WELL,
+    ReportRow,
+    TextReport,
+    add_all_flag,
+    add_topic_patterns,
+    count_text,
+    print_lines,
+    print_reasons,
+    print_report,
+    select_topics,
+)
 from headrace.cli.terminal import steps_shown
 from headrace.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from headrace.loader.inspect.status import LoadStatus
+    from headrace.loader.inspect.status import LoadStatus, TopicStatus
     from headrace.loader.plan.load_plan import LoadPlan
-    from headrace.loader.report import RunReport
+    from headrace.loader.report import LoadedTopic, RunReport
     from headrace.loader.run_log import RunLine
+    from headrace.loader.work_unit import OffsetRange
     from headrace.pipeline.load_session import LoadSession
 
 KEYS = (
@@ -62,25 +74,11 @@ exit codes:
   1  a topic needs attention; the output names it
   2  failure; the next load catches up
 """
-STATUS_HEADER = (
-    "topic",
-    "table",
-    "next offsets",
-    "lag",
-    "rows",
-    "files",
-    "MB/file",
-    "quarantined",
-    "version",
-    "commit",
-    "complete until",
-    "pending",
-)
-_PARTITIONS = re.compile(r"(?:partition|offsets) [^:;]*: ")
+LOADED_HEADER = ("topic", "table", "rows", "files", "partitions", "quarantined", "tombstones", "gaps")
+PLAN_HEADER = ("topic", "table", "partitions", "offsets", "MB (estimate)", "table changes")
+STATUS_HEADER = ("topic", "table", "lag", "rows", "files", "quarantined", "complete until", "pending")
 RUNS_SHOWN = 10
 TASKS_COMPARED_MIN = 2  # with fewer tasks the imbalance is meaningless
-TOPICS_NAMED_MAX = 3  # of topics with the same reason
-REASONS_SHOWN_MAX = 20  # per kind, so that a thousand waiting topics do not hide the rest; --format json has all
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -100,7 +98,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         + EXIT_CODES
     )
     _add_flags(parser)
-    _add_topic_flag(parser)
+    add_all_flag(parser, pages=False)  # an executor that prints shows each statement at once
+    add_topic_patterns(parser)
     parser.add_argument(
         "--no-lease",
         action="store_true",
@@ -116,21 +115,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
     plan = verbs.add_parser(
         "plan",
         help="show the ranges and table changes of the next load",
-        description="Shows what the next load would read and change. Changes nothing.",
-        epilog=examples("load plan", "load plan --format json"),
+        description="Shows what the next load would read and change. Changes nothing. --format json has the offset "
+        "ranges of each task.",
+        epilog=examples("load plan", "load plan --topic 'shop.*' --all", "load plan --format json"),
     )
     _add_flags(plan)
-    _add_topic_flag(plan)
+    add_all_flag(plan)
+    add_topic_patterns(plan)
     plan.set_defaults(run_verb=show_plan)
     status = verbs.add_parser(
         "status",
         help="show the state of every topic",
-        description="Shows for each topic the next offsets, the lag (in messages, if the brokers are available), the "
-        "number and mean size of its files, the time up to which the table is complete, and the commits "
-        "that are not yet applied to it; also the newest loads. Exit code 1: a commit is not yet applied to its table.",
-        epilog=examples("load status", "load status --format json"),
+        description="Shows for each topic the lag (in messages, if the brokers are available), its rows and files, the "
+        "time up to which the table is complete, and the steps of its newest commit that are pending; also the newest "
+        "loads. With many topics it shows those that need care: with pending steps, quarantined messages, or "
+        "messages that the newest loads left. --format json has all topics and further numbers; `headrace offsets "
+        "show` has the offsets. Exit code 1: a commit is not yet applied to its table.",
+        epilog=examples("load status", "load status --topic 'shop.*' --all", "load status --format json"),
     )
     _add_flags(status)
+    add_all_flag(status)
+    add_topic_patterns(status)
     status.set_defaults(run_verb=show_status)
     serving = verbs.add_parser(
         "serve",
@@ -148,12 +153,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def _add_flags(parser: argparse.ArgumentParser) -> None:
     add_settings_flags(parser, KEYS)
     add_format_flag(parser)
-
-
-def _add_topic_flag(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--topic", action="append", default=[], metavar="TOPIC", help="only this topic; may be repeated"
-    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -194,7 +193,7 @@ def run_once(args: argparse.Namespace, settings: Settings, session: LoadSession 
     if args.format == "json":
         print_json({**dataclasses.asdict(report), "has_findings": report.has_findings})
     else:
-        print_report(report)
+        print_run(report, shows_all=getattr(args, "all", False))
     _raise_for_outage(report.registry_outage)
     return code
 
@@ -277,7 +276,7 @@ def show_plan(args: argparse.Namespace, settings: Settings) -> int:
     if args.format == "json":
         print_json(plan_json(plan))
     else:
-        print_plan(plan)
+        print_plan(plan, shows_all=args.all)
     _raise_for_outage(plan.registry_outage)
     return EXIT_FINDINGS if plan.problems else EXIT_OK
 
@@ -309,77 +308,47 @@ def show_status(args: argparse.Namespace, settings: Settings) -> int:
         missing_core_warnings(),
         policy_of=lambda topic: topic_policy(settings.loader.of_topic(topic)),
     )
+    if args.topic:
+        topics = select_topics(args.topic, (*(one.topic for one in status.topics), *status.waiting))
+        status = status.of_topics(topics)
     if args.format == "json":
         print_json(dataclasses.asdict(status))
     else:
-        print_status(status)
+        print_status(status, shows_all=args.all)
     return EXIT_FINDINGS if status.has_pending else EXIT_OK
 
 
-def print_report(report: RunReport) -> None:
+def print_run(report: RunReport, *, shows_all: bool = False) -> None:
     """Prints the report of a load as text."""
-    if report.loaded:
-        rows = [
-            (
-                one.topic + (" (new)" if one.new else " (schema changed)" if one.schema_changed else ""),
-                one.table,
-                f"{one.rows:,}",
-                f"{one.files:,}",
-                f"{one.partitions:,}",
-                f"{one.quarantined:,}",
-                f"{one.tombstones:,}",
-                f"{one.gaps:,}",
-            )
-            for one in report.loaded
-        ]
-        header = ("topic", "table", "rows", "files", "partitions", "quarantined", "tombstones", "gaps")
-        print_table(header, rows, right=range(2, len(header)))
-    for one in report.loaded:
-        if one.schema_changed:
-            print_report_line(f"schema changed: {one.topic}: {', '.join(one.changes) or 'no column changed'}")
-    _print_reasons("waiting", report.waiting.items())
-    _print_reasons("PROBLEM", ((topic, text) for topic, texts in report.problems.items() for text in texts))
-    for note in report.notes:
-        print_report_line(f"note: {note}")
-    print(_summary(report))
+    rows = tuple(_loaded_row(one) for one in report.loaded)
+    print_report(
+        TextReport(_summary(report), "topic", LOADED_HEADER, rows, range(2, len(LOADED_HEADER)), is_listing=True),
+        shows_all=shows_all,
+    )
+    changes = [
+        f"schema changed: {one.topic}: {', '.join(one.changes) or 'no column changed'}"
+        for one in report.loaded
+        if one.schema_changed
+    ]
+    print_lines(changes, shows_all=shows_all)
+    _print_causes(report.waiting, report.problems, report.notes, shows_all=shows_all)
 
 
-def _print_reasons(word: str, reasons: Iterable[tuple[str, str]]) -> None:
-    """Prints why topics wait or have problems, one line per reason, at most `REASONS_SHOWN_MAX`. A line covers all
-    topics or partitions with the same reason, such as all topics if the metastore is unavailable, and names the first
-    topics.
-
-    Args:
-        word: the first word of each line, such as PROBLEM.
-        reasons: pairs of a topic and a reason. A reason that concerns only some partitions begins with their numbers.
-    """
-    topics_by_reason: dict[str, list[tuple[str, str]]] = {}
-    for topic, text in reasons:
-        partitions = _PARTITIONS.match(text)
-        topics_by_reason.setdefault(text[partitions.end() :] if partitions else text, []).append(
-            (topic, partitions[0] if partitions else "")
-        )
-    for reason, found in itertools.islice(topics_by_reason.items(), REASONS_SHOWN_MAX):
-        print_report_line(f"{word}: {_subject(found)}{reason}")
-    if len(topics_by_reason) > REASONS_SHOWN_MAX:
-        print_report_line(f"{word}: and {len(topics_by_reason) - REASONS_SHOWN_MAX} more; --format json has all")
+def _loaded_row(one: LoadedTopic) -> ReportRow:
+    name = one.topic + (" (new)" if one.new else " (schema changed)" if one.schema_changed else "")
+    numbers = (one.rows, one.files, one.partitions, one.quarantined, one.tombstones, one.gaps)
+    severity = ATTENTION if one.quarantined or one.gaps else WELL
+    return ReportRow((name, one.table, *(f"{number:,}" for number in numbers)), severity, one.rows)
 
 
-def _subject(found: Sequence[tuple[str, str]]) -> str:
-    """Returns the first part of a line of `_print_reasons`, before the reason: the topics and partitions that it
-    concerns.
-
-    Args:
-        found: pairs of a topic and the text that names its partitions, such as `partition 3: `; "" if the reason
-            concerns the whole topic.
-    """
-    topics = list(dict.fromkeys(topic for topic, _ in found))
-    named = ", ".join(topics[:TOPICS_NAMED_MAX]) + (", …" if len(topics) > TOPICS_NAMED_MAX else "")
-    topics_text = topics[0] if len(topics) == 1 else f"{len(topics):,} topics ({named})"
-    partition_names = {(topic, partitions) for topic, partitions in found if partitions}
-    if len(found) == 1:
-        return f"{topics_text}: {found[0][1]}"
-    return f"{len(partition_names):,} partitions of {topics_text}: " if partition_names else f"{topics_text}: "
+def _print_causes(
+    waiting: Mapping[str, str], problems: Mapping[str, Sequence[str]], notes: Sequence[str], *, shows_all: bool
+) -> None:
+    print_reasons(
+        "PROBLEM", ((topic, text) for topic, texts in problems.items() for text in texts), shows_all=shows_all
+    )
+    print_reasons("waiting", waiting.items(), shows_all=shows_all)
+    print_lines([f"note: {note}" for note in notes], shows_all=shows_all)
 
 
 def _summary(report: RunReport) -> str:
@@ -387,23 +356,24 @@ def _summary(report: RunReport) -> str:
     if report.conflict:
         return f"another load committed first; this load's work was discarded ({report.conflict}; {seconds:.1f} s)"
     if not report.commit_number:
-        suffix = f"; topics with problems: {_count(len(report.problems), 'topic')}" if report.problems else ""
+        suffix = f"; topics with problems: {count_text(len(report.problems), 'topic')}" if report.problems else ""
         applied = set(report.applied) - set(report.problems)
-        caught_up = f"; applied earlier commits: {_count(len(applied), 'topic')}" if applied else ""
+        caught_up = f"; applied earlier commits: {count_text(len(applied), 'topic')}" if applied else ""
         outcome = (
-            f"nothing loaded, {_count(report.held_back, 'message')} held back" if report.held_back else "nothing new"
+            f"nothing loaded, {count_text(report.held_back, 'message')} held back"
+            if report.held_back
+            else "nothing new"
         )
         return f"{outcome}{caught_up}{suffix} ({seconds:.1f} s)"
     rows = sum(one.rows for one in report.loaded)
     files = sum(one.files for one in report.loaded)
     size = sum(one.bytes_written for one in report.loaded)
     rate = rows * 1000 // max(1, report.read_ms)
-    suffix = f"; {_count(report.held_back, 'message')} held back" if report.held_back else ""
+    suffix = f"; {count_text(report.held_back, 'message')} held back" if report.held_back else ""
     return (
-        f"commit {report.commit_number}: {_count(rows, 'row')} in {_count(files, 'file')} ({size / 1e6:,.1f} MB) "
-        f"of {_count(len(report.loaded), 'topic')} in {seconds:.1f} s; read at {rate:,} rows/s "
-        f"by {_count(report.tasks, 'task')}{_slowest(report)}"
-        f"{suffix}"
+        f"commit {report.commit_number}: {count_text(rows, 'row')} in {count_text(files, 'file')} "
+        f"({size / 1e6:,.1f} MB) of {count_text(len(report.loaded), 'topic')} in {seconds:.1f} s; "
+        f"read at {rate:,} rows/s by {count_text(report.tasks, 'task')}{_slowest(report)}{suffix}"
     )
 
 
@@ -415,40 +385,35 @@ def _slowest(report: RunReport) -> str:
     return f", the slowest of which took {report.imbalance_measured:.1f} times the mean"
 
 
-def _count(number: int, word: str) -> str:
-    return f"{number:,} {word}{'' if number == 1 else 's'}"
-
-
-def print_plan(plan: LoadPlan) -> None:
-    rows = [
-        (
-            f"{unit.task}",
-            one.topic_partition.topic,
-            f"{one.topic_partition.partition}",
-            f"{one.start:,}",
-            f"{one.end:,}",
-            f"{one.bytes_estimate / 1e6:,.2f}",
-        )
-        for unit in plan.units
-        for one in unit.ranges
-    ]
-    if rows:
-        print_table(("task", "topic", "partition", "start", "end", "MB (estimate)"), rows, right=(0, 2, 3, 4, 5))
-    for topic, planned_topic in plan.planned_topics.items():
-        if planned_topic.known is None:
-            print(f"new: {topic}: table {planned_topic.table}")
-        elif planned_topic.schemas.is_changed:
-            print_report_line(
-                f"schema changes: {topic}: table {planned_topic.table}: "
-                f"{', '.join(planned_topic.column_changes) or 'no column'}"
-            )
-    _print_reasons("waiting", plan.waiting.items())
-    _print_reasons("PROBLEM", ((topic, text) for topic, texts in plan.problems.items() for text in texts))
-    for note in plan.notes:
-        print_report_line(f"note: {note}")
+def print_plan(plan: LoadPlan, *, shows_all: bool = False) -> None:
+    rows = tuple(_plan_rows(plan))
     offsets = sum(one.end - one.start for unit in plan.units for one in unit.ranges)
     imbalance = f", the largest with {plan.imbalance:.1f} times the mean bytes" if len(plan.units) > 1 else ""
-    print(f"after commit {plan.commit_number}: {offsets:,} offsets in {_count(len(plan.units), 'task')}{imbalance}")
+    totals = (
+        f"after commit {plan.commit_number}: {count_text(offsets, 'offset')} of {count_text(len(rows), 'topic')} in "
+        f"{count_text(len(plan.units), 'task')}{imbalance}"
+    )
+    print_report(TextReport(totals, "topic", PLAN_HEADER, rows, (2, 3, 4), is_listing=True), shows_all=shows_all)
+    _print_causes(plan.waiting, plan.problems, plan.notes, shows_all=shows_all)
+
+
+def _plan_rows(plan: LoadPlan) -> Iterator[ReportRow]:
+    """Yields a row for each topic that the load would read, or whose table it would create or change."""
+    ranges: dict[str, list[OffsetRange]] = {}
+    for unit in plan.units:
+        for one in unit.ranges:
+            ranges.setdefault(one.topic_partition.topic, []).append(one)
+    for topic, planned_topic in plan.planned_topics.items():
+        found = ranges.get(topic, ())
+        is_new, is_changed = planned_topic.known is None, planned_topic.schemas.is_changed
+        if not (found or is_new or is_changed):
+            continue
+        changes = "new" if is_new else ", ".join(planned_topic.column_changes) or "no column" if is_changed else "-"
+        offsets = sum(one.end - one.start for one in found)
+        size = sum(one.bytes_estimate for one in found)
+        partitions = len({one.topic_partition for one in found})
+        cells = (topic, planned_topic.table, f"{partitions:,}", f"{offsets:,}", f"{size / 1e6:,.2f}", changes)
+        yield ReportRow(cells, ATTENTION if topic in plan.problems else WELL, offsets)
 
 
 def plan_json(plan: LoadPlan) -> dict[str, Any]:
@@ -498,7 +463,9 @@ def print_runs(runs: Sequence[RunLine]) -> None:
             f"{one.rows:,}",
             f"{one.duration_ms / 1000:,.1f}",
             f"{one.imbalance:.2f}" if one.tasks else "-",
-            one.error or one.conflict or (_count(one.problems, "topic") + " with problems" if one.problems else "-"),
+            one.error
+            or one.conflict
+            or (count_text(one.problems, "topic") + " with problems" if one.problems else "-"),
         )
         for one in runs
     ]
@@ -511,38 +478,52 @@ def _instant(instant_ms: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(instant_ms / 1000))
 
 
-def print_status(status: LoadStatus) -> None:
-    rows = [
-        (
-            one.topic,
-            one.table,
-            " ".join(f"{partition}:{offset}" for partition, offset in one.next_offsets.items()) or "-",
-            "-" if one.lag is None else f"{one.lag:,}",
-            f"{one.rows:,}",
-            f"{one.files:,}",
-            "-" if one.file_bytes_mean is None else f"{one.file_bytes_mean / 1e6:,.2f}",
-            f"{one.quarantined:,}",
-            f"{one.schema_version}",
-            f"{one.commit_number}",
-            one.complete_until or "-",
-            " ".join(one.pending) or "-",
+def print_status(status: LoadStatus, *, shows_all: bool = False) -> None:
+    rows = tuple(
+        ReportRow(
+            (
+                one.topic,
+                one.table,
+                "-" if one.lag is None else f"{one.lag:,}",
+                f"{one.rows:,}",
+                f"{one.files:,}",
+                f"{one.quarantined:,}",
+                one.complete_until or "-",
+                " ".join(one.pending) or "-",
+            ),
+            _severity(status, one),
+            one.lag or one.quarantined,
         )
         for one in status.topics
-    ]
-    if rows:
-        print_table(STATUS_HEADER, rows, right=(3, 4, 5, 6, 7, 8, 9))
+    )
+    print_report(TextReport(_status_totals(status), "topic", STATUS_HEADER, rows, range(2, 6)), shows_all=shows_all)
+    print_lines([f"not loaded yet: {topic}" for topic in status.waiting], shows_all=shows_all)
+    time_notes = [(one.topic, one.time_note) for one in status.topics if one.time_note]
+    print_reasons("note", time_notes, shows_all=shows_all)
+    print_lines([f"note: {note}" for note in (*filter(None, [status.note]), *status.notes)], shows_all=shows_all)
     print_runs(status.runs)
-    for topic in status.waiting[:REASONS_SHOWN_MAX]:
-        print(f"not loaded yet: {topic}")
-    time_notes = (f"{one.topic}: {one.time_note}" for one in status.topics if one.time_note)
-    for note in (*filter(None, [status.note]), *status.notes, *time_notes):
-        print_report_line(f"note: {note}")
+
+
+def _severity(status: LoadStatus, one: TopicStatus) -> int:
+    if status.is_pending(one):
+        return FAILURE
+    return ATTENTION if one.quarantined or status.is_left_behind(one) else WELL
+
+
+def _status_totals(status: LoadStatus) -> str:
     if not status.commit_number:
-        print("nothing has been committed yet")
-        return
+        return "nothing has been committed yet"
     behind = ", ".join(
         f"{name} at {commit_number}"
         for name, commit_number in status.cursors.items()
         if commit_number < status.commit_number
     )
-    print(f"newest commit {status.commit_number} at {_instant(status.committed_at_ms)}; behind: {behind or 'nothing'}")
+    lags = [one.lag for one in status.topics if one.lag is not None]
+    facts = (
+        f"{count_text(sum(one.rows for one in status.topics), 'row')} in "
+        f"{count_text(sum(one.files for one in status.topics), 'file')} of {count_text(len(status.topics), 'topic')}",
+        f"lag {sum(lags):,}" if lags else "lag unknown",
+        f"{sum(one.quarantined for one in status.topics):,} quarantined",
+        f"newest commit {status.commit_number} at {_instant(status.committed_at_ms)}",
+    )
+    return f"{', '.join(facts)}; behind: {behind or 'nothing'}"

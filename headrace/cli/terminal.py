@@ -1,4 +1,4 @@
-"""Shows the current step of a long command in one line on a terminal.
+"""Shows the current step of a long command in one line on a terminal, and long reports a page at a time.
 
 If standard error is a file, a pipe or a mail from cron, the command writes log lines instead, which have times and ids.
 The environment variable `HEADRACE_LOG_LEVEL` selects log lines on a terminal too.
@@ -7,9 +7,12 @@ The environment variable `HEADRACE_LOG_LEVEL` selects log lines on a terminal to
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import TextIO
@@ -39,6 +42,9 @@ name. A step without a text is shown by its name."""
 
 _PHASE = re.compile(r"phase_started phase=(\S+)")
 _CLEAR_LINE = "\r\x1b[K"
+_SGR = re.compile(r"\x1b\[[0-9;]*m")
+PAGER_DEFAULT = "less"
+LESS_OPTIONS = "FRX"  # end after less than a page, show colours, leave the text on the screen
 
 
 class StepLine(logging.Handler):
@@ -105,3 +111,58 @@ def steps_shown(out: TextIO | None = None) -> Iterator[Callable[[str], None]]:
     finally:
         root.handlers[:] = before
         line.clear()
+
+
+class _Screen(io.StringIO):
+    """Collects the text that a command writes to a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def terminal_width() -> int | None:
+    """Returns the number of columns of the terminal, or None if standard output is not a terminal."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+@contextlib.contextmanager
+def paged() -> Iterator[None]:
+    """Shows standard output in a pager, as git does, if it is a terminal and the text is longer than the screen: in
+    $PAGER, by default less with the options FRX unless $LESS has others. An empty PAGER and `cat` disable this. The
+    text is shown when the context ends, also after an error."""
+    out, command = sys.stdout, os.environ.get("PAGER", PAGER_DEFAULT).strip()
+    if not out.isatty() or command in ("", "cat") or os.environ.get("TERM") == "dumb":
+        yield
+        return
+    sys.stdout = screen = _Screen()
+    try:
+        yield
+    finally:
+        sys.stdout = out
+        text = screen.getvalue()
+        if not (_is_longer_than_screen(text) and _show_in_pager(text, command)):
+            out.write(text)
+
+
+def _is_longer_than_screen(text: str) -> bool:
+    columns, lines = shutil.get_terminal_size()
+    wrapped = (max(1, -(-len(_SGR.sub("", line)) // columns)) for line in text.splitlines())
+    return sum(wrapped) >= lines
+
+
+def _show_in_pager(text: str, command: str) -> bool:
+    """Shows the text in a pager and waits for its end. Returns False if the pager cannot be started."""
+    environment = {"LESS": LESS_OPTIONS, **os.environ}
+    try:
+        # A shell, because $PAGER may contain options. `exec`, because Ctrl-C would end the shell, but not the pager.
+        pager = subprocess.Popen(f"exec {command}", shell=True, stdin=subprocess.PIPE, env=environment)  # noqa: S602
+    except OSError:
+        return False
+    assert pager.stdin is not None
+    with contextlib.suppress(BrokenPipeError, KeyboardInterrupt), pager.stdin as pipe:
+        pipe.write(text.encode(sys.stdout.encoding or "utf-8", "backslashreplace"))
+    while True:
+        try:
+            return pager.wait() not in (126, 127)  # a shell's codes for programs that cannot be run
+        except KeyboardInterrupt:  # the pager receives Ctrl-C too, and decides whether to end
+            continue

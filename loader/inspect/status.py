@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.loader.apply.base import AppliedCommit
@@ -23,6 +24,7 @@ APPLIERS = ("index", "schema", "files", "partitions", AUDIT, "group_offsets")
 """Names of the appliers, in the order in which they run."""
 
 ADVISORY = frozenset({"group_offsets"})
+LEFT_BEHIND_LOADS = 3  # loads with commits; a topic may get its first messages just before this is checked
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,24 @@ class LoadStatus:
     def has_pending(self) -> bool:
         """Whether an applier has not applied a commit yet. Pending group offsets, which only lag tools show, do not
         count."""
-        return any(set(topic.pending) - ADVISORY for topic in self.topics)
+        return any(map(self.is_pending, self.topics))
+
+    def is_pending(self, topic: TopicStatus) -> bool:
+        return bool(set(topic.pending) - ADVISORY)
+
+    def is_left_behind(self, topic: TopicStatus) -> bool:
+        """Whether the topic has messages, and the newest loads committed others but nothing of it."""
+        committed = [run.commit_number for run in self.runs if run.outcome == "committed"][-LEFT_BEHIND_LOADS:]
+        return bool(topic.lag) and len(committed) == LEFT_BEHIND_LOADS and topic.commit_number < committed[0]
+
+    def of_topics(self, topics: Collection[str]) -> LoadStatus:
+        """Returns the status with these topics only."""
+        selected = set(topics)
+        return dataclasses.replace(
+            self,
+            topics=tuple(one for one in self.topics if one.topic in selected),
+            waiting=tuple(topic for topic in self.waiting if topic in selected),
+        )
 
 
 def load_status(

@@ -10,7 +10,7 @@ import pytest
 from headrace.audit.verdict import AuditVerdict
 from headrace.cli.colour import print_report_line, styled_table
 from headrace.cli.command import print_table
-from headrace.cli.load import print_report
+from headrace.cli.load import print_run
 from headrace.loader.report import RunReport
 from support.terminals import Terminal
 
@@ -55,7 +55,7 @@ def test_column_names_are_bold_and_verdicts_coloured(terminal: Terminal, monkeyp
 
 def test_report_of_a_load_is_coloured(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", terminal)
-    print_report(RunReport(problems={"a": ("gone",)}, waiting={"b": "no schema"}))
+    print_run(RunReport(problems={"a": ("gone",)}, waiting={"b": "no schema"}))
     assert "\x1b[1;31mPROBLEM\x1b[0m: a: gone" in terminal.getvalue()
     assert "\x1b[1;33mwaiting\x1b[0m: b: no schema" in terminal.getvalue()
 

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from headrace.cli.load import print_report
+from headrace.cli.load import print_run
 from headrace.loader.report import LoadedTopic, RunReport
 from support.golden import case_lines, golden
 
@@ -19,8 +19,8 @@ DOWN = (
 
 def test_problem_of_many_topics_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
     problems = {f"topic{n}": (DOWN,) for n in range(5)}
-    print_report(RunReport(problems={**problems, "other": ("the Hive table is not its own",)}))
-    many, one = capsys.readouterr().out.splitlines()[:2]
+    print_run(RunReport(problems={**problems, "other": ("the Hive table is not its own",)}))
+    _, many, one = capsys.readouterr().out.splitlines()
     assert re.match(rf"PROBLEM: 5 .*\(topic0, topic1, topic2, …\): {re.escape(DOWN)}", many)
     assert one == "PROBLEM: other: the Hive table is not its own"
 
@@ -30,11 +30,11 @@ def test_dead_broker_is_one_line_for_all_its_partitions(capsys: pytest.CaptureFi
     problems = {
         topic: tuple(f"partition {number}: {reason}" for number in range(10)) for topic in ("clicks", "orders", "views")
     }
-    print_report(RunReport(problems=problems))
-    (line, _) = capsys.readouterr().out.splitlines()
+    print_run(RunReport(problems=problems))
+    (_, line) = capsys.readouterr().out.splitlines()
     assert re.match(rf"PROBLEM: 30 .*\b3 .*\(clicks, orders, views\): {re.escape(reason)}", line)
-    print_report(RunReport(problems={"clicks": (f"partition 7: {reason}",), "orders": ("another",)}))
-    assert capsys.readouterr().out.splitlines()[:2] == [
+    print_run(RunReport(problems={"clicks": (f"partition 7: {reason}",), "orders": ("another",)}))
+    assert capsys.readouterr().out.splitlines()[1:] == [
         f"PROBLEM: clicks: partition 7: {reason}",
         "PROBLEM: orders: another",
     ]
@@ -54,7 +54,7 @@ def test_reports_equal_the_golden_file(capsys: pytest.CaptureFixture[str]) -> No
     }
     printed = []
     for name, report in reports.items():
-        print_report(report)
+        print_run(report)
         printed.append((name, capsys.readouterr().out))
     lines = case_lines(printed)
     assert lines == golden("headrace/load_reports.txt", lines)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 import re
+from pathlib import Path
 
 import pytest
 
-from headrace.cli.terminal import STEPS, print_line, steps_shown
+from headrace.cli.terminal import STEPS, paged, print_line, steps_shown
 from support.checkout import ROOT
 
 logger = logging.getLogger("tests.terminal")
@@ -79,3 +81,64 @@ def test_print_line_clears_the_step_first(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("sys.stderr", pipe)
     print_line("piece 2 of 2", pipe)
     assert pipe.getvalue() == "piece 2 of 2\n"
+
+
+LINES = 24  # of the terminal, see `pager`
+
+
+@pytest.fixture
+def pager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Sets PAGER to a program that writes its input, and the variable LESS, to a file. Returns this file."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("LINES", str(LINES))
+    monkeypatch.delenv("LESS", raising=False)
+    program = tmp_path / "pager"
+    program.write_text(f"#!/bin/sh\n(echo $1 $LESS; cat) > {tmp_path / 'shown'}\nexit 3\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PAGER", f"{program} -x")
+    return tmp_path / "shown"
+
+
+def printed_directly(lines: int, width: int = 1, out: io.StringIO | None = None) -> str:
+    """Prints lines to a terminal, or to `out`, and returns the text that did not go to a pager."""
+    screen = out or Terminal()
+    with contextlib.redirect_stdout(screen), paged():
+        for _ in range(lines):
+            print("x" * width)
+    return screen.getvalue()
+
+
+@pytest.mark.parametrize(("lines", "width", "is_paged"), [(LINES - 1, 80, False), (LINES, 1, True), (12, 81, True)])
+def test_only_text_longer_than_the_screen_is_paged(pager: Path, lines: int, width: int, is_paged: bool) -> None:
+    text = "x" * width + "\n"
+    assert printed_directly(lines, width) == ("" if is_paged else text * lines)
+    assert pager.exists() == is_paged
+    if is_paged:
+        assert pager.read_text() == "-x FRX\n" + text * lines
+
+
+def test_text_before_an_error_is_paged(pager: Path) -> None:
+    with contextlib.suppress(KeyError), contextlib.redirect_stdout(Terminal()), paged():
+        print("x\n" * LINES)
+        raise KeyError
+    assert pager.read_text().count("x\n") == LINES
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [("PAGER", ""), ("PAGER", "cat"), ("TERM", "dumb"), ("PAGER", "/no/such/pager")]
+)
+def test_text_is_printed_without_a_pager(
+    pager: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    assert printed_directly(2 * LINES) == "x\n" * 2 * LINES
+
+
+def test_text_for_a_pipe_is_not_paged(pager: Path) -> None:
+    assert printed_directly(2 * LINES, out=io.StringIO()) == "x\n" * 2 * LINES
+    assert not pager.exists()
+
+
+def test_pager_that_reads_nothing_is_not_an_error(pager: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAGER", "true")
+    assert printed_directly(100_000, 80) == ""

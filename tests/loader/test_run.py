@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from headrace import avro_codec
 from headrace.avro_schema import Schema, parse_schema
-from headrace.cli.load import plan_json, print_report, print_status
+from headrace.cli.load import plan_json, print_run, print_status
 from headrace.hive_ddl.errors import MetastoreUnavailable
 from headrace.hive_ddl.ops import ReplaceView
 from headrace.hive_ddl.table import SCHEMA_URL, VERSION, TableState
@@ -457,7 +457,7 @@ def test_unusable_time_field_is_a_note_in_report_plan_and_status(
     assert [one for one in plan_json(plan)["notes"] if one.startswith(note)]
     report = load(world)
     assert not report.has_findings
-    print_report(report)
+    print_run(report)
     assert f"note: {note}" in capsys.readouterr().out
     assert [one for one in dataclasses.asdict(report)["notes"] if one.startswith(note)]
     status = load_status(world.log(), None, {}, policy_of=lambda topic: world.policy)

@@ -96,4 +96,20 @@ def test_status_text_has_topics_that_are_behind(world: World, capsys: pytest.Cap
     load(world)
     status = status_of(world)
     print_status(dataclasses.replace(status, cursors={**status.cursors, "schema": 0, "audit": 0}))
-    assert re.search(r": schema .*\b0, audit .*\b0\n$", capsys.readouterr().out)
+    assert re.search(r": schema .*\b0, audit .*\b0$", capsys.readouterr().out.splitlines()[0])
+
+
+def test_topic_that_the_newest_loads_left_is_behind(world: World) -> None:
+    world.registry.register("clicks-value", 2, ORDER_V1)
+    world.topic("clicks", [2])
+    load(world)
+    for _ in range(3):
+        world.cluster.topics["orders"].logs[0] += [1]
+        load(world)
+    world.cluster.topics["clicks"].logs[0] += [2]
+    world.cluster.topics["orders"].logs[0] += [1]
+    loads = [RunLine(0, 0, "committed", 0, commit_number=number) for number in (2, 3, 4)]
+    status = status_of(world, *loads)
+    assert {one.topic: one.lag for one in status.topics} == {"clicks": 1, "orders": 1}
+    assert [one.topic for one in status.topics if status.is_left_behind(one)] == ["clicks"]
+    assert not any(status_of(world, *loads[1:]).is_left_behind(one) for one in status.topics)
