@@ -50,6 +50,10 @@ _READ_COMMANDS = ("Show", "Describe", "Explain")
 _WRITE_STATEMENTS = ("Insert", "Call", "ExecuteImmediate", "UnresolvedExecuteImmediate")
 """Beginnings of the names of Spark's classes for commands that only read, and for writing statements that are not
 instances of `_COMMAND`."""
+TASKS_PER_CORE = 4
+"""The limit of tasks for one scan of a partitioned table, on a Spark that runs in this process."""
+
+_HIVE_TABLE = "HiveTableRelation"
 _ADVICE = re.compile(r"\s*(Verify the spelling and correctness|If necessary set \"spark\.sql).*$")
 _POSITION = re.compile(r"line (\d+),? pos (\d+)|\(line (\d+), pos (\d+)\)")
 
@@ -116,7 +120,7 @@ def run_query(session: SparkSession, statement: str, database: str, *, with_valu
         _reject_writes(session, statement)
         if session.catalog.databaseExists(database):
             session.catalog.setCurrentDatabase(database)
-        return _collect(session.sql(statement), with_values)
+        return _collect(_with_few_tasks(session, session.sql(statement)), with_values)
     except (PySparkException, Py4JError) as error:
         if "PARSE_SYNTAX_ERROR" in str(error) and _error_follows_semicolon(statement, str(error)):
             raise QueryFailed(
@@ -171,6 +175,43 @@ def _reject_writes(session: Any, statement: str) -> None:
             raise QueryFailed(f"only queries are allowed, and Spark parses this as {name}; only loads change tables")
         children = node.children()
         nodes += [children.apply(index) for index in range(children.size())]
+
+
+def _with_few_tasks(session: SparkSession, frame: DataFrame) -> DataFrame:
+    """Returns the query with a limited number of tasks for each scan of a partitioned Hive table.
+
+    Spark reads each file of such a table in a task of its own, and each of these tasks first deserializes the
+    description of all partitions of the scan. The time of a scan therefore grows with files times partitions: 20 s of
+    processor time for 730 small files in 365 partitions, and 6 s with this limit. On a cluster the number of tasks is
+    not limited, because executors may join during the query.
+
+    Args:
+        frame: the query, analyzed. Conditions on partition columns still limit the partitions that it reads.
+    """
+    if not session.sparkContext.master.startswith("local"):
+        return frame
+    jvm: Any = session._jvm
+    tasks = TASKS_PER_CORE * session.sparkContext.defaultParallelism
+
+    def limited(node: Any) -> Any:
+        if node.getClass().getSimpleName() == _HIVE_TABLE:
+            if node.partitionCols().isEmpty():
+                return node
+            return jvm.org.apache.spark.sql.catalyst.plans.logical.Repartition(tasks, False, node)
+        children = [node.children().apply(index) for index in range(node.children().size())]
+        replaced = [limited(child) for child in children]
+        if all(new is old for new, old in zip(replaced, children, strict=True)):
+            return node
+        return node.withNewChildren(jvm.org.apache.spark.api.python.PythonUtils.toSeq(replaced))
+
+    plan = frame._jdf.queryExecution().analyzed()
+    replaced = limited(plan)
+    if replaced is plan:
+        return frame
+    dataset = jvm
+    for name in str(frame._jdf.getClass().getName()).split("."):  # its package depends on the release of Spark
+        dataset = getattr(dataset, name)
+    return type(frame)(dataset.ofRows(session._jsparkSession, replaced), session)
 
 
 def _collect(frame: DataFrame, with_values: bool) -> QueryResult:

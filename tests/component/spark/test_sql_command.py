@@ -15,7 +15,7 @@ from headrace.cli.sql import _print
 from headrace.hive_ddl.errors import ForeignTable, StatementRefused
 from headrace.hive_ddl.executors.spark import SparkExecutor
 from headrace.hive_ddl.plan import plan_view
-from headrace.pipeline.sql import QueryFailed, QueryResult, check_statement, run_query
+from headrace.pipeline.sql import TASKS_PER_CORE, QueryFailed, QueryResult, check_statement, run_query
 from support.hive.hive_engines import SparkEngine
 from support.hive.topic_views import view_of
 from support.pages import page
@@ -106,6 +106,56 @@ def test_kafka_column_is_short_in_tables(session: SparkSession, capsys: pytest.C
 def test_json_values_are_created_only_on_request(session: SparkSession) -> None:
     result = run_query(session, "select id, name from sales", "shop")
     assert (result.rows, result.values) == ((("1", "a"),), ())
+
+
+PARTITIONS = 40
+
+
+@pytest.fixture(scope="module")
+def partitioned(session: SparkSession) -> SparkSession:
+    """The session, with a table of many partitions with a file each, and a view of it."""
+    session.sql("set hive.exec.dynamic.partition.mode=nonstrict")
+    session.sql("create table shop.days (id int) partitioned by (dt string) stored as avro")
+    rows = f"select /*+ repartition(1) */ cast(id as int) id, lpad(id, 2, '0') dt from range({PARTITIONS})"
+    session.sql(f"insert into shop.days partition (dt) {rows}")
+    session.sql("create view shop.late_days as select * from shop.days where dt >= '30'")
+    return session
+
+
+def tasks_of(session: SparkSession, query: str) -> tuple[QueryResult, int]:
+    """Returns the result of a query, and the number of tasks of its largest stage."""
+    context = session.sparkContext
+    context.setJobGroup(query, query)
+    try:
+        result = run_query(session, query, "shop")
+    finally:
+        context._jsc.clearJobGroup()
+    tracker = context.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(query)]
+    stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
+    return result, max(stage.numTasks for stage in stages if stage is not None)
+
+
+@pytest.mark.parametrize(
+    ("query", "value"),
+    [
+        ("select count(*) from days", "40"),
+        ("select sum(a.id) from late_days a join days b on a.dt = b.dt", "345"),
+        ("with a as (select max(id) id from days) select id from a union all select 7 where 1 = 0", "39"),
+    ],
+)
+def test_number_of_tasks_does_not_grow_with_partitions(partitioned: SparkSession, query: str, value: str) -> None:
+    """Each task of a scan deserializes all its partitions, so a task per partition takes quadratic time."""
+    result, tasks = tasks_of(partitioned, query)
+    assert result.rows == ((value,),)
+    assert tasks <= TASKS_PER_CORE * partitioned.sparkContext.defaultParallelism < PARTITIONS
+
+
+def test_condition_on_partition_column_still_limits_the_partitions(partitioned: SparkSession) -> None:
+    assert tasks_of(partitioned, "select id from days where dt = '07'") == (
+        QueryResult(("id",), ("int",), (("7",),), ()),
+        1,
+    )
 
 
 def test_csv_quotes_special_values(session: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
