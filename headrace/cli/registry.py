@@ -1,4 +1,5 @@
-"""`headrace registry`: serves the schema registry. Adds the verbs for its database, users, transfer and replication."""
+"""`headrace registry`: serves the schema registry. Adds the verbs for its subjects, database, users, transfer and
+replication."""
 
 from __future__ import annotations
 
@@ -6,7 +7,13 @@ import argparse
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headrace.cli import registry_access, registry_database, registry_replication, registry_transfer
+from headrace.cli import (
+    registry_access,
+    registry_database,
+    registry_replication,
+    registry_subjects,
+    registry_transfer,
+)
 from headrace.cli.command import CommandError, add_settings_flags, examples, settings_from
 from headrace.settings import RegistrySettings, Settings
 from headrace.version import VERSION
@@ -34,6 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_settings_flags(serve, ("registry.listen", "registry.database_url", "registry.workers", "registry.users"))
     serve.set_defaults(run_verb=serve_registry)
+    registry_subjects.add_verbs(verbs)
     registry_database.add_verbs(verbs)
     registry_transfer.add_verbs(verbs)
     registry_replication.add_verbs(verbs)

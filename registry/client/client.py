@@ -163,26 +163,34 @@ class RegistryClient:
         )
         return parse_registered_schema({"id": schema_id, **response})
 
-    def lookup(self, subject: str, text: str, references: Sequence[SchemaReference] = ()) -> RegisteredSchema:
+    def lookup(
+        self,
+        subject: str,
+        text: str,
+        references: Sequence[SchemaReference] = (),
+        *,
+        deleted: bool = False,
+        normalize: bool = False,
+    ) -> RegisteredSchema:
         """The version of a subject that has the given schema.
 
         Args:
             subject: the subject to search.
             text: the schema as JSON.
             references: the versions of other subjects that the schema refers to.
+            deleted: search soft-deleted versions too.
+            normalize: normalize the schema before the comparison.
 
         Raises:
             InvalidSchema: the schema is malformed, or a referenced version does not exist.
             SubjectNotFound: the subject has no versions.
             SchemaNotFound: no version equals the schema.
         """
-        body = schema_body(text, references, None)
-        key = ("lookup", subject, json.dumps(body, sort_keys=True))
+        body, path = schema_body(text, references, None), f"/subjects/{_segment(subject)}"
+        query = {**_deleted(deleted), **({"normalize": "true"} if normalize else {})}
+        key = ("lookup", subject, json.dumps(body, sort_keys=True), *sorted(query))
         return self._cached(
-            key,
-            lambda: parse_registered_schema(
-                self._call("POST", f"/subjects/{_segment(subject)}", body=body, subject=subject)
-            ),
+            key, lambda: parse_registered_schema(self._call("POST", path, query=query, body=body, subject=subject))
         )
 
     def schema_by_id(self, schema_id: int, subject: str = "") -> RegisteredSchema:
@@ -219,13 +227,18 @@ class RegistryClient:
 
         return self._cached(("guid", guid), fetch)
 
-    def usages(self, schema_id: int) -> list[SubjectVersion]:
+    def usages(self, schema_id: int, subject: str = "") -> list[SubjectVersion]:
         """The subjects and versions that have a schema, without deleted versions.
+
+        Args:
+            schema_id: the id in the default context, or in the context of `subject`.
+            subject: its context is that of the id.
 
         Raises:
             SchemaNotFound: no schema has this id.
         """
-        response = self._call("GET", f"/schemas/ids/{schema_id}/versions", shape=list, schema_id=schema_id)
+        path, query = f"/schemas/ids/{schema_id}/versions", {"subject": subject} if subject else {}
+        response = self._call("GET", path, shape=list, query=query, schema_id=schema_id)
         return [
             SubjectVersion(response_field(item, "subject", str), response_field(item, "version", int))
             for item in response
