@@ -25,7 +25,9 @@ from headrace.loader.commit.findings import with_findings
 from headrace.loader.commit.prepare import new_load_commit, split_commit, staged_files
 from headrace.loader.commit.reconcile import reconcile
 from headrace.loader.commit.revalidate import fetch_changes, revalidate
-from headrace.loader.errors import NoSuchTopic
+from headrace.loader.errors import CommitLogError, NoSuchTopic
+from headrace.loader.inspect.finding_texts import finding_sentences
+from headrace.loader.inspect.rolling_check import RollingCheck
 from headrace.loader.plan.discover import Cluster, discover, is_wanted
 from headrace.loader.plan.load_plan import LoadPlan, PlanSettings, make_plan, plan_summary
 from headrace.loader.plan.schemas import WriterSchemas
@@ -77,6 +79,7 @@ class RunDependencies:
     complete_until: CompleteUntil
     retirement: Retirement
     tables_of_other_warehouse: TablesOfOtherWarehouse
+    file_check: RollingCheck
 
 
 def plan_load(ports: RunDependencies, settings: RunSettings) -> LoadPlan:
@@ -176,7 +179,7 @@ def run_load(ports: RunDependencies, settings: RunSettings) -> RunReport:
         report = with_applied(report, catch_up)
     if applied.outage is None:
         warnings = _finish(ports, settings, plan, failed=frozenset(applied.failures))
-        report = dataclasses.replace(report, notes=(*report.notes, *warnings))
+        report = _checked(ports, dataclasses.replace(report, notes=(*report.notes, *warnings)))
     left = held_back(plan.discovered, ports.log.state)
     return dataclasses.replace(report, held_back=left, duration_ms=max(0, ports.now_ms() - started_ms))
 
@@ -208,6 +211,19 @@ def _finish(
         age_ms=settings.staging_age_ms,
     )
     return warnings
+
+
+def _checked(ports: RunDependencies, report: RunReport) -> RunReport:
+    """Compares a share of the warehouse's files with the commits. Returns the report with the open findings of this and
+    earlier comparisons as problems. If the comparison fails, a note has the reason."""
+    logger.info("phase_started phase=check")
+    try:
+        checks = ports.file_check.check(ports.now_ms())
+    except (CommitLogError, OSError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        note = f"the files were not compared with the commits: {reason}; the next load compares them"
+        return dataclasses.replace(report, notes=(*report.notes, note))
+    return dataclasses.replace(report, problems=merged_problems(report.problems, finding_sentences(checks)))
 
 
 def _execute(

@@ -35,6 +35,7 @@ from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.state import TopicState
 from headrace.loader.errors import EarlierWarehouse
 from headrace.loader.inspect.latest_view import latest_view, newest_id
+from headrace.loader.inspect.rolling_check import RollingCheck
 from headrace.loader.load_schema import commented_table_schema, table_schema
 from headrace.loader.plan.discover import is_wanted
 from headrace.loader.plan.load_plan import PlanSettings
@@ -321,6 +322,7 @@ def open_load(
                 complete_until=CompleteUntil(spark.executor, log.storage, settings.hive.database, log.head),
                 retirement=Retirement(log, chain.index, storage.files, chain.partitions),
                 tables_of_other_warehouse=TablesOfOtherWarehouse(spark.executor, storage.files, settings.hive.database),
+                file_check=RollingCheck(log, storage.files),
             ),
             dataclasses.replace(
                 run_settings(settings), topics_only=tuple(only), allow_new_warehouse=allow_new_warehouse

@@ -35,6 +35,7 @@ STEPS: Mapping[str, str] = {
     "apply:audit": "adding to the audit counts",
     "apply:group_offsets": "committing offsets",
     "complete_until": "updating the completeness of tables",
+    "check": "comparing files with the commits",
     "clean": "cleaning up",
 }
 """Texts shown for the phases that the loader logs as `phase_started`, and for steps that commands show themselves, by

@@ -43,7 +43,8 @@ exit codes:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Compares commits with the files on disk and with the brokers. Changes nothing. Safe while loads run."
+        "Compares commits with the files on disk and with the brokers. Changes nothing, except that `headrace status` "
+        "then shows its findings about files in place of earlier ones. Safe while loads run."
     )
     parser.epilog = examples("verify", "verify orders payments --checksums", "verify --format json") + EPILOG
     parser.add_argument("topics", nargs="*", metavar="TOPIC", help="only these topics (default: all)")
@@ -92,7 +93,9 @@ def _verify(
     known: LoadedState, topics: Sequence[str], discovery: Discovery | None, *, checksums: bool
 ) -> list[VerifiedTopic]:
     from headrace.loader.commit.file_index import FileIndex
+    from headrace.loader.inspect.open_findings import store_verified
     from headrace.loader.inspect.verify import verify_topic
+    from headrace.pipeline.load import now_ms
 
     verified = []
     with steps_shown() as show:
@@ -102,6 +105,7 @@ def _verify(
             # A new index for each topic releases the cached time partitions of the previous topic.
             index = FileIndex(known.log)
             verified.append(verify_topic(known.log, index, known.storage, topic, discovered, checksums=checksums))
+    store_verified(known.log.storage, verified, now_ms(), checksums=checksums)
     return verified
 
 

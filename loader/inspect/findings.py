@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from headrace.loader.work_unit import FileKind
+
 
 class ConsistencyCheck(StrEnum):
     """The checks of `headrace verify`, one per value."""
@@ -21,13 +23,16 @@ class ConsistencyCheck(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class VerifyFinding:
-    """A contradiction between commits, files and brokers that `headrace verify` found. `where` is a file below the
-    warehouse or a partition, "" for the whole topic; `message` is a sentence for the user."""
+    """A contradiction between commits, files, tables and brokers that `headrace verify` or a load found. `where` is a
+    file below the warehouse, a partition or a table, "" for the whole topic; `message` is a sentence for the user.
+    `time_partition` has the file, "" if it concerns no file; `kind` is whether it is a data or a quarantine file."""
 
     topic: str
     check: ConsistencyCheck
     where: str
     message: str
+    kind: FileKind = FileKind.DATA
+    time_partition: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Compares the commits with each other, with the files and with the brokers. Changes nothing, and returns findings.
+"""Compares the commits with each other, with the files and with the brokers, and returns findings.
 
 Safe while loads run: commits that are newer than the state read at first are ignored, and files that are not published
 yet count as waiting.
@@ -10,19 +10,22 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from headrace.loader.apply.layout import time_partition_directory
-from headrace.loader.checksum import checksum_as
 from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.file_index import FileIndex, index_directory
-from headrace.loader.errors import StorageError
+from headrace.loader.errors import StorageError, StorageUnavailable
 from headrace.loader.inspect.commit_chain import ChainFile, CommitChain, TimePartition, read_chain
-from headrace.loader.inspect.containers import count_rows
+from headrace.loader.inspect.compare_files import (
+    ExpectedFile,
+    ExpectedTimePartition,
+    compare_content,
+    compare_listing,
+    damaged_paths,
+)
 from headrace.loader.inspect.findings import ConsistencyCheck, VerifiedTopic, VerifyFinding
 from headrace.loader.inspect.published_files import applied_commit_number
 from headrace.loader.plan.discover import DiscoveredTopic
 from headrace.loader.storage.protocols import FinishedFile, Storage, WarehouseFiles
 from headrace.loader.work_unit import FileKind
-
-HIDDEN_PREFIXES = (".", "_")  # prefixes of names that Hive, Spark and Pig ignore
 
 
 def verify_topic(
@@ -51,12 +54,8 @@ def verify_topic(
     for committed in chain.later:
         waiting += 1
         findings += _check_waiting(topic, storage, _published_path(log, topic, chain, committed), committed)
-    for committed in chain.live:
-        findings += _check_file(
-            topic, storage.files, _published_path(log, topic, chain, committed), committed, checksums
-        )
-    if chain.is_complete:
-        findings += _check_foreign_files(log, topic, storage.files, chain)
+    for expected in _expected(log, topic, chain):
+        findings += _check_time_partition(storage.files, expected, chain.is_complete, checksums)
     if discovered is not None:
         findings += _compare_offsets(log, discovered)
     return VerifiedTopic(
@@ -93,52 +92,57 @@ def _check_waiting(topic: str, storage: Storage, name: str, committed: ChainFile
             yield VerifyFinding(topic, ConsistencyCheck.PLACE, name, message)
 
 
-def _check_file(
-    topic: str, files: WarehouseFiles, name: str, committed: ChainFile, checksums: bool
-) -> Iterator[VerifyFinding]:
-    """Yields the first problem of a published file, if any: missing, unreadable, or with other content than committed.
+def _expected(log: CommitLog, topic: str, chain: CommitChain) -> Iterator[ExpectedTimePartition]:
+    """Yields the time partitions of a topic with the files that its commits have published there.
 
     Args:
-        name: the path of the file below the warehouse.
-        committed: the file as its commit describes it.
-        checksums: whether the whole file is read to compare its checksum.
+        log: the commit log; its state has the topic's directory.
     """
-    file, origin = committed.file, f"committed in {committed.commit_number}"
-    try:
-        length = files.length(name)
-        if length is None:
-            yield VerifyFinding(topic, ConsistencyCheck.PLACE, name, f"is missing; it was {origin}")
-        elif length != file.length:
-            yield VerifyFinding(
-                topic, ConsistencyCheck.LENGTH, name, f"has {length:,} bytes instead of {file.length:,}, as {origin}"
-            )
-        elif checksums and (found := _checksum(files, name, file.checksum)) != file.checksum:
-            yield VerifyFinding(
-                topic,
-                ConsistencyCheck.CHECKSUM,
-                name,
-                f"has the checksum {found} instead of {file.checksum}, as {origin}",
-            )
-        elif (rows := _rows(files, name, length)) != file.records:
-            yield VerifyFinding(
-                topic, ConsistencyCheck.ROWS, name, f"has {rows:,} rows instead of {file.records:,}, as {origin}"
-            )
-    except OSError as error:
-        yield VerifyFinding(
-            topic, ConsistencyCheck.PLACE, name, f"cannot be read: {error.strerror or error}; it was {origin}"
+    files: dict[TimePartition, list[ExpectedFile]] = defaultdict(list)
+    for one in chain.live:
+        file = one.file
+        files[file.kind, file.time_partition].append(
+            ExpectedFile(file.name, file.length, file.checksum, file.records, one.commit_number)
         )
-    except ValueError as error:
-        yield VerifyFinding(topic, ConsistencyCheck.ROWS, name, f"cannot be read: {error}; it was {origin}")
+    later = _names_by_time_partition(chain.later)
+    for (kind, time_partition), found in sorted(files.items()):
+        generation = chain.generations.get((kind, time_partition), 0)
+        directory = time_partition_directory(log.state.topics[topic].directory, kind, time_partition, generation)
+        waiting = frozenset(later.get((kind, time_partition), ()))
+        yield ExpectedTimePartition(topic, kind, time_partition, directory, tuple(found), waiting)
 
 
-def _checksum(files: WarehouseFiles, name: str, committed: str) -> str:
-    with files.open(name) as file:
-        return checksum_as(committed, file)
+def _check_time_partition(
+    files: WarehouseFiles, expected: ExpectedTimePartition, is_complete: bool, checksums: bool
+) -> Iterator[VerifyFinding]:
+    """Yields the first problem of each published file of a time partition, and the files that no commit contains.
 
-
-def _rows(files: WarehouseFiles, name: str, length: int) -> int:
-    with files.open(name) as file:
-        return count_rows(file, length)
+    Args:
+        files: the warehouse's files.
+        expected: the time partition with its committed files.
+        is_complete: whether all commits could be read. If not, a file without a known commit is no finding.
+        checksums: whether every file is read to compare its checksum.
+    """
+    try:
+        found = list(compare_listing(expected, files.lengths(expected.directory)))
+    except StorageUnavailable:
+        raise
+    except OSError as error:
+        message = f"cannot be listed: {error.strerror or error}"
+        yield expected.finding(ConsistencyCheck.PLACE, expected.directory, message)
+        return
+    yield from (one for one in found if is_complete or one.check is not ConsistencyCheck.FOREIGN)
+    damaged = damaged_paths(found)
+    checks = (ConsistencyCheck.CHECKSUM, ConsistencyCheck.ROWS) if checksums else (ConsistencyCheck.ROWS,)
+    for file in expected.files:
+        if expected.path(file.name) not in damaged:
+            try:
+                problem = compare_content(expected, file, files, checks)
+            except FileNotFoundError:
+                message = f"is missing; it was committed in {file.commit_number}"
+                problem = expected.finding(ConsistencyCheck.PLACE, expected.path(file.name), message)
+            if problem is not None:
+                yield problem
 
 
 def _compare_index(log: CommitLog, index: FileIndex, topic: str, chain: CommitChain) -> Iterator[VerifyFinding]:
@@ -169,28 +173,6 @@ def _names_by_time_partition(files: Iterable[ChainFile]) -> dict[TimePartition, 
     for one in files:
         names[one.file.kind, one.file.time_partition].add(one.file.name)
     return names
-
-
-def _check_foreign_files(
-    log: CommitLog, topic: str, files: WarehouseFiles, chain: CommitChain
-) -> Iterator[VerifyFinding]:
-    """Yields files that queries of the topic read although no commit contains them. Lists only the directories of time
-    partitions with committed files.
-
-    Args:
-        log: the commit log; its state has the topic's directory.
-        files: the warehouse's files, which are listed.
-        chain: the files that the topic's commits contain.
-    """
-    later = _names_by_time_partition(chain.later)
-    for (kind, time_partition), names in sorted(_names_by_time_partition(chain.live).items()):
-        generation = chain.generations.get((kind, time_partition), 0)
-        directory = time_partition_directory(log.state.topics[topic].directory, kind, time_partition, generation)
-        for name in files.children(directory):
-            is_committed = name in names or name in later.get((kind, time_partition), ())
-            if not name.startswith(HIDDEN_PREFIXES) and not is_committed:
-                message = "no commit contains this file, and queries read it: move it away"
-                yield VerifyFinding(topic, ConsistencyCheck.FOREIGN, f"{directory}/{name}", message)
 
 
 def _compare_offsets(log: CommitLog, discovered: DiscoveredTopic) -> Iterator[VerifyFinding]:

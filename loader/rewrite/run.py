@@ -21,6 +21,8 @@ from headrace.loader.commit.file_index import FileIndex
 from headrace.loader.commit.partition_index import IndexedFile
 from headrace.loader.commit.prepare import split_commit, staged_files
 from headrace.loader.commit.state import LoaderState
+from headrace.loader.errors import CommitLogError
+from headrace.loader.inspect.rolling_check import RollingCheck
 from headrace.loader.report import merged_problems
 from headrace.loader.rewrite.choose import end_of_time_partition_ms, is_expired, merge_groups, rewrite, topic_commit
 from headrace.loader.rewrite.merge import MergeResult, MergeSource, MergeUnit
@@ -375,5 +377,15 @@ def add_commit(
                 f"not rewritten, because another command was faster ({conflict}); run this command again",
             )
     applied = ports.engine.apply_pending()
+    recheck_findings(ports, commits.keys())
     failures = {topic: (failure.message,) for topic, failure in applied.failures.items()}
     return RewriteReport(rows, commit_number, merged_problems(problems, failures), tuple(applied.warnings))
+
+
+def recheck_findings(ports: RewritePorts, topics: Iterable[str]) -> None:
+    """Compares files of these topics that loads found missing or damaged again, since the rewrite may have replaced
+    them. If that fails, the next load does it."""
+    try:
+        RollingCheck(ports.log, ports.files).recheck(frozenset(topics), ports.now_ms())
+    except (CommitLogError, OSError) as error:
+        logger.warning("findings_not_rechecked reason=%s", error)

@@ -11,7 +11,7 @@ store can implement them. The three together are a `Storage`: a warehouse.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Protocol
 
@@ -217,6 +217,11 @@ class WarehouseFiles(Protocol):
 
     def children(self, directory: str) -> tuple[str, ...]:
         """Returns the sorted names in a directory; no names if it does not exist. For maintenance only."""
+        ...
+
+    def lengths(self, directory: str) -> Mapping[str, int | None]:
+        """Lists a directory: returns the names of its files with their lengths in bytes, and the names of its
+        subdirectories with None. Returns no names if the directory does not exist. For maintenance only."""
         ...
 
     @property

@@ -6,6 +6,7 @@ After a failure it is unknown whether the change was made, except for the error 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
@@ -93,6 +94,11 @@ class RemoteFileSystem(Protocol):
 
     def children(self, directory: str) -> tuple[str, ...]:
         """Returns the sorted names in a directory; no names if it does not exist."""
+        ...
+
+    def lengths(self, directory: str) -> Mapping[str, int | None]:
+        """Returns the names of the files in a directory with their lengths in bytes, and the names of its
+        subdirectories with None; no names if it does not exist."""
         ...
 
     def files_below(self, directory: str) -> tuple[FoundFile, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import IO
 
 from headrace.loader.checksum import checksum_as
@@ -131,6 +131,9 @@ class HadoopFiles:
 
     def children(self, directory: str) -> tuple[str, ...]:
         return self._files.children(self.describe(directory))
+
+    def lengths(self, directory: str) -> Mapping[str, int | None]:
+        return self._files.lengths(self.describe(directory))
 
     @property
     def root(self) -> str:

@@ -105,6 +105,16 @@ class _HadoopFileSystem:
         except FileNotFoundError:
             return ()
 
+    def lengths(self, directory: str) -> Mapping[str, int | None]:
+        try:
+            with _translated_errors(directory):
+                found = self._fs.listStatus(self._path(directory))
+                if len(found) == 1 and self.length(directory) is not None:
+                    return {}  # the path is a file: Hadoop lists the file itself
+                return {str(one.getPath().getName()): int(one.getLen()) if one.isFile() else None for one in found}
+        except FileNotFoundError:
+            return {}
+
     def files_below(self, directory: str) -> tuple[FoundFile, ...]:
         found = []
         try:

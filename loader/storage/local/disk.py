@@ -66,6 +66,20 @@ def children_of(directory: Path) -> tuple[str, ...]:
         return ()
 
 
+def lengths_in(directory: Path) -> dict[str, int | None]:
+    """Returns the names of the files in a directory with their lengths in bytes, and the names of its subdirectories
+    with None. Without the names of broken links, and without any name if the directory does not exist."""
+    found: dict[str, int | None] = {}
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):  # deleted meanwhile, or a broken link
+                    found[entry.name] = None if entry.is_dir() else entry.stat().st_size
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    return found
+
+
 def is_older(path: Path, now_ms: int, age_ms: int) -> bool:
     """Whether a file or directory exists, and neither it nor anything below it was modified within `age_ms` before
     `now_ms`."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
 from headrace.hive_ddl.table import local_location
 from headrace.loader.checksum import checksum_as
 from headrace.loader.errors import PublishedFileLost, PublishedNameTaken
-from headrace.loader.storage.local.disk import children_of, fsync, length_of, write_temporary
+from headrace.loader.storage.local.disk import children_of, fsync, length_of, lengths_in, write_temporary
 from headrace.loader.storage.local.staging import LocalStaging
 from headrace.loader.storage.protocols import Publication
 
@@ -164,6 +164,9 @@ class LocalFiles:
 
     def children(self, directory: str) -> tuple[str, ...]:
         return children_of(self._warehouse / directory)
+
+    def lengths(self, directory: str) -> Mapping[str, int | None]:
+        return lengths_in(self._warehouse / directory)
 
     @property
     def root(self) -> str:

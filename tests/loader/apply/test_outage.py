@@ -250,7 +250,8 @@ def test_after_an_outage_at_any_call_the_next_load_completes_the_tables(
         try:
             report = load(world, outage)
             ended.add("reported")
-            assert report.has_findings or outage.waits == ["LocalCommitStorage.replace"], outage.waits
+            is_unchecked = any("not compared" in note for note in report.notes)
+            assert report.has_findings or is_unchecked or outage.waits == ["LocalCommitStorage.replace"], outage.waits
         except StorageUnavailable as error:
             ended.add("raised")
             assert error.strerror == REASON

@@ -91,9 +91,9 @@ def test_a_disk_that_fails_is_a_finding(shelf: Shelf, monkeypatch: pytest.Monkey
     def fail(file: object, length: int) -> int:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr("headrace.loader.inspect.verify.count_rows", fail)
+    monkeypatch.setattr("headrace.loader.inspect.compare_files.count_rows", fail)
     findings = verified(shelf).findings
-    assert {one.check for one in findings} == {ConsistencyCheck.PLACE}
+    assert {one.check for one in findings} == {ConsistencyCheck.ROWS}
     assert re.search(r": Input/output error; .*\b1$", findings[0].message)
 
 

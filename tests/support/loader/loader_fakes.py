@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -45,6 +45,7 @@ from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.state import TopicState
 from headrace.loader.epochs import NO_EPOCHS, ReadEpochs
 from headrace.loader.inspect.latest_view import latest_view, newest_id
+from headrace.loader.inspect.rolling_check import CheckBudget, RollingCheck
 from headrace.loader.load_schema import table_schema
 from headrace.loader.plan.load_plan import PlanSettings
 from headrace.loader.plan.schema_cache import SchemaCache
@@ -399,6 +400,8 @@ class World:
 
     Attributes:
         policy: the policy of all topics that are not in `policies`.
+        check_budget: the share of a load in comparing files with the commits.
+        monotonic_s: the clock that limits this share.
     """
 
     def __init__(self, root: Path) -> None:
@@ -421,6 +424,8 @@ class World:
         self.policies: dict[str, TopicPolicy] = {}
         self.subjects: dict[str, str] = {}
         self.latest_views = False
+        self.check_budget = CheckBudget()
+        self.monotonic_s: Callable[[], float] = lambda: 0.0
 
     def subject_of(self, topic: str) -> str:
         """Returns the subject of a topic: the one in `subjects`, else the one derived from the topic's name."""
@@ -471,6 +476,7 @@ class World:
             CompleteUntil(lambda: self.hive, log.storage, "headrace", log.head),
             Retirement(log, chain.index, storage.files, chain.partitions),
             TablesOfOtherWarehouse(lambda: self.hive, storage.files, "headrace"),
+            RollingCheck(log, storage.files, self.check_budget, self.monotonic_s),
         )
         rewrites = RewritePorts(
             log,

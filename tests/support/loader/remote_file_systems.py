@@ -7,6 +7,7 @@ import io
 import itertools
 import os
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -42,6 +43,9 @@ class _InMemory:
         with self.lock:
             below = [path.removeprefix(f"{directory}/") for path in self.files if path.startswith(f"{directory}/")]
             return tuple(sorted({path.split("/")[0] for path in below}))
+
+    def lengths(self, directory: str) -> Mapping[str, int | None]:
+        return {name: self.length(f"{directory}/{name}") for name in self.children(directory)}
 
     def below(self, path: str) -> list[str]:
         """Returns the file with this path, or the files in the directory with this path."""

@@ -121,6 +121,14 @@ class StorageContract:
             assert not is_staged(storage)
         assert storage.files.children(DIRECTORY) == ("0-1-w-0-0.avro",)
 
+    def test_a_listing_has_the_lengths_of_files_and_none_for_directories(self, storage: Storage) -> None:
+        stage(storage)
+        assert publish(storage)
+        storage.files.put(f"{DIRECTORY}/sub/deep", b"1")
+        storage.files.put(f"{DIRECTORY}/empty", b"")
+        assert storage.files.lengths(DIRECTORY) == {"0-1-w-0-0.avro": 5, "sub": None, "empty": 0}
+        assert storage.files.lengths("t/missing") == storage.files.lengths(NAME) == {}
+
     def test_publishing_continues_after_a_kill_between_copy_and_delete(self, storage: Storage) -> None:
         stage(storage)
         storage.files.put(NAME, b"whole")

@@ -121,6 +121,9 @@ class ModelFiles:
     def children(self, directory: str) -> tuple[str, ...]:
         return ()
 
+    def lengths(self, directory: str) -> Mapping[str, int | None]:
+        return {}
+
     def location(self, name: str) -> str:
         return name
 

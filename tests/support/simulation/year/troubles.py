@@ -221,8 +221,8 @@ def expired(life: Life, _: Topic) -> Iterator[None]:
 
 
 def deleted_by_hand(life: Life, _: Topic) -> Iterator[None]:
-    """Deletes the files of an old day, as an operator might by mistake. The loader finds that only after the cursor of
-    the files applier is lost; it then reports them, and the operator accepts the loss."""
+    """Deletes the files of an old day, as an operator might by mistake. The next load reports them, and the operator
+    accepts the loss."""
     state = life.log.read_state()
     found = [
         (topic, values)
@@ -240,10 +240,9 @@ def deleted_by_hand(life: Life, _: Topic) -> Iterator[None]:
     for path in life.reader.time_partitions["headrace", topic.name][values]:
         path.unlink()
     _retire(life, topic.name, lambda one: one == time_partition, "removed by hand", FileKind.DATA)
-    (life.world.headrace / "cursor" / "files.json").unlink(missing_ok=True)
-    life.record_event(topic, f"{time_partition} is removed by hand, and the cursor of files lost")
-    allowed = life.may_report(topic, "published files of .* are missing", "removed by hand")
-    yield from life.until_reported(topic, f"published files of {time_partition} are missing", "removed by hand")
+    life.record_event(topic, f"{time_partition} is removed by hand")
+    allowed = life.may_report(topic, r"files? (of .* )?(is|are) missing", "removed by hand")
+    yield from life.until_reported(topic, f"missing: .*{time_partition}", "removed by hand")
     while life.is_rough:
         yield
     report = accept_missing(life.world.drivers()[1], topic.name, [FileKind.DATA], time_partition, is_dry=False)
