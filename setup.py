@@ -14,8 +14,6 @@ from setuptools.command.bdist_wheel import bdist_wheel, get_platform
 from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent
-VERSION = (HERE / "headrace" / "version.py").read_text(encoding="utf-8").split('VERSION = "')[1].split('"')[0]
-
 DECOMPRESSION = ["cramjam>=2.9,<3", "lz4>=4.3,<5", "zlib-ng>=1,<2", "zstandard>=0.23,<1"]
 # kafka-python encodes and decodes the protocol's messages; loads read with it, and clients authenticate with it.
 KAFKA = ["kafka-python==3.0.12", "fastavro>=1.12,<2", "crc32c>=2.7,<3", "xxhash>=3.5,<4"]
@@ -96,9 +94,9 @@ DIRECTORIES = {
 }
 
 
-def core() -> ModuleType:
-    """Loads the script that compiles the Avro codec's core. At this point no package can be imported."""
-    spec = importlib.util.spec_from_file_location("build_core", HERE / "avro_codec" / "core" / "build.py")
+def load_module(path: Path) -> ModuleType:
+    """Loads a module of the checkout. At this point no package can be imported."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     found = importlib.util.module_from_spec(spec)
@@ -106,16 +104,38 @@ def core() -> ModuleType:
     return found
 
 
+def core() -> ModuleType:
+    """Returns the script that compiles the Avro codec's core."""
+    return load_module(HERE / "avro_codec" / "core" / "build.py")
+
+
+VERSION_MODULE = load_module(HERE / "headrace" / "version.py")
+
+
 WHEEL_FOR = os.environ.get("HEADRACE_WHEEL_FOR", "")
 """The processor that `make wheel` cross-compiles for. Empty: the core is compiled for this machine."""
 
 
 class BuildPy(build_py):
-    """Also compiles the core. A failure is one line of output: without the core everything works, but loads are
-    slower."""
+    """Also compiles the core, and writes the git commit. Without a compiler the build prints one line: everything
+    works, but loads are slower."""
 
     def run(self) -> None:
         super().run()
+        if not self.editable_mode:
+            self.write_commit()
+        self.compile_core()
+
+    def write_commit(self) -> None:
+        """Writes the commit of the checkout. A checkout without its directory `.git`, as in a build of an image, has
+        it in the environment variable HEADRACE_COMMIT."""
+        commit = os.environ.get("HEADRACE_COMMIT") or VERSION_MODULE.checkout_commit(HERE)
+        file = Path(self.build_lib) / "headrace" / VERSION_MODULE.COMMIT_FILE
+        file.unlink(missing_ok=True)  # left by an earlier build
+        if commit:
+            file.write_text(f"{commit}\n", encoding="ascii")
+
+    def compile_core(self) -> None:
         built = core()
         target = Path(self.build_lib) / "headrace" / "avro_codec" / "core" / built.LIBRARY
         target.unlink(missing_ok=True)  # left by an earlier build, perhaps for another machine
@@ -154,7 +174,7 @@ def has_compiler() -> bool:
 
 setup(
     name="headrace",
-    version=VERSION,
+    version=VERSION_MODULE.VERSION,
     description="Avro schema registry with an automatic Hadoop/Hive loader",
     long_description=(HERE / "README.md").read_text(encoding="utf-8") if (HERE / "README.md").exists() else "",
     long_description_content_type="text/markdown",

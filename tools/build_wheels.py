@@ -1,5 +1,7 @@
 """Builds wheels with the compiled core in `dist/`: `python tools/build_wheels.py`.
 
+A commit is rejected if it has a release tag that differs from its version.
+
 PyPI's `ziglang` compiles for both processors on either of them, for a glibc version that all current Linux
 distributions have. It takes 440 MB and nothing else uses it, so it is installed into a separate environment in `.make`.
 """
@@ -14,11 +16,29 @@ from pathlib import Path
 from setup_environment import COMPILER
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "headrace"))
+from version import VERSION  # noqa: E402  (in the checkout, whether or not it is installed)
+
 ENVIRONMENT = ROOT / ".make" / "wheels"
 PROCESSORS = ("x86_64", "aarch64")
 
 
+def mismatched_tags(checkout: Path) -> list[str]:
+    """Returns the release tags of the checkout's commit (`v1.2.0`) if none of them is the one of its version."""
+    tags = subprocess.run(
+        ["git", "tag", "--points-at", "HEAD", "--list", "v[0-9]*"],
+        cwd=checkout,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    return [] if f"v{VERSION}" in tags else tags
+
+
 def main() -> int:
+    if tags := mismatched_tags(ROOT):
+        print(f"the tag {tags[0]} is not v{VERSION}, the version in headrace/version.py; correct one", file=sys.stderr)
+        return 1
     python = ENVIRONMENT / "bin" / "python"
     pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--quiet"]
     if not python.is_file():

@@ -21,7 +21,7 @@ from headrace.cli.command import EXIT_FAILED, EXIT_OK, CommandError, CommandPars
 from headrace.cli.terminal import paged
 from headrace.settings import SettingsError
 from headrace.settings.log_format import configure_logging
-from headrace.version import VERSION
+from headrace.version import VERSION, commit_id
 
 SUBCOMMANDS = {
     "compat": "check schema changes for compatibility",
@@ -220,6 +220,15 @@ def _configure_logging() -> None:
         logging.getLogger(library).setLevel(level)
 
 
+class _PrintVersion(argparse.Action):
+    """Prints the version. Determines the commit only then, because that starts git in a checkout."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        commit = commit_id()
+        print(f"headrace {VERSION}{f' (commit {commit})' if commit else ''}")
+        parser.exit()
+
+
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     parser = CommandParser(
         prog="headrace",
@@ -227,7 +236,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         description="Avro schema registry with an automatic Hadoop/Hive loader.",
         epilog=f"{_listing()}\n\n{EPILOG}",
     )
-    parser.add_argument("-V", "--version", action="version", version=f"headrace {VERSION}", help="show the version")
+    parser.add_argument("-V", "--version", action=_PrintVersion, nargs=0, help="show the version and the git commit")
     parser.add_argument(
         "--no-pager", action="store_true", help="do not show long reports in $PAGER (default: less) on a terminal"
     )

@@ -16,7 +16,7 @@ from headrace.cli import (
 )
 from headrace.cli.command import CommandError, add_settings_flags, examples, settings_from
 from headrace.settings import RegistrySettings, Settings
-from headrace.version import VERSION
+from headrace.version import VERSION, commit_id
 
 if TYPE_CHECKING:
     from flask import Flask
@@ -168,6 +168,7 @@ def _application(
         default_level=settings.compatibility,
         request_bytes_max=settings.request_bytes_max,
         version=VERSION,
+        commit=commit_id(),
         profile=settings.api_profile,
         stores_rules=settings.rule_sets == "keep",
         mutable_modes=settings.mode_changes == "allow",

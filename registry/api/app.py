@@ -57,6 +57,7 @@ def create_app(
     request_bytes_max: int = REQUEST_BYTES_MAX,
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     version: str = "unknown",
+    commit: str = "",
     profile: int = Profile.FULL,
     stores_rules: bool = True,
     mutable_modes: bool = True,
@@ -72,6 +73,7 @@ def create_app(
         request_bytes_max: larger request bodies are rejected.
         now_ms: the clock, in milliseconds since 1970.
         version: the version that the registry reports.
+        commit: the git commit that it reports; "" if it is not known.
         profile: the release of the Confluent Schema Registry to imitate in response bodies, error codes and modes: 7
             or 8.
         stores_rules: whether rule sets in requests are stored. The community edition drops them.
@@ -90,7 +92,14 @@ def create_app(
     app.url_map.converters["subject"] = SubjectConverter
     app.url_map.converters["number"] = NumberConverter
     app.extensions["registry"] = Services.of(
-        database, CompatibilityLevel(default_level), now_ms, version, Profile(profile), stores_rules, mutable_modes
+        database,
+        CompatibilityLevel(default_level),
+        now_ms,
+        version,
+        commit,
+        Profile(profile),
+        stores_rules,
+        mutable_modes,
     )
     problems.install(app)
     if users is not None:

@@ -38,7 +38,7 @@ def cluster_id() -> Response:
 
 @blueprint.get("/v1/metadata/version")
 def version() -> Response:
-    return json_response({"version": services().version, "commitId": ""})
+    return json_response({"version": services().version, "commitId": services().commit})
 
 
 @blueprint.get("/v1/metadata/deployment")

@@ -36,6 +36,7 @@ class Services:
     tagging: Tagging
     now_ms: Callable[[], int]
     version: str
+    commit: str
     profile: Profile
     stores_rules: bool
 
@@ -46,6 +47,7 @@ class Services:
         default_level: CompatibilityLevel,
         now_ms: Callable[[], int],
         version: str,
+        commit: str = "",
         profile: Profile = Profile.FULL,
         stores_rules: bool = True,
         mutable_modes: bool = True,
@@ -68,6 +70,7 @@ class Services:
             Tagging(lookup, registration),
             now_ms,
             version,
+            commit,
             profile,
             stores_rules,
         )

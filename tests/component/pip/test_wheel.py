@@ -41,6 +41,7 @@ def installed_build(wheel: Path, directory: Path) -> str:
 
 def run_installed(wheel: Path, directory: Path, code: str) -> str:
     """Returns the output of code that imports the extracted wheel and the libraries of this environment."""
+    directory.mkdir(exist_ok=True)
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(directory)
     environment = {**os.environ, "PYTHONPATH": str(directory)}
@@ -120,3 +121,24 @@ def test_installed_wheel_runs_database_migrations(wheel: Path, tmp_path: Path) -
     assert Path(found) == installed / "headrace" / "registry" / "storage" / "migrations"
     assert "is up to date" in run("-m", "headrace", "registry", "db", "upgrade", "--data-dir", "data")
     assert (tmp_path / "data" / "registry.db").exists()
+
+
+COMMIT_OF_WHEEL = "from headrace.version import commit_id; print(commit_id())"
+
+
+def test_wheel_of_a_checkout_names_its_commit(wheel: Path, tmp_path: Path) -> None:
+    """The wheel of the fixture is built from a directory without `.git`."""
+    assert run_installed(wheel, tmp_path / "unknown", COMMIT_OF_WHEEL) == "\n"
+    source = shutil.copytree(wheel.parent / "source", tmp_path / "source", ignore=shutil.ignore_patterns("build"))
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.com", "-C", str(source)]
+    for words in (["init", "--quiet"], ["add", "setup.py"], ["commit", "--quiet", "--message", "first"]):
+        subprocess.run([*git, *words], check=True)
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    clean = build_wheel(source, tmp_path / "clean", dict(os.environ))
+    assert run_installed(clean, tmp_path / "a", COMMIT_OF_WHEEL) == f"{commit}\n"
+    with (source / "setup.py").open("a") as file:
+        file.write("# changed\n")
+    changed = build_wheel(source, tmp_path / "changed", dict(os.environ))
+    assert run_installed(changed, tmp_path / "b", COMMIT_OF_WHEEL) == f"{commit}-dirty\n"
+    given = build_wheel(source, tmp_path / "given", {**os.environ, "HEADRACE_COMMIT": "c0ffee"})
+    assert run_installed(given, tmp_path / "c", COMMIT_OF_WHEEL) == "c0ffee\n"

@@ -413,5 +413,5 @@ def test_root_health_and_metadata_endpoints(registry: Registry) -> None:
     clusters = registry.get("/v1/metadata/id").json["scope"]["clusters"]
     assert re.fullmatch("headrace-[0-9a-f]{32}", clusters["schema-registry-cluster"])
     assert registry.get("/v1/metadata/id").json["scope"]["clusters"] == clusters
-    assert registry.get("/v1/metadata/version").json == {"version": VERSION, "commitId": ""}
+    assert registry.get("/v1/metadata/version").json == {"version": VERSION, "commitId": "c0ffee"}
     assert registry.get("/v1/metadata/deployment").json == {"attributes": []}

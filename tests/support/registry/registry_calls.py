@@ -110,7 +110,7 @@ def registry_in_process(database_url: str, **options: Any) -> Iterator[RegistryI
     try:
         database.upgrade()
         clock = itertools.count(1_000)
-        app = create_app(database, **{"version": VERSION, "now_ms": lambda: next(clock), **options})
+        app = create_app(database, **{"version": VERSION, "commit": "c0ffee", "now_ms": lambda: next(clock), **options})
         yield RegistryInProcess(app.test_client())
     finally:
         database.close()
