@@ -207,21 +207,47 @@ def topic_configs(connection: BrokerConnection, topics: Sequence[str]) -> dict[s
         connection: the connection to a broker of the cluster.
     """
     version = connection.version(DescribeConfigsRequest, DESCRIBE_CONFIGS_VERSION)
-    resource = DescribeConfigsRequest.DescribeConfigsResource
     found: dict[str, dict[str, str]] = {}
     for requested in _chunks(topics):
-        resources = [
-            resource(version=version, resource_type=TOPIC, resource_name=name, configuration_keys=None)
-            for name in requested
-        ]
-        request = DescribeConfigsRequest(version=version, resources=resources)
-        response = connection.call(request, DescribeConfigsResponse, version)
-        for result in response.results:
+        for result in _describe_topics(connection, requested, version, None):
             if result.error_code == NONE:
                 found[result.resource_name] = {
                     config.name: config.value or "" for config in result.configs if config.config_source == TOPIC_SOURCE
                 }
     return found
+
+
+def effective_topic_configs(
+    connection: BrokerConnection, topics: Sequence[str], names: Sequence[str]
+) -> dict[str, dict[str, str]]:
+    """Returns for each topic the values in effect of some of its configurations, including defaults: value by name, by
+    topic. Topics with an error are missing in the result.
+
+    Args:
+        connection: the connection to a broker of the cluster.
+        names: the configurations, such as `retention.ms`.
+    """
+    version = connection.version(DescribeConfigsRequest, DESCRIBE_CONFIGS_VERSION)
+    found: dict[str, dict[str, str]] = {}
+    for requested in _chunks(topics):
+        for result in _describe_topics(connection, requested, version, list(names)):
+            if result.error_code == NONE:
+                found[result.resource_name] = {config.name: config.value or "" for config in result.configs}
+    return found
+
+
+def _describe_topics(
+    connection: BrokerConnection, topics: Sequence[str], version: int, names: Sequence[str] | None
+) -> Sequence[Message]:
+    """Describes topics in one request; `names` are the configurations to return, None for all."""
+    resource = DescribeConfigsRequest.DescribeConfigsResource
+    resources = [
+        resource(version=version, resource_type=TOPIC, resource_name=topic, configuration_keys=names)
+        for topic in topics
+    ]
+    request = DescribeConfigsRequest(version=version, resources=resources)
+    results: Sequence[Message] = connection.call(request, DescribeConfigsResponse, version).results
+    return results
 
 
 def log_sizes(connection: BrokerConnection) -> dict[TopicPartition, int]:

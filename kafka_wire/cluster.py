@@ -200,8 +200,18 @@ class KafkaCluster:
         each partition for which none was found. With `read_committed` the end is the last stable offset. Sends one
         request per broker, and up to ATTEMPTS for partitions with a retriable error."""
         timestamp = EARLIEST if position == "earliest" else LATEST
-        call = partial(list_offsets, timestamp=timestamp, read_committed=read_committed)
+        call = partial(list_offsets, timestamp_of=lambda tp: timestamp, read_committed=read_committed)
         return OffsetLookup(*self._request_leaders(topic_partitions, call))
+
+    def lookup_offsets_at(self, timestamps: Mapping[TopicPartition, int]) -> OffsetLookup:
+        """Returns for each partition the offset of its first message at or after a time, -1 if there is none, and the
+        errors as `lookup_offsets` does. Sends one request per broker, without errors.
+
+        Args:
+            timestamps: the time of each partition, in milliseconds since 1970.
+        """
+        call = partial(list_offsets, timestamp_of=timestamps.__getitem__, read_committed=False)
+        return OffsetLookup(*self._request_leaders(timestamps, call))
 
     def lookup_epoch_ends(self, queries: Mapping[TopicPartition, EpochQuery]) -> EpochEndLookup:
         """Returns the end offsets of leader epochs (OffsetForLeaderEpoch, KIP-320). Sends one request per broker, and

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kafka.protocol.consumer import (
@@ -159,14 +159,25 @@ def parse_metadata(response: Message) -> ClusterMetadata:
 
 
 def list_offsets(
-    connection: BrokerConnection, requested: Sequence[TopicPartition], timestamp: int, read_committed: bool
+    connection: BrokerConnection,
+    requested: Sequence[TopicPartition],
+    timestamp_of: Callable[[TopicPartition], int],
+    read_committed: bool,
 ) -> dict[TopicPartition, tuple[int, int]]:
+    """Requests one offset of each partition; returns an error code and an offset for each.
+
+    Args:
+        connection: a connection to the leader of the partitions.
+        timestamp_of: returns EARLIEST, LATEST, or a time in milliseconds since 1970: the offset is then that of the
+            first message at or after it, -1 if there is none.
+        read_committed: whether only offsets below the last stable offset count.
+    """
     version = connection.version(ListOffsetsRequest, LIST_OFFSETS_VERSION)
     topic = ListOffsetsRequest.ListOffsetsTopic
     partition = topic.ListOffsetsPartition
-    by_topic: dict[str, list[int]] = defaultdict(list)
+    by_topic: dict[str, list[TopicPartition]] = defaultdict(list)
     for tp in requested:
-        by_topic[tp.topic].append(tp.partition)
+        by_topic[tp.topic].append(tp)
     request = ListOffsetsRequest(
         version=version,
         replica_id=-1,
@@ -176,7 +187,8 @@ def list_offsets(
                 version=version,
                 name=name,
                 partitions=[
-                    partition(version=version, partition_index=index, timestamp=timestamp) for index in partitions
+                    partition(version=version, partition_index=tp.partition, timestamp=timestamp_of(tp))
+                    for tp in partitions
                 ],
             )
             for name, partitions in by_topic.items()

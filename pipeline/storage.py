@@ -128,9 +128,7 @@ def lease_path(settings: Settings) -> Path:
     location."""
     directory = state_location(settings) or warehouse_location(settings)
     if isinstance(directory, RemoteDirectory):
-        path = settings.data_dir / f"lease-{hashlib.sha256(directory.uri.encode()).hexdigest()[:16]}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path
+        return settings.data_dir / f"lease-{hashlib.sha256(directory.uri.encode()).hexdigest()[:16]}.json"
     return (directory if settings.loader.state else directory / LOG_DIRECTORY) / "lease.json"
 
 

@@ -49,7 +49,7 @@ class LiveAddresses:
     `registry` is a URL, which may contain a password, `broker` and `sql` are host:port, `metastore` is a thrift:// URI,
     `sql_socket` is the path of the Unix socket that `headrace sql` connects to. `pid` is the process id of `headrace
     up`, `warehouse` the directory of the tables. `pids` are the process ids of its parts by their names; each part
-    leads a process group.
+    leads a process group. `load_interval_ms` is the time between its loads, 0 if it runs none.
     """
 
     pid: int
@@ -61,6 +61,7 @@ class LiveAddresses:
     sql_socket: str
     warehouse: str
     pids: Mapping[str, int] = field(default_factory=dict)
+    load_interval_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

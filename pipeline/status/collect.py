@@ -8,7 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from headrace.loader.errors import CommitLogError
+from headrace.pipeline.status.backlog import backlog
+from headrace.pipeline.status.commits import commits
 from headrace.pipeline.status.context import StatusContext
+from headrace.pipeline.status.disk import disks, segments
 from headrace.pipeline.status.finding import (
     PlatformStatus,
     SourceReport,
@@ -28,7 +32,11 @@ Source = Callable[[StatusContext], SourceReport]
 
 SOURCES: Final[Mapping[str, Source]] = {
     "parts": parts,
-    "last load": loads,
+    "loads": loads,
+    "commit log": commits,
+    "lag": backlog,
+    "disks": disks,
+    "broker log": segments,
 }
 """The sources by the name of what they check, in the order of their facts. A source reads only, in at most about a
 second, and returns facts and findings. An error that it raises becomes the finding `not-checked`."""
@@ -42,7 +50,7 @@ def platform_status(settings: Settings, now_ms: int | None = None) -> PlatformSt
         now_ms: the time to which ages refer, in milliseconds since 1970; by default the current time.
     """
     with contextlib.closing(StatusContext(settings, now_ms)) as context:
-        reports = [_report(name, source, context) for name, source in SOURCES.items()]
+        reports = _reports(context)
     findings = tuple(found for report in reports for found in report.findings)
     facts = tuple(fact for report in reports for fact in report.facts)
     status = PlatformStatus(context.now_ms, folded(findings), facts)
@@ -50,13 +58,24 @@ def platform_status(settings: Settings, now_ms: int | None = None) -> PlatformSt
     return PlatformStatus(status.checked_at_ms, status.findings, (*facts, summary))
 
 
-def _report(name: str, source: Source, context: StatusContext) -> SourceReport:
-    try:
-        return source(context)
-    except Exception as error:  # an error of one source must not hide the findings of the others
-        logger.debug("source_failed source=%s", name, exc_info=True)
-        reason = str(error) or type(error).__name__
-        return SourceReport(findings=(finding("not-checked", name, reason),))
+def _reports(context: StatusContext) -> list[SourceReport]:
+    """Asks each source. An error of a value that several sources share is one finding."""
+    reports: list[SourceReport] = []
+    reported: list[Exception] = []
+    for name, source in SOURCES.items():
+        try:
+            reports.append(source(context))
+        except Exception as error:  # an error of one source must not hide the findings of the others
+            logger.debug("source_failed source=%s", name, exc_info=True)
+            if not any(error is known for known in reported):
+                reports.append(SourceReport(findings=(_error_finding(name, error),)))
+            reported.append(error)
+    return reports
+
+
+def _error_finding(source: str, error: Exception) -> StatusFinding:
+    kind = "commit-log-damaged" if isinstance(error, CommitLogError) else "not-checked"
+    return finding(kind, source, str(error) or type(error).__name__)
 
 
 def _summary_metrics(status: PlatformStatus, findings: tuple[StatusFinding, ...]) -> tuple[StatusMetric, ...]:

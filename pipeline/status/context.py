@@ -11,11 +11,13 @@ from typing import Any, TypeVar
 from headrace.kafka_wire.cluster import KafkaCluster
 from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.state import LoaderState
+from headrace.loader.storage.local.lease import LeaseHolder, lease_holder
 from headrace.pipeline.load import commit_log, kafka_cluster
-from headrace.pipeline.status.probe import TIMEOUT_S
+from headrace.pipeline.status.probe import TIMEOUT_S, ProbeResult, probe_brokers
+from headrace.pipeline.storage import lease_path
 from headrace.pipeline.up.up_log import UpEvent, newest_events
 from headrace.settings import Settings
-from headrace.settings.addresses import LiveAddresses, UpFileContent, read_up_file
+from headrace.settings.addresses import LiveAddresses, UpFileContent, read_up_file, resolve_bootstrap_servers
 
 T = TypeVar("T")
 
@@ -60,9 +62,25 @@ class StatusContext:
         return self.once("up_events", lambda: newest_events(self.log_dir))
 
     @property
+    def load_interval_ms(self) -> int:
+        """The time between loads: that of the running `headrace up` if it runs loads, else `loader.interval`."""
+        live = self.live
+        return live.load_interval_ms if live is not None and live.load_interval_ms else self.settings.loader.interval.ms
+
+    @property
+    def load_holder(self) -> LeaseHolder | None:
+        """The running load of this machine; None if none runs."""
+        return self.once("load_holder", lambda: lease_holder(lease_path(self.settings)))
+
+    @property
     def cluster(self) -> KafkaCluster:
         """A client of the brokers, for one thread at a time."""
         return self.once("cluster", lambda: kafka_cluster(self.settings, TIMEOUT_S))
+
+    @property
+    def brokers(self) -> ProbeResult:
+        """Whether the brokers answer. The source `parts` reports it; others skip requests to brokers that do not."""
+        return self.once("brokers", lambda: probe_brokers(self.cluster, resolve_bootstrap_servers(self.settings)))
 
     @property
     def log(self) -> CommitLog:

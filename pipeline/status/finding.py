@@ -26,8 +26,9 @@ class StatusSeverity(IntEnum):
 class StatusKind:
     """A kind of findings.
 
-    `title` names the problem in a few words after the subject, as in `registry not answering`. `plural` names the subjects if there are several, such as `topics`. `show`
-    and `repair` are the defaults of its findings; `{subject}` stands for the subject.
+    `title` names the problem in a few words after the subject, as in `registry not answering`. `plural` names the
+    subjects if there are several, such as `topics`. `show` and `repair` are the defaults of its findings; `{subject}`
+    stands for the subject.
     """
 
     name: str
@@ -80,12 +81,53 @@ KINDS: Final[Mapping[str, StatusKind]] = {
             "repair the cause that the error names",
         ),
         StatusKind(
+            "commit-log-damaged",
+            FAILURE,
+            "damaged",
+            "commits",
+            "headrace verify",
+            "restore the file from a backup of _headrace/ (docs/operations.md)",
+        ),
+        StatusKind(
+            "data-lost",
+            FAILURE,
+            "with messages that expired or were deleted unread",
+            "topics",
+            "headrace offsets show {subject}",
+            'accept the loss with loader.on_data_loss = "skip" for the topic, then headrace load',
+        ),
+        StatusKind("disk-full", FAILURE, "full", "disks", "df -h", "free disk space"),
+        StatusKind(
+            "data-expires-soon",
+            FAILURE,
+            "with unread messages about to expire",
+            "topics",
+            "headrace load status",
+            "headrace load; or raise retention.ms of the topic until loads have caught up",
+        ),
+        StatusKind(
+            "segment-damaged",
+            FAILURE,
+            "with damaged segments",
+            "partitions",
+            "headrace broker verify",
+            "restore the messages, then delete the .corrupt file",
+        ),
+        StatusKind(
             "not-checked",
             FAILURE,
             "not checked",
             "checks",
             "headrace doctor",
             "repair the cause, then run headrace status again",
+        ),
+        StatusKind(
+            "load-stuck",
+            FAILURE,
+            "not ending",
+            "loads",
+            "headrace load status",
+            "kill the load: the next one continues",
         ),
         StatusKind("load-failed", FAILURE, "failed", "loads", "headrace load status", "headrace load"),
         StatusKind("load-late", FAILURE, "late", "loads", "headrace load status", "headrace load"),
@@ -105,9 +147,35 @@ KINDS: Final[Mapping[str, StatusKind]] = {
             ATTENTION,
             "restarted after a death",
             "parts",
-            "tail {subject}.log in data_dir/logs",
+            "tail logs/{subject}.log in data_dir",
             "none, unless it dies again: remove the cause that its log names",
         ),
+        StatusKind(
+            "data-skipped",
+            ATTENTION,
+            "with messages that expired unread and will be skipped",
+            "topics",
+            "headrace offsets show {subject}",
+            "none, since loader.on_data_loss is skip: run loads more often, or raise retention.ms",
+        ),
+        StatusKind(
+            "data-expires",
+            ATTENTION,
+            "with unread messages that expire",
+            "topics",
+            "headrace load status",
+            "headrace load; or raise retention.ms of the topic",
+        ),
+        StatusKind(
+            "partition-unavailable",
+            ATTENTION,
+            "with unavailable partitions",
+            "topics",
+            "headrace broker topics {subject}",
+            "start the brokers of its partitions",
+        ),
+        StatusKind("disk-low", ATTENTION, "low on space", "disks", "df -h", "free disk space"),
+        StatusKind("not-applied", ATTENTION, "not applied", "topics", "headrace load status", "headrace load"),
         StatusKind(
             "load-problems",
             ATTENTION,
@@ -202,6 +270,14 @@ METRICS: Final[Mapping[str, str]] = {
     "headrace_status_checked_timestamp_seconds": "when the status was checked",
     "headrace_status_findings": "findings by kind",
     "headrace_up_part": "1 if the part answers",
+    "headrace_load_commit_number": "newest commit of the commit log",
+    "headrace_load_topics_not_applied": "topics with commits that are not applied",
+    "headrace_load_held_back": "1 for a topic with problems in the last load; the first topics only",
+    "headrace_load_problem_topics": "topics with problems in the last load",
+    "headrace_load_lag_messages": "unread messages of a topic; the topics with most of them only",
+    "headrace_load_lag_messages_total": "unread messages of all topics",
+    "headrace_disk_free_bytes": "free space of the disk with a directory",
+    "headrace_disk_size_bytes": "size of the disk with a directory",
     "headrace_load_last_start_timestamp_seconds": "start of the newest load that was not yielded",
     "headrace_load_last_success_timestamp_seconds": "start of the newest load that did not fail",
 }

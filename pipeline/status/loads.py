@@ -1,47 +1,98 @@
-"""The last loads, from the run log: a failed load, a load with problems, and loads that do not start or end."""
+"""The last loads, from the run log: a failed load, one with problems, one that runs for too long, and loads that do not
+start."""
 
 from __future__ import annotations
 
+from typing import Final
+
 from headrace.loader.run_log import RunLine, newest_lines
+from headrace.loader.storage.local.lease import HELD_LONG_FACTOR, LeaseHolder
 from headrace.pipeline.load import run_log_path
 from headrace.pipeline.status.context import StatusContext
 from headrace.pipeline.status.finding import SourceReport, StatusFact, StatusFinding, StatusMetric, finding
-from headrace.pipeline.status.wording import age_text, count_text
+from headrace.pipeline.status.wording import age_text, count_text, time_text
 
-LINES_READ = 50
-YIELDED, FAILED = "yielded", "failed"
+LINES_READ: Final = 200
+"""Lines of the run log that are read: enough to find the last success behind a day of failed loads."""
+LATE_FACTOR: Final = 3
+"""Loads are late if none has ended for more than this number of intervals."""
+YIELDED, FAILED, FAILED_CODE = "yielded", "failed", 2
 
 
 def loads(context: StatusContext) -> SourceReport:
-    """Reports the newest loads."""
+    """Reports the newest loads and the running one."""
     path = run_log_path(context.settings)
-    if path is None:
-        return SourceReport((StatusFact("last load", "unknown: loader.run_log is off"),))
-    lines = newest_lines(path, LINES_READ)
-    ran = [line for line in lines if line.outcome != YIELDED]
+    ran = [line for line in newest_lines(path, LINES_READ) if line.outcome != YIELDED] if path is not None else []
+    holder = context.load_holder
+    facts = [_last_load(ran, context, "loader.run_log is off" if path is None else f"none in {path}")]
+    findings = [] if holder is None else _stuck(holder, context)
+    if holder is not None:
+        facts.append(
+            StatusFact("running load", f"process {holder.pid} on {holder.host} since {time_text(holder.since_ms)}")
+        )
+    if ran:
+        findings += _problems(ran[-1])
+        # While a load is running, the next line of the run log is on its way; a stuck load is a finding of its own.
+        findings += _late(ran, context) if holder is None else []
+    return SourceReport(tuple(facts), tuple(findings))
+
+
+def _last_load(ran: list[RunLine], context: StatusContext, unknown: str) -> StatusFact:
     if not ran:
-        return SourceReport((StatusFact("last load", f"none in {path}"),))
+        return StatusFact("last load", unknown)
     last = ran[-1]
-    good = [line for line in ran if line.outcome != FAILED]
+    good = [line for line in ran if line.exit_code < FAILED_CODE]
     metrics = [StatusMetric("headrace_load_last_start_timestamp_seconds", last.started_at_ms / 1000)]
+    metrics.append(StatusMetric("headrace_load_problem_topics", last.problems))
+    metrics += [StatusMetric("headrace_load_held_back", 1, (("topic", topic),)) for topic in last.problem_topics]
     if good:
-        metrics.append(StatusMetric("headrace_load_last_success_timestamp_seconds", good[-1].started_at_ms / 1000))
-    text = f"{age_text(context.now_ms - last.started_at_ms)} ago, {last.outcome}, exit code {last.exit_code}"
-    return SourceReport((StatusFact("last load", text, tuple(metrics)),), tuple(_findings(last)))
+        metrics.append(StatusMetric("headrace_load_last_success_timestamp_seconds", _end_ms(good[-1]) / 1000))
+    text = (
+        f"{age_text(context.now_ms - _end_ms(last))} ago: {last.outcome}, exit code {last.exit_code}, "
+        f"{count_text(last.rows, 'row')} of {count_text(last.topics, 'topic')} in {last.duration_ms / 1000:,.1f} s"
+    )
+    return StatusFact("last load", text, tuple(metrics))
 
 
-def _findings(last: RunLine) -> list[StatusFinding]:
+def _problems(last: RunLine) -> list[StatusFinding]:
     since = last.started_at_ms
-    if last.exit_code > 1:
-        return [finding("load-failed", "last load", last.error or f"exit code {last.exit_code}", since_ms=since)]
-    if last.problems:
-        named = ", ".join(last.problem_topics[:3])
-        return [
-            finding(
-                "load-problems",
-                last.problem_topics[0] if last.problem_topics else "load",
-                f"{count_text(last.problems, 'topic')} with problems: {named}",
-                since_ms=since,
-            )
-        ]
-    return []
+    found = []
+    if last.exit_code >= FAILED_CODE:
+        found.append(finding("load-failed", "last load", last.error or f"exit code {last.exit_code}", since_ms=since))
+    for one in last.problem_reasons:
+        found.append(finding("load-problems", one.topic, one.reason, since_ms=since, count=one.topics))
+    named = sum(one.topics for one in last.problem_reasons)
+    if last.problems > named:
+        problem = "further problems; the load's report names them"
+        found.append(finding("load-problems", "others", problem, since_ms=since, count=last.problems - named))
+    return found
+
+
+def _late(ran: list[RunLine], context: StatusContext) -> list[StatusFinding]:
+    """Returns a finding if no load has ended for long: the scheduler does not start them, or they are killed."""
+    ended_ms = _end_ms(ran[-1])
+    limit_ms = LATE_FACTOR * context.load_interval_ms
+    if context.now_ms - ended_ms <= limit_ms:
+        return []
+    problem = (
+        f"the last one ended {age_text(context.now_ms - ended_ms)} ago, and loader.interval is "
+        f"{age_text(context.load_interval_ms)}"
+    )
+    if context.live is not None and context.live.load_interval_ms:
+        show = f"tail {context.log_dir / 'load.log'}"
+        return [finding("load-late", "load", problem, show=show, repair="restart headrace up", since_ms=ended_ms)]
+    return [finding("load-late", "load", problem, since_ms=ended_ms)]
+
+
+def _stuck(holder: LeaseHolder, context: StatusContext) -> list[StatusFinding]:
+    held_ms = context.now_ms - holder.since_ms
+    if not holder.since_ms or held_ms <= HELD_LONG_FACTOR * context.load_interval_ms:
+        return []
+    problem = f"process {holder.pid} on {holder.host} has run for {age_text(held_ms)}, and other loads yield to it"
+    show = f"ps -o pid,stat,etime,args -p {holder.pid}"
+    repair = f"if it does not progress, kill {holder.pid}: the next load continues"
+    return [finding("load-stuck", "running load", problem, show=show, repair=repair, since_ms=holder.since_ms)]
+
+
+def _end_ms(line: RunLine) -> int:
+    return line.started_at_ms + line.duration_ms

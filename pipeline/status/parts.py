@@ -13,7 +13,6 @@ from headrace.pipeline.status.probe import (
     TIMEOUT_S,
     Health,
     ProbeResult,
-    probe_brokers,
     probe_metastore,
     probe_registry,
     probe_sql,
@@ -33,7 +32,7 @@ from headrace.pipeline.up.up_log import (
 )
 from headrace.registry.client.of_settings import registry_client
 from headrace.settings import Settings
-from headrace.settings.addresses import LiveAddresses, resolve_bootstrap_servers, resolve_metastore
+from headrace.settings.addresses import LiveAddresses, resolve_metastore
 from headrace.settings.masking import mask_passwords
 
 UP, REGISTRY, BROKER, METASTORE, SQL, LOAD = "headrace up", "registry", "broker", "metastore", "sql", "load"
@@ -97,14 +96,13 @@ def _up(context: StatusContext) -> _Up:
 def _probe(context: StatusContext) -> dict[str, ProbeResult]:
     """Sends a request to each part, to all at the same time."""
     settings, live = context.settings, context.live
-    servers = resolve_bootstrap_servers(settings)
     metastore = resolve_metastore(settings)
 
     def registry() -> ProbeResult:
         with registry_client(settings, TIMEOUT_S) as client:
             return probe_registry(client)
 
-    probes = {REGISTRY: registry, BROKER: lambda: probe_brokers(context.cluster, servers)}
+    probes = {REGISTRY: registry, BROKER: lambda: context.brokers}
     if metastore is not None:
         probes[METASTORE] = lambda: probe_metastore(metastore)
     if live is not None and live.sql_socket:

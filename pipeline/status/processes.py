@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Final
 
@@ -15,11 +14,11 @@ _PROC: Final = Path("/proc")
 def stopped_processes(process_group: int) -> tuple[int, ...]:
     """Returns the processes of a process group that are stopped."""
     found = []
-    for name in os.listdir(_PROC) if _PROC.is_dir() else ():
-        if name.isdecimal():
-            state, group = _state_and_group(int(name))
+    for path in _PROC.iterdir() if _PROC.is_dir() else ():
+        if path.name.isdecimal():
+            state, group = _state_and_group(int(path.name))
             if group == process_group and state in STOPPED:
-                found.append(int(name))
+                found.append(int(path.name))
     return tuple(sorted(found))
 
 

@@ -154,6 +154,7 @@ class _Supervisor:
             sql_socket=str(sql_socket(self._settings)) if "sql" in names else "",
             warehouse=str(local_warehouse_directory(self._settings)),
             pids=self._pids(),
+            load_interval_ms=self._settings.loader.interval.ms if LOAD in names else 0,
         )
 
     def watch(self, on_restart: Callable[[Mapping[str, int]], None], pids: Mapping[str, int]) -> None:

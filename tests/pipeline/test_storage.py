@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from headrace.loader.errors import StorageError
 from headrace.loader.storage.hadoop.staging import HadoopStaging
 from headrace.loader.storage.local.commit_storage import LocalCommitStorage
+from headrace.loader.storage.local.lease import Lease, LeaseHolder, lease_holder
 from headrace.pipeline.load import commit_log
 from headrace.pipeline.storage import (
     check_warehouse_and_log,
@@ -92,7 +94,21 @@ def test_lease_of_a_remote_log_is_in_the_data_directory(tmp_path: Path) -> None:
     }
     assert len(paths) == 2
     assert {path.parent for path in paths} == {tmp_path / "d"}
-    assert (tmp_path / "d").is_dir()
+    lease = Lease(paths.pop())
+    assert lease.acquire(1) is None, "creates the directory"
+    lease.release()
+
+
+def test_holder_of_the_lease_is_known_without_taking_it(tmp_path: Path) -> None:
+    path = tmp_path / "lease.json"
+    assert lease_holder(path) is None
+    lease = Lease(path)
+    assert lease.acquire(1_000) is None
+    assert lease_holder(path) == LeaseHolder(os.getpid(), socket.gethostname(), 1_000)
+    lease.release()
+    assert lease_holder(path) is None
+    assert lease.acquire(2_000) is None
+    lease.release()
 
 
 def test_location_of_has_hadoops_spelling(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ class Lease:
         Args:
             now_ms: stored in the lease as the time when it was taken.
         """
+        self._path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -65,6 +66,24 @@ class Lease:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+
+def lease_holder(path: Path) -> LeaseHolder | None:
+    """Returns the load that holds the lease at `path`; None if no load does.
+
+    A load that begins in the microseconds in which this function holds a shared lock yields, as to another load.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _holder(os.read(descriptor, 4096))
+    finally:
+        os.close(descriptor)
+    return None
 
 
 def _holder(content: bytes) -> LeaseHolder:

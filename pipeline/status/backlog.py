@@ -1,0 +1,147 @@
+"""The lag of each topic, unread messages that retention deletes soon, and offsets that were deleted before they were
+read.
+
+Expiry needs one request for the topics' retention, and two per broker: for each partition with unread messages, the
+offset of the first message that is younger than a limit. If the next offset is before it, the unread messages between
+them are older than the limit. A younger message at a lower offset protects them: retention deletes whole segments, from
+the log start on, and stops at the first with a message that has not expired. Messages may live longer than reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from headrace.kafka_wire.admin import effective_topic_configs
+from headrace.kafka_wire.topic_partition import TopicPartition
+from headrace.loader.inspect.backlog import TopicBacklog, backlogs
+from headrace.loader.plan.discover import discover
+from headrace.pipeline.status.context import StatusContext
+from headrace.pipeline.status.finding import SourceReport, StatusFact, StatusFinding, StatusMetric, finding
+from headrace.pipeline.status.probe import Health
+from headrace.pipeline.status.wording import age_text, count_text
+
+TOPICS_MEASURED_MAX: Final = 50
+"""Topics with their own metric, those with the most unread messages."""
+RETENTION, CLEANUP = "retention.ms", "cleanup.policy"
+SOON_INTERVALS: Final = 6
+SOON_MS_MIN: Final = 3_600_000
+LATER_MS: Final = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """The remaining times of unread messages, in milliseconds, below which they are a failure or need attention."""
+
+    soon_ms: int
+    later_ms: int
+
+
+def backlog(context: StatusContext) -> SourceReport:
+    """Reports lag, expiry and lost offsets; nothing if the brokers do not answer, which `parts` reports."""
+    if context.brokers.health not in (Health.UP, Health.DEGRADED):
+        return SourceReport((StatusFact("lag", "unknown: the brokers do not answer"),))
+    loader = context.settings.loader
+    discovery = discover(context.cluster, loader.topics_include, loader.topics_exclude, context.state)
+    found = backlogs(context.state, discovery, lambda topic: loader.of_topic(topic).on_data_loss)
+    expiring, expiry_text = _expiring(found, context)
+    findings = [*_lost(found), *_unavailable(found), *expiring]
+    return SourceReport((_lag_fact(found, expiry_text),), tuple(findings))
+
+
+def _lag_fact(found: Sequence[TopicBacklog], expiry_text: str) -> StatusFact:
+    behind = sorted((one for one in found if one.lag), key=lambda one: -one.lag)
+    total = sum(one.lag for one in behind)
+    most = f", most in {behind[0].topic} ({behind[0].lag:,})" if behind else ""
+    waiting = sum(not one.is_loaded for one in found)
+    waiting_text = f"; {count_text(waiting, 'topic')} not loaded yet" if waiting else ""
+    text = f"{count_text(total, 'message')} in {count_text(len(behind), 'topic')}{most}{waiting_text}{expiry_text}"
+    metrics = [
+        StatusMetric("headrace_load_lag_messages", one.lag, (("topic", one.topic),))
+        for one in behind[:TOPICS_MEASURED_MAX]
+    ]
+    return StatusFact("lag", text, (StatusMetric("headrace_load_lag_messages_total", total), *metrics))
+
+
+def _lost(found: Iterable[TopicBacklog]) -> list[StatusFinding]:
+    return [
+        finding("data-skipped" if one.is_skipped else "data-lost", one.topic, "; ".join(one.losses[:3]))
+        for one in found
+        if one.losses
+    ]
+
+
+def _unavailable(found: Iterable[TopicBacklog]) -> list[StatusFinding]:
+    return [
+        finding("partition-unavailable", one.topic, next(iter(sorted(set(one.errors.values())))))
+        for one in found
+        if one.errors
+    ]
+
+
+def _expiring(found: Sequence[TopicBacklog], context: StatusContext) -> tuple[list[StatusFinding], str]:
+    """Returns findings about unread messages that expire soon, and the end of the sentence about the lag."""
+    behind = {one.topic: one for one in found if one.lag}
+    if not behind:
+        return [], ""
+    retention = _retention_ms(context, sorted(behind))
+    unknown = len(behind) - len(retention)
+    unread = {
+        TopicPartition(topic, number): offset
+        for topic in retention
+        for number, offset in behind[topic].next_offsets.items()
+        if retention[topic] >= 0
+    }
+    limits = {topic: limits_of(ms, context.load_interval_ms) for topic, ms in retention.items()}
+    found_soon = _older(context, unread, {topic: retention[topic] - limits[topic].soon_ms for topic in limits})
+    rest = {tp: offset for tp, offset in unread.items() if tp.topic not in found_soon}
+    found_later = _older(context, rest, {topic: retention[topic] - limits[topic].later_ms for topic in limits})
+    findings = [_expiry_finding(behind[topic], limits[topic].soon_ms, is_soon=True) for topic in sorted(found_soon)]
+    findings += [_expiry_finding(behind[topic], limits[topic].later_ms, is_soon=False) for topic in sorted(found_later)]
+    note = f"; retention of {count_text(unknown, 'topic')} unknown" if unknown else ""
+    text = "some expire soon" if findings else f"none expires within {age_text(LATER_MS)} or half its retention"
+    return findings, f"; unread messages: {text}{note}"
+
+
+def limits_of(retention_ms: int, interval_ms: int) -> _Limits:
+    """Returns the limits for a topic: six intervals, at least an hour; and a day. Both are at most half its retention,
+    so that messages of a normal age are no finding."""
+    soon_ms = min(max(SOON_INTERVALS * interval_ms, SOON_MS_MIN), retention_ms // 2)
+    return _Limits(soon_ms, max(soon_ms, min(LATER_MS, retention_ms // 2)))
+
+
+def _retention_ms(context: StatusContext, topics: Sequence[str]) -> dict[str, int]:
+    """Returns the retention time by topic, -1 for topics of which no message expires. Topics that the client may not
+    describe are missing."""
+    configs = context.cluster.request_any(
+        lambda connection: effective_topic_configs(connection, topics, (RETENTION, CLEANUP))
+    )
+    return {
+        topic: int(values[RETENTION]) if "delete" in values.get(CLEANUP, "delete") else -1
+        for topic, values in configs.items()
+        if values.get(RETENTION, "").lstrip("-").isdecimal()
+    }
+
+
+def _older(context: StatusContext, unread: Mapping[TopicPartition, int], age_ms: Mapping[str, int]) -> set[str]:
+    """Returns the topics with unread messages that are older than an age.
+
+    Args:
+        unread: by partition, its first unread offset.
+        age_ms: the age by topic, in milliseconds.
+    """
+    timestamps = {tp: max(0, context.now_ms - age_ms[tp.topic]) for tp in unread}
+    younger = context.cluster.lookup_offsets_at(timestamps).offsets
+    # -1: no message is younger.
+    return {tp.topic for tp, offset in younger.items() if offset == -1 or offset > unread[tp]}
+
+
+def _expiry_finding(one: TopicBacklog, within_ms: int, *, is_soon: bool) -> StatusFinding:
+    waits = (
+        ""
+        if one.is_loaded
+        else "; the topic is not loaded yet: register its schema, or exclude it with loader.topics_exclude"
+    )
+    kind = "data-expires-soon" if is_soon and one.is_loaded else "data-expires"
+    return finding(kind, one.topic, f"unread messages may expire within {age_text(within_ms)}{waits}")

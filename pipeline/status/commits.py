@@ -1,0 +1,92 @@
+"""The commit log and its appliers: commits that cannot be read, and topics whose commits are not applied yet."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Final
+
+from headrace.loader.apply.engine import cursor_of, read_cursor
+from headrace.loader.commit.commit_log import CommitLog
+from headrace.loader.errors import CommitLogError
+from headrace.loader.inspect.status import ADVISORY, APPLIERS, AUDIT
+from headrace.pipeline.load import audit_positions
+from headrace.pipeline.status.context import StatusContext
+from headrace.pipeline.status.finding import SourceReport, StatusFact, StatusFinding, StatusMetric, finding
+from headrace.pipeline.status.wording import age_text, count_text
+
+COMMITS_CHECKED_MAX: Final = 50
+"""The newest commits that a status reads completely. `headrace verify` reads all."""
+
+
+def commits(context: StatusContext) -> SourceReport:
+    """Reports the commit log, and the topics that wait for an applier unless a load is running.
+
+    Raises:
+        CommitLogError: the state cannot be read.
+    """
+    state = context.state
+    if not state.commit_number:
+        return SourceReport((StatusFact("commit log", "no load yet"),))
+    checked = min(COMMITS_CHECKED_MAX, state.commit_number)
+    findings = _damaged(context.log, state.commit_number, checked)
+    pending = _pending(context)
+    if context.load_holder is None:
+        findings += _pending_findings(pending)
+    text = (
+        f"at commit {state.commit_number:,} of {age_text(context.now_ms - state.committed_at_ms)} ago, "
+        f"{count_text(len(state.topics), 'topic')}; newest {count_text(checked, 'commit')} read; "
+        f"{count_text(len(pending), 'topic')} not applied"
+    )
+    metrics = (
+        StatusMetric("headrace_load_commit_number", state.commit_number),
+        StatusMetric("headrace_load_topics_not_applied", len(pending)),
+    )
+    return SourceReport((StatusFact("commit log", text, metrics),), tuple(findings))
+
+
+def _damaged(log: CommitLog, newest: int, checked: int) -> list[StatusFinding]:
+    """Reads the newest commits, and returns a finding for each that is missing or damaged, or does not follow the one
+    before."""
+    found = []
+    expected = log.state.sha256
+    for number in range(newest, newest - checked, -1):
+        try:
+            document = log.document(number)
+        except CommitLogError as error:
+            found.append(finding("commit-log-damaged", f"commit {number}", str(error)))
+            expected = ""
+            continue
+        if expected and document.sha256 != expected:
+            found.append(
+                finding("commit-log-damaged", f"commit {number}", "it is not the one that the next commit names")
+            )
+        expected = document.value.previous
+    return found
+
+
+def _pending(context: StatusContext) -> dict[str, tuple[str, ...]]:
+    """Returns, by topic, the appliers that have not applied the topic's newest commit, without advisory ones."""
+    state = context.state
+    names = [name for name in APPLIERS if name not in ADVISORY]
+    cursors = {name: read_cursor(context.log.storage, name) for name in names if name != AUDIT}
+    cursors[AUDIT] = cursor_of(audit_positions(context.settings), state.topics)
+    behind = {
+        topic: tuple(name for name in names if cursors[name].position(topic) < one.commit_number)
+        for topic, one in state.topics.items()
+    }
+    return {topic: appliers for topic, appliers in behind.items() if appliers}
+
+
+def _pending_findings(pending: dict[str, tuple[str, ...]]) -> list[StatusFinding]:
+    topics: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for topic, appliers in pending.items():
+        topics[appliers].append(topic)
+    return [
+        finding(
+            "not-applied",
+            min(names),
+            f"committed, and not visible in the table yet: {', '.join(appliers)} still to do",
+            count=len(names),
+        )
+        for appliers, names in topics.items()
+    ]

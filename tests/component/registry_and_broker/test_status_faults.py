@@ -1,0 +1,288 @@
+"""The table of faults that `headrace status` alone must name, with cause and repair, on a running `headrace up`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from confluent_kafka import Producer as ConfluentProducer
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from headrace.avro_schema import frame
+from headrace.cli import main
+from support.loader.loads_in_process import SCHEMA_ID, Loads
+from support.processes import is_running
+from support.running_service import Service, StartService
+from support.servers.postgres_server import PostgresServer
+from support.shared import shared
+from support.status_faults import ExpectedFinding, check_status, check_well
+
+pytestmark = pytest.mark.servers
+
+TIMEOUT_S = 60
+DAY_MS = 86_400_000
+FREE_PORTS = ("--registry-listen", "127.0.0.1:0", "--broker-listen", "127.0.0.1:0")
+Heal = Callable[[], None]
+
+
+@dataclass
+class Platform:
+    """A running `headrace up` of registry and broker, with loads that run in this process."""
+
+    service: Service
+    data_dir: Path
+    topics: set[str] = field(default_factory=set)
+
+    @property
+    def arguments(self) -> list[str]:
+        return ["--data-dir", str(self.data_dir)]
+
+    @property
+    def broker(self) -> str:
+        return self.service.addresses["broker"]
+
+    def pid(self, part: str) -> int:
+        return int(json.loads((self.data_dir / "up.json").read_text())["pids"][part])
+
+    def is_running(self) -> bool:
+        return self.service.process.poll() is None
+
+    def loaded_topic(self, name: str, messages: int = 10, **config: str) -> Loads:
+        """Creates a topic with messages, and loads them."""
+        admin = AdminClient({"bootstrap.servers": self.broker})
+        admin.create_topics([NewTopic(name, 1, config=config)])[name].result(TIMEOUT_S)
+        loads = Loads(self.data_dir, name)
+        loads.produce(self.broker, range(messages))
+        assert sum(one.rows for one in loads.load(self.broker).loaded) == messages
+        return loads
+
+    def stop(self) -> None:
+        self.service.stop()
+
+
+@pytest.fixture(scope="module")
+def start_platform(
+    tmp_path_factory: pytest.TempPathFactory, start_module_service: StartService
+) -> Iterator[Callable[[], Platform]]:
+    def start() -> Platform:
+        data_dir = tmp_path_factory.mktemp("platform")
+        command = ("headrace", "up", "--data-dir", str(data_dir), *FREE_PORTS, "--only", "registry,broker")
+        return Platform(start_module_service(*command), data_dir)
+
+    with shared(start, Platform.is_running, Platform.stop) as get:
+        yield get
+
+
+@pytest.fixture
+def platform(start_platform: Callable[[], Platform]) -> Platform:
+    return start_platform()
+
+
+def nothing() -> None:
+    """Heals a fault that ends the platform."""
+
+
+def stop_process(part: str) -> Callable[[Platform], Heal]:
+    def apply(platform: Platform) -> Heal:
+        group = platform.pid(part)
+        os.killpg(group, signal.SIGSTOP)
+        return lambda: os.killpg(group, signal.SIGCONT)
+
+    return apply
+
+
+def damage_commit(platform: Platform) -> Heal:
+    platform.loaded_topic("damaged-commit")
+    path = max((platform.data_dir / "warehouse" / "_headrace" / "log").iterdir())
+    content = path.read_bytes()
+    path.write_bytes(content[:-20])
+    return lambda: path.write_bytes(content) and None
+
+
+def delete_unread(platform: Platform) -> Heal:
+    """Deletes messages before they are read, as retention does."""
+    loads = platform.loaded_topic("expired")
+    loads.produce(platform.broker, range(10, 20))
+    admin = AdminClient({"bootstrap.servers": platform.broker})
+    for future in admin.delete_records([TopicPartition("expired", 0, 15)]).values():
+        future.result(TIMEOUT_S)
+
+    def heal() -> None:
+        assert not loads.load(platform.broker, on_data_loss="skip").problems
+
+    return heal
+
+
+def leave_old_message_unread(platform: Platform) -> Heal:
+    """Leaves a message unread that retention may delete in ten minutes. Messages before it are as old: retention
+    deletes no message before the ones at lower offsets."""
+    loads = platform.loaded_topic("expiring", messages=0, **{"retention.ms": str(7 * DAY_MS)})
+    producer = ConfluentProducer({"bootstrap.servers": platform.broker})
+    old_ms = int(time.time() * 1000) - 7 * DAY_MS + 600_000
+
+    def produce() -> None:
+        producer.produce("expiring", frame(SCHEMA_ID, b"\x02"), partition=0, timestamp=old_ms)
+        assert producer.flush(TIMEOUT_S) == 0
+
+    def load() -> None:
+        assert loads.load(platform.broker).loaded
+
+    produce()
+    load()
+    check_well(platform.arguments)
+    produce()
+    return load
+
+
+def put_damaged_segment_aside(platform: Platform) -> Heal:
+    """Leaves the file that a start with `broker.on_corruption=rename` leaves."""
+    platform.loaded_topic("segment")
+    segment = platform.data_dir / "broker" / "segment-0" / f"{0:020d}.log"
+    corrupt = segment.with_name(segment.name + ".corrupt")
+    shutil.copy(segment, corrupt)
+    return corrupt.unlink
+
+
+def kill_broker(platform: Platform) -> Heal:
+    os.kill(platform.pid("broker"), signal.SIGKILL)
+    platform.service.process.wait(TIMEOUT_S)
+    return nothing
+
+
+def kill_up(platform: Platform) -> Heal:
+    parts = [platform.pid("registry"), platform.pid("broker")]
+    platform.service.kill()
+    deadline = time.monotonic() + TIMEOUT_S
+    while any(map(is_running, parts)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return nothing
+
+
+class Fault(NamedTuple):
+    """`apply` causes the fault and returns a function that heals it."""
+
+    apply: Callable[[Platform], Heal]
+    expected: ExpectedFinding
+
+
+FAULTS = {
+    "registry frozen": Fault(
+        stop_process("registry"),
+        ExpectedFinding(
+            "part-stopped", "registry", r"process(es)? \d+.* stopped; .* does not answer", r"kill -CONT -- -\d+"
+        ),
+    ),
+    "broker frozen": Fault(
+        stop_process("broker"),
+        ExpectedFinding("part-stopped", "broker", r"process \d+ is stopped; .* does not answer", r"kill -CONT -- -\d+"),
+    ),
+    "commit file damaged": Fault(
+        damage_commit,
+        ExpectedFinding(
+            "commit-log-damaged", "commit log", r"_headrace/log/\d+\.json", r"restore the file from a backup"
+        ),
+    ),
+    "messages deleted unread": Fault(
+        delete_unread,
+        ExpectedFinding("data-lost", "expired", r"offsets 10 to 14 were removed before", r"on_data_loss = \"skip\""),
+    ),
+    "unread message about to expire": Fault(
+        leave_old_message_unread,
+        ExpectedFinding("data-expires-soon", "expiring", r"may expire within 1 hour", r"headrace load"),
+    ),
+    "segment damaged": Fault(
+        put_damaged_segment_aside,
+        ExpectedFinding("segment-damaged", "segment-0", r"0{20}\.log\.corrupt damaged", r"restore .*\.corrupt"),
+    ),
+    "broker killed": Fault(
+        kill_broker,
+        ExpectedFinding("up-down", "headrace up", r"the broker died: killed by SIGKILL", r"^headrace up$|headrace up"),
+    ),
+    "up killed": Fault(kill_up, ExpectedFinding("up-down", "headrace up", r"process \d+ was killed", r"headrace up")),
+}
+"""Each fault, and what `headrace status` must report. A fault that ends the platform costs the next one a start."""
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+@pytest.mark.timeout(300)
+def test_status_names_fault_cause_and_repair(fault: Fault, platform: Platform) -> None:
+    check_well(platform.arguments)
+    heal = fault.apply(platform)
+    try:
+        check_status(platform.arguments, fault.expected)
+    finally:
+        heal()
+    if heal is not nothing:
+        check_well(platform.arguments)
+
+
+def test_status_names_disk_that_is_almost_full(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(platform.data_dir)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=20 * 1024 * 1024))
+    expected = ExpectedFinding("disk-full", "disk of data_dir", "20 MiB left", "free disk space")
+    check_status(platform.arguments, expected)
+
+
+def test_status_after_stop_names_time_and_start(tmp_path: Path, start_service: StartService) -> None:
+    """Without `up`, the addresses of the defaults may belong to other servers, so ports are named that are closed."""
+    arguments = ["--data-dir", str(tmp_path), "--registry-listen", "127.0.0.1:1", "--broker-listen", "127.0.0.1:2"]
+    service = start_service("headrace", "up", "--data-dir", str(tmp_path), *FREE_PORTS, "--only", "registry,broker")
+    assert service.stop() == 0
+    check_status(arguments, ExpectedFinding("up-down", "headrace up", "stopped by a signal", "headrace up"))
+
+
+@pytest.mark.postgres
+def test_status_names_postgres_that_is_down(tmp_path: Path, start_service: StartService) -> None:
+    server = PostgresServer()
+    try:
+        url = server.new_database()
+        assert main(["registry", "db", "upgrade", "--database-url", url]) == 0
+        environment = {"HEADRACE__REGISTRY__DATABASE_URL": url}
+        command = ("headrace", "up", "--data-dir", str(tmp_path), *FREE_PORTS, "--only", "registry,broker")
+        service = start_service(*command, environment=environment)
+        platform = Platform(service, tmp_path)
+        check_well(platform.arguments)
+        server.stop(signal.SIGINT)
+        expected = ExpectedFinding("database-down", "registry", r"its database does not", r"start the database server")
+        check_status(platform.arguments, expected)
+        server.start()
+        check_well(platform.arguments)
+    finally:
+        server.remove()
+
+
+def test_status_names_a_server_of_the_settings_that_is_stopped(tmp_path: Path, start_service: StartService) -> None:
+    """Only the address of these servers is known."""
+    broker = start_service(
+        "headrace", "broker", "serve", "--data-dir", str(tmp_path / "b"), "--broker-listen", "127.0.0.1:0"
+    )
+    registry = start_service(
+        "headrace", "registry", "serve", "--data-dir", str(tmp_path / "r"), "--registry-listen", "127.0.0.1:0"
+    )
+    addresses: list[Any] = [
+        "--bootstrap-servers",
+        broker.addresses["broker"],
+        "--registry-url",
+        registry.addresses["registry"],
+    ]
+    arguments = ["--data-dir", str(tmp_path), *addresses]
+    check_well(arguments)
+    broker.process.send_signal(signal.SIGSTOP)
+    try:
+        expected = ExpectedFinding("part-silent", "broker", r"accepts connections and does not answer", r"kill -CONT")
+        check_status(arguments, expected)
+    finally:
+        broker.process.send_signal(signal.SIGCONT)
+    check_well(arguments)
+    broker.kill()
+    check_status(arguments, ExpectedFinding("part-down", "broker", r"refuses connections", r"start it on its host"))
