@@ -407,6 +407,15 @@ def run_settings(settings: Settings) -> RunSettings:
     )
 
 
+def with_any_quarantine(settings: RunSettings) -> RunSettings:
+    """Returns the settings for a load that may quarantine any share of the messages of a topic."""
+
+    def policy_of(topic: str) -> TopicPolicy:
+        return dataclasses.replace(settings.plan.policy_of(topic), quarantine_ratio_max=1.0)
+
+    return dataclasses.replace(settings, plan=dataclasses.replace(settings.plan, policy_of=policy_of))
+
+
 def topic_policy(loader: LoaderSettings) -> TopicPolicy:
     """Converts the settings that apply to one topic into a `TopicPolicy` of the loader.
 

@@ -92,6 +92,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             "load",
             "load plan",
             "load --topic orders --topic clicks",
+            "load --topic orders --quarantine-all",
             "load --hive-executor print --format json",
             "load --bootstrap-servers kafka-1:9092,kafka-2:9092 --registry-url http://registry:8081 --tasks 4",
         )
@@ -109,6 +110,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--new-warehouse",
         action="store_true",
         help="start an empty warehouse even if the brokers or the tables record loads into another warehouse",
+    )
+    parser.add_argument(
+        "--quarantine-all",
+        action="store_true",
+        help="with --topic: quarantine all messages that cannot be loaded, even if loader.quarantine_ratio_max allows "
+        "fewer; look at them first with `headrace quarantine preview TOPIC`",
     )
     parser.set_defaults(run_verb=run_once)
     verbs = parser.add_subparsers(metavar="VERB")
@@ -171,8 +178,10 @@ def run_once(args: argparse.Namespace, settings: Settings, session: LoadSession 
         session: the Spark session to use, shared with other loads; None if this load opens its own.
 
     Raises:
-        CommandError: the registry was unavailable; the report was printed.
+        CommandError: the registry was unavailable (the report was printed), or the flags contradict each other.
     """
+    if getattr(args, "quarantine_all", False) and not args.topic:
+        raise CommandError("--quarantine-all needs --topic: name the topics whose messages may all be quarantined")
     from headrace.loader.run_log import RunLine, append_line, line_of
     from headrace.pipeline.load import now_ms, run_log_path
 
@@ -220,7 +229,7 @@ def _load_once(args: argparse.Namespace, settings: Settings, session: LoadSessio
     """
     from headrace.loader.run import run_load
     from headrace.loader.storage.local.lease import Lease
-    from headrace.pipeline.load import commit_log, now_ms, open_load, reject_second_warehouse
+    from headrace.pipeline.load import commit_log, now_ms, open_load, reject_second_warehouse, with_any_quarantine
     from headrace.pipeline.storage import lease_path
 
     log = commit_log(settings)
@@ -247,7 +256,7 @@ def _load_once(args: argparse.Namespace, settings: Settings, session: LoadSessio
                 settings, log, output, only=args.topic, allow_new_warehouse=args.new_warehouse, session=session
             ) as load,
         ):
-            return run_load(load.ports, load.settings)
+            return run_load(load.ports, with_any_quarantine(load.settings) if args.quarantine_all else load.settings)
     finally:
         lease.release()
 

@@ -1,4 +1,4 @@
-"""`headrace quarantine`: lists, shows, replays and discards messages that could not be loaded."""
+"""`headrace quarantine`: previews, lists, shows, replays and discards messages that cannot be loaded."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import base64
 import codecs
 import dataclasses
 import itertools
+import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -21,13 +22,16 @@ from headrace.cli.command import (
     examples,
     print_json,
     print_table,
+    settings_from,
 )
-from headrace.cli.loaded_state import open_loaded_state
+from headrace.cli.loaded_state import loader_errors_as_command_errors, open_loaded_state
 from headrace.cli.rewrite_command import EXIT_CODES, add_rewrite_flags, checked_topics, open_rewrite_load
+from headrace.cli.terminal import steps_shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from headrace.loader.inspect.preview import Preview
     from headrace.loader.inspect.quarantine import QuarantinedRow, QuarantineFile
     from headrace.loader.rewrite.discard import DiscardReport
     from headrace.loader.rewrite.replay import ReplayReport
@@ -52,6 +56,15 @@ REPLAYED = ("schema_not_found", "unreadable_schema", "malformed", "unreadable", 
 """Codes of messages that `replay` retries: those with a schema id in the message. A message without a schema id cannot
 be decoded."""
 TOPIC_HELP = "topic of the messages"
+PREVIEW_MESSAGES, PREVIEW_MEBIBYTES, PREVIEW_SECONDS = 10_000, 64, 30
+PREVIEW_BYTES = 24  # of a value: one line of a terminal in both forms
+PREVIEW_EXIT_CODES = """
+
+exit codes:
+  0  all messages that were read can be loaded
+  1  some cannot be loaded, or could not be read
+  2  failure
+"""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -77,6 +90,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
                 "quarantine show orders --reason schema_not_found --limit 5",
                 "quarantine show orders --format json",
             ),
+        )
+    )
+    _configure_preview(
+        verbs.add_parser(
+            "preview",
+            help="show which pending messages of a topic cannot be loaded",
+            description="Reads the messages that the next load has to read, as that load would, and shows why some "
+            "cannot be loaded: reasons with numbers, sample offsets, the first bytes, and a guess at the producer's "
+            "mistake. Use it for a topic that a load holds back. Changes nothing, and needs no Java if the warehouse "
+            "is a local directory.",
+            epilog=examples("quarantine preview orders", "quarantine preview orders --messages 100000 --format json")
+            + PREVIEW_EXIT_CODES,
         )
     )
     for verb in REWRITES:
@@ -119,6 +144,21 @@ def _configure_show(parser: argparse.ArgumentParser) -> None:
     add_settings_flags(parser, ("loader.warehouse",))
     add_format_flag(parser)
     parser.set_defaults(run=run_show)
+
+
+def _configure_preview(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("topic", metavar="TOPIC", help=TOPIC_HELP)
+    for flag, default, unit in (
+        ("--messages", PREVIEW_MESSAGES, "messages"),
+        ("--mebibytes", PREVIEW_MEBIBYTES, "MiB of fetched batches"),
+        ("--seconds", PREVIEW_SECONDS, "seconds of reading"),
+    ):
+        parser.add_argument(
+            flag, type=int, default=default, metavar="N", help=f"at most about N {unit} (default: {default:,})"
+        )
+    add_settings_flags(parser, ("registry.url", "kafka.bootstrap_servers", "loader.warehouse"))
+    add_format_flag(parser)
+    parser.set_defaults(run=run_preview)
 
 
 def _configure_rewrite(parser: argparse.ArgumentParser, verb: Rewrite) -> None:
@@ -171,6 +211,68 @@ def run_show(args: argparse.Namespace) -> int:
             _print_message(row, args.bytes)
         print(f"{len(rows)} messages shown of {sum(file.records for file in files)} in quarantine")
     return EXIT_OK
+
+
+def run_preview(args: argparse.Namespace) -> int:
+    from headrace.loader.inspect.preview import PreviewLimits, preview
+    from headrace.pipeline.load import commit_log, open_load
+
+    for flag in ("messages", "mebibytes", "seconds"):
+        if getattr(args, flag) < 1:
+            raise CommandError(f"--{flag}: expected a number from 1, found {getattr(args, flag)}")
+    limits = PreviewLimits(args.messages, args.mebibytes * 1024 * 1024, args.seconds)
+    settings = settings_from(args)
+    with loader_errors_as_command_errors(), steps_shown():
+        log = commit_log(settings, read_only=True)
+        log.check_format(writing=False)
+        with open_load(settings, log, sys.stderr, is_dry=True, only=(args.topic,)) as load:
+            found = preview(load.ports, load.settings, args.topic, limits)
+    if args.format == "json":
+        print_json(_preview_json(found))
+    else:
+        _print_preview(found)
+    return EXIT_FINDINGS if found.quarantined or found.problems else EXIT_OK
+
+
+def _preview_json(found: Preview) -> dict[str, Any]:
+    groups = [
+        {
+            **dataclasses.asdict(group),
+            "samples": [{"partition": partition, "offset": offset} for partition, offset in group.samples],
+            "value": _base64(None if group.value is None else group.value[:BYTES_SHOWN]),
+        }
+        for group in found.groups
+    ]
+    return {**dataclasses.asdict(found), "groups": groups}
+
+
+def _print_preview(found: Preview) -> None:
+    topic = found.topic
+    for group in found.groups:
+        print(styled(f"{group.count:,} messages: {group.code}", "warn") + _printable(f": {group.reason}"))
+        samples = ", ".join(f"{partition}:{offset}" for partition, offset in group.samples)
+        print(f"  partition:offset  {samples}{', …' if group.count > len(group.samples) else ''}")
+        if group.value is not None:
+            shown = group.value[:PREVIEW_BYTES]
+            more = f" … ({len(group.value):,} bytes)" if len(group.value) > PREVIEW_BYTES else ""
+            print(f"  hex   {shown.hex(' ')}{more}")
+            print(f"  text  {_printable(shown.decode('utf-8', 'backslashreplace'))}{' …' if more else ''}")
+        if group.hint:
+            print(f"  looks like {_printable(group.hint)}")
+    for problem in found.problems:
+        print_report_line(f"PROBLEM: {topic}: {problem}")
+    limit = f" (limit: --{'mebibytes' if found.limit == 'bytes' else found.limit})" if found.limit else ""
+    print(
+        f"read {found.read:,} of {found.pending:,} pending offsets{limit}: {found.loadable:,} messages can be loaded, "
+        f"{found.quarantined:,} cannot, {found.others:,} offsets have no value"
+    )
+    if found.is_held_back:
+        print(
+            "a load holds this topic back: remove the cause, or let the messages into the quarantine with "
+            f"`headrace load --topic {topic} --quarantine-all`"
+        )
+    elif found.quarantined:
+        print("a load puts these messages into the quarantine and loads the others")
 
 
 def run_replay(args: argparse.Namespace) -> int:

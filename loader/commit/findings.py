@@ -53,8 +53,9 @@ def _with_findings(topic: str, reconciled: ReconciledTopic, share_max: float) ->
     if counts.quarantined > share_max * messages:
         problems.append(
             f"{counts.quarantined:,} of {count_text(messages, 'message')} cannot be loaded, more than "
-            f"loader.quarantine_ratio_max ({share_max:.0%}) allows; they are in the quarantine, and the rest was "
-            f"loaded: remove the causes that `headrace quarantine list {topic}` shows, or raise the limit"
+            f"loader.quarantine_ratio_max ({share_max:.0%}) allows, so they are in the quarantine and the rest was "
+            f"loaded; remove the causes that `headrace quarantine list {topic}` shows, then replay, discard or accept "
+            "them"
         )
     problems += [
         _skipped_problem(offsets.partition, skipped) for offsets in reconciled.ranges for skipped in offsets.skipped

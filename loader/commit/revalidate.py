@@ -92,7 +92,7 @@ def revalidate(
             reason = "the topic was re-created during the read; the next load reads the new topic"
         elif reconciled_topic.ranges or reconciled_topic.files:
             share_max = plan.planned_topics[topic].policy.quarantine_ratio_max
-            reason = _quarantine_problem(reconciled_topic, share_max) or _staging_problem(
+            reason = _quarantine_problem(topic, reconciled_topic, share_max) or _staging_problem(
                 staging, plan.run_id, reconciled_topic
             )
         if reason:
@@ -101,14 +101,16 @@ def revalidate(
     return checked
 
 
-def _quarantine_problem(topic: ReconciledTopic, share_max: float) -> str:
-    counts = topic.counts
+def _quarantine_problem(topic: str, reconciled: ReconciledTopic, share_max: float) -> str:
+    counts = reconciled.counts
     messages = counts.records + counts.quarantined
     if counts.quarantined <= max(QUARANTINED_MIN, share_max * messages):
         return ""
     return (
-        f"{counts.quarantined} of {messages} messages cannot be loaded, more than loader.quarantine_ratio_max "
-        f"({share_max:.0%}) allows; nothing of this topic was loaded: repair the cause or raise the limit"
+        f"{counts.quarantined:,} of {messages:,} messages cannot be loaded, more than loader.quarantine_ratio_max "
+        f"({share_max:.0%}) allows, so nothing of this topic was loaded; remove the cause that "
+        f"`headrace quarantine preview {topic}` shows, or let them into the quarantine with "
+        f"`headrace load --topic {topic} --quarantine-all`"
     )
 
 

@@ -269,7 +269,7 @@ def work_units(
             task=number,
             ranges=tuple(ranges),
             topics={
-                topic: _topic_plan(planned_topics[topic])
+                topic: topic_plan(planned_topics[topic])
                 for topic in sorted({one.topic_partition.topic for one in ranges})
             },
             settings=task_settings,
@@ -279,7 +279,8 @@ def work_units(
     )
 
 
-def _topic_plan(planned_topic: PlannedTopic) -> TopicPlan:
+def topic_plan(planned_topic: PlannedTopic) -> TopicPlan:
+    """Returns the inputs of a task for one topic."""
     schemas = planned_topic.schemas
     return TopicPlan(
         topic=planned_topic.topic,
