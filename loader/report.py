@@ -48,10 +48,11 @@ class RunReport:
 
     `commit_number` is the newest commit of the run, 0 for none. `conflict` is the reason why the run's work was
     discarded, or the work of one of its commits. `waiting` are topics that cannot be loaded yet, with the reason: no
-    schema is registered, or none is cached and the registry is unavailable. `problems` are sentences by topic that need
-    action; `notes` need none. `registry_outage` is the reason why the registry was unavailable; topics with cached
-    schemas were loaded anyway. `read_ms` is the time of the slowest task, summed over the rounds of tasks. `held_back`
-    counts the offsets that existed on the brokers when the run started and that no commit contains.
+    schema is registered, or none is cached and the registry cannot be used. `problems` are sentences by topic that need
+    action; `notes` need none. `registry_outage` is the reason why the registry could not be used; topics with cached
+    schemas were loaded anyway. `is_registry_refused` means that it rejected the loader's credentials. `read_ms` is the
+    time of the slowest task, summed over the rounds of tasks. `held_back` counts the offsets that existed on the
+    brokers when the run started and that no commit contains.
 
     `imbalance_planned` and `imbalance_measured` state how unevenly the work is divided: the largest value of a task
     divided by the mean over the tasks. The planned one compares estimated bytes and a constant per range, the measured
@@ -66,6 +67,7 @@ class RunReport:
     problems: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     registry_outage: str = ""
+    is_registry_refused: bool = False
     applied: tuple[str, ...] = ()
     tasks: int = 0
     imbalance_planned: float = 1.0
@@ -195,20 +197,21 @@ def with_applied(report: RunReport, *applied: ApplyResult) -> RunReport:
     )
 
 
-def held_back(discovered: Mapping[str, DiscoveredTopic], state: LoaderState) -> int:
-    """Returns the number of offsets that the brokers had when the topics were fetched and that are in no commit.
+def held_back(discovered: Mapping[str, DiscoveredTopic], state: LoaderState) -> dict[str, int]:
+    """Returns, by topic, the number of offsets that the brokers had when the topics were fetched and that are in no
+    commit; without topics that have none.
 
     Args:
         discovered: topics and offsets on the brokers.
         state: the state of the commit log.
     """
-    held = 0
+    held: dict[str, int] = {}
     for name, found in discovered.items():
         partitions = state.topics[name].partitions if name in state.topics else {}
         for one in found.partitions:
             begin = partitions[one.partition].next_offset if one.partition in partitions else one.start
-            held += max(0, max(one.end, one.high_watermark) - max(begin, one.start))
-    return held
+            held[name] = held.get(name, 0) + max(0, max(one.end, one.high_watermark) - max(begin, one.start))
+    return {name: number for name, number in held.items() if number}
 
 
 def merged_problems(

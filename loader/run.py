@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.kafka_wire.topic_patterns import matching_topics, similar_topic
@@ -28,6 +28,7 @@ from headrace.loader.commit.revalidate import fetch_changes, revalidate
 from headrace.loader.errors import CommitLogError, NoSuchTopic
 from headrace.loader.inspect.finding_texts import finding_sentences
 from headrace.loader.inspect.rolling_check import RollingCheck
+from headrace.loader.open_problems import next_problems, read_problems, write_problems
 from headrace.loader.plan.discover import Cluster, discover, is_wanted
 from headrace.loader.plan.load_plan import LoadPlan, PlanSettings, make_plan, plan_summary
 from headrace.loader.plan.schemas import WriterSchemas
@@ -164,24 +165,48 @@ def run_load(ports: RunDependencies, settings: RunSettings) -> RunReport:
         problems=plan.problems,
         notes=(*missing_core_warnings(), *plan.notes),
         registry_outage=plan.registry_outage,
+        is_registry_refused=ports.schemas.is_refused,
         tasks=len(plan.units),
         imbalance_planned=plan.imbalance,
     )
+    alarms: Mapping[str, Collection[str]] = {}
     if plan.has_changes:
         if not plan.commit_number and not settings.allow_new_warehouse:
             ports.tables_of_other_warehouse.refuse(plan.planned_topics)
-        report = _execute(ports, settings, plan, report, retired)
+        report, alarms = _execute(ports, settings, plan, report, retired)
         topics_to_compare = tuple(ports.log.read_state().topics) if ports.tables_are_open() else ()
         applied = ports.engine.apply_pending(topics_to_compare=topics_to_compare)
         report = with_applied(report, applied, catch_up)
     else:
         applied = catch_up
         report = with_applied(report, catch_up)
+    left = held_back(plan.discovered, ports.log.state)
+    _store_problems(ports, settings, report, left, alarms)
     if applied.outage is None:
         warnings = _finish(ports, settings, plan, failed=frozenset(applied.failures))
         report = _checked(ports, dataclasses.replace(report, notes=(*report.notes, *warnings)))
-    left = held_back(plan.discovered, ports.log.state)
-    return dataclasses.replace(report, held_back=left, duration_ms=max(0, ports.now_ms() - started_ms))
+    return dataclasses.replace(report, held_back=sum(left.values()), duration_ms=max(0, ports.now_ms() - started_ms))
+
+
+def _store_problems(
+    ports: RunDependencies,
+    settings: RunSettings,
+    report: RunReport,
+    left: Mapping[str, int],
+    alarms: Mapping[str, Collection[str]],
+) -> None:
+    """Stores the problems that this run leaves, for `headrace status`; not those of the comparison of files, which
+    stores its own.
+
+    Args:
+        left: by topic, the number of offsets that are in no commit.
+        alarms: by topic, the sentences of the report about committed messages.
+    """
+    before, only = read_problems(ports.log.storage), settings.topics_only
+    after = next_problems(
+        before, report, left, ports.now_ms(), alarms=alarms, is_loaded=lambda topic: not only or topic in only
+    )
+    write_problems(ports.log.storage, after, before)
 
 
 def _finish(
@@ -228,8 +253,9 @@ def _checked(ports: RunDependencies, report: RunReport) -> RunReport:
 
 def _execute(
     ports: RunDependencies, settings: RunSettings, plan: LoadPlan, report: RunReport, retired: frozenset[int]
-) -> RunReport:
-    """Reads, validates and commits the plan. Returns the report with the results.
+) -> tuple[RunReport, Mapping[str, Collection[str]]]:
+    """Reads, validates and commits the plan. Returns the report with the results, and by topic the problems in it that
+    are about committed messages.
 
     Args:
         ports: the interfaces to brokers, registry, storage and tables.
@@ -244,6 +270,7 @@ def _execute(
     planned = {topic: planned_topic.ranges for topic, planned_topic in plan.planned_topics.items()}
     reconciled = reconcile(planned, reading.units, reading.results, changes.new_leaders)
     reconciled = revalidate(plan, reconciled, changes, ports.staging)
+    validated = reconciled
     reconciled = with_findings(
         reconciled, {topic: planned_topic.policy for topic, planned_topic in plan.planned_topics.items()}
     )
@@ -258,10 +285,12 @@ def _execute(
         ),
         notes=(*report.notes, *reading.notes, *(note for one in reconciled.values() for note in one.notes)),
         registry_outage=ports.schemas.outage,
+        is_registry_refused=ports.schemas.is_refused,
         imbalance_measured=imbalance(reading.results[: len(plan.units)]),
         read_ms=reading.read_ms,
     )
-    return with_commits(report, plan, reconciled, commit_results)
+    alarms = {topic: one.problems[len(validated[topic].problems) :] for topic, one in reconciled.items()}
+    return with_commits(report, plan, reconciled, commit_results), alarms
 
 
 def _commit_plan(ports: RunDependencies, run_id: str, proposal: Commit) -> list[CommitResult]:

@@ -40,9 +40,10 @@ class RunLine:
 
     `outcome` is `committed` (rows or table changes), `nothing` (nothing to commit), `refused` (at least one commit was
     rejected, usually because another load was faster), `yielded` (another load is running) or `failed`. `error` is the
-    reason of the failure, or of an outage of the registry. `imbalance` is the slowest task's time divided by the mean.
-    `problem_topics` are the first of the `problems` topics with problems, `problem_reasons` the first problem of each
-    topic, equal ones together, the most frequent first. `held_back` counts the offsets that the load left unread.
+    reason of the failure, or why the registry could not be used; `is_registry_refused` means that it rejected the
+    loader's credentials. `imbalance` is the slowest task's time divided by the mean. `problem_topics` are the first of
+    the `problems` topics with problems, `problem_reasons` the first problem of each topic, equal ones together, the
+    most frequent first. `held_back` counts the offsets that the load left unread.
     """
 
     started_at_ms: int
@@ -68,6 +69,7 @@ class RunLine:
     held_back: int = 0
     conflict: str = ""
     error: str = ""
+    is_registry_refused: bool = False
 
 
 def line_of(report: RunReport, started_at_ms: int, exit_code: int) -> RunLine:
@@ -102,6 +104,7 @@ def line_of(report: RunReport, started_at_ms: int, exit_code: int) -> RunLine:
         held_back=report.held_back,
         conflict=report.conflict[:SENTENCE_CHARS_MAX],
         error=report.registry_outage[:SENTENCE_CHARS_MAX],
+        is_registry_refused=report.is_registry_refused,
     )
 
 

@@ -35,6 +35,7 @@ from headrace.loader.storage.protocols import CommitStorage
 from headrace.registry.errors import (
     INCONCLUSIVE_ERRORS,
     AccessDenied,
+    CredentialsRefused,
     RegistryError,
     RegistryUnavailable,
     SchemaNotFound,
@@ -116,8 +117,13 @@ class WriterSchemas:
         self._folds: dict[str, LoadState] = {}
 
     @property
+    def is_refused(self) -> bool:
+        """Whether the registry cannot be used because it rejected the loader's credentials."""
+        return isinstance(self._responses.outage, CredentialsRefused)
+
+    @property
     def outage(self) -> str:
-        """The reason why the registry is unavailable, "" if it is available."""
+        """The reason why the registry cannot be used, "" if it can."""
         outage = self._responses.outage
         if outage is None:
             return ""
@@ -170,7 +176,10 @@ class WriterSchemas:
         except SchemaReplaced as error:
             return SchemaProblem(f"subject {subject}: {error}")
         except INCONCLUSIVE_ERRORS:
-            return SchemasUnavailable("the registry is unavailable and no schema of this topic is cached")
+            reason = (
+                "the registry rejects the loader's credentials" if self.is_refused else "the registry is unavailable"
+            )
+            return SchemasUnavailable(f"{reason} and no schema of this topic is cached")
         if load_schema is None and problems:
             return SchemaProblem("; ".join(problems))
         if load_schema is None:

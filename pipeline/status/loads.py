@@ -56,16 +56,9 @@ def _last_load(ran: list[RunLine], context: StatusContext, unknown: str) -> Stat
 
 def _problems(last: RunLine) -> list[StatusFinding]:
     since = last.started_at_ms
-    found = []
-    if last.exit_code >= FAILED_CODE:
-        found.append(finding("load-failed", "last load", last.error or f"exit code {last.exit_code}", since_ms=since))
-    for one in last.problem_reasons:
-        found.append(finding("load-problems", one.topic, one.reason, since_ms=since, count=one.topics))
-    named = sum(one.topics for one in last.problem_reasons)
-    if last.problems > named:
-        problem = "further problems; the load's report names them"
-        found.append(finding("load-problems", "others", problem, since_ms=since, count=last.problems - named))
-    return found
+    if last.outcome != FAILED:
+        return []  # topics with problems and a registry that cannot be used are findings of `topics`
+    return [finding("load-failed", "last load", last.error or f"exit code {last.exit_code}", since_ms=since)]
 
 
 def _late(ran: list[RunLine], context: StatusContext) -> list[StatusFinding]:

@@ -276,3 +276,32 @@ def test_tasks_run_in_an_executor_of_a_cluster(world: LoadWorld) -> None:
     done = world.cold_load("--master", "local-cluster[1,1,1024]")
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(at for at, _ in world.published("clustered")[0]) == sorted(world.produced["clustered"].rows)
+
+
+def test_held_back_topic_is_reported_previewed_and_let_into_the_quarantine(world: LoadWorld) -> None:
+    """The way of an operator: status, preview, load --quarantine-all, accept."""
+    world.produce("floods", 0)
+    sent = [world.producer.send("floods", value=b'{"id": 1}') for _ in range(500)]
+    world.producer.flush()
+    world.produced["floods"].bad |= {(one.get(30).partition, one.get(30).offset) for one in sent}
+    servers = world.flags()[:6]
+    held = world.load("--topic", "floods")
+    assert held.returncode == 1, held.stderr
+    assert "headrace quarantine preview floods" in held.stdout
+    first_lines = "\n".join(world.command("status", *world.flags()).stdout.splitlines()[:10])
+    assert "501 of 501 messages cannot be loaded" in first_lines
+    assert "headrace quarantine preview floods" in first_lines
+    assert "headrace load --topic floods --quarantine-all" in first_lines
+    shown = world.command("quarantine", "preview", "floods", *servers)
+    assert shown.returncode == 1, shown.stderr
+    assert "read 502 of 502 pending offsets" in shown.stdout
+    assert "500 messages: framing" in shown.stdout
+    assert '{"id": 1}' in shown.stdout
+    assert "looks like JSON" in shown.stdout
+    let_in = world.load("--topic", "floods", "--quarantine-all")
+    assert let_in.returncode == 0, let_in.stderr
+    in_quarantine = "floods with messages in quarantine: 501 messages, 501 of them since yesterday"
+    assert in_quarantine in world.command("status", *world.flags()).stdout
+    accepted = world.command("accept", "floods", "--reason", "test", *world.flags()[:2])
+    assert accepted.returncode == 0, accepted.stderr
+    assert "floods" not in world.command("status", *world.flags()).stdout

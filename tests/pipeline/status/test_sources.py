@@ -9,7 +9,7 @@ import pytest
 
 from headrace.cli import SUBCOMMANDS
 from headrace.loader.run import run_load
-from headrace.loader.run_log import ProblemReason, RunLine, append_line
+from headrace.loader.run_log import RunLine, append_line
 from headrace.loader.storage.local.lease import Lease
 from headrace.pipeline.status.backlog import limits_of
 from headrace.pipeline.status.commits import commits
@@ -34,14 +34,6 @@ def load_findings(directory: Path, *lines: RunLine, interval_ms: int = 10 * MINU
 
 def test_recent_good_load_is_no_finding(tmp_path: Path) -> None:
     assert load_findings(tmp_path, GOOD) == []
-
-
-def test_problems_are_folded_with_their_reasons(tmp_path: Path) -> None:
-    reasons = (ProblemReason("the metastore is down", 1_900, "a"), ProblemReason("not a table", 1, "z"))
-    line = dataclasses.replace(GOOD, exit_code=1, problems=2_000, problem_reasons=reasons)
-    found = load_findings(tmp_path, line)
-    assert [(one.subject, one.count) for one in found] == [("a", 1_900), ("z", 1), ("others", 99)]
-    assert {one.kind for one in found} == {"load-problems"}
 
 
 def test_failed_load_is_a_failure_with_its_reason_until_the_next_good_one(tmp_path: Path) -> None:

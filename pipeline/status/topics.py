@@ -1,0 +1,86 @@
+"""The topics: alarms that nobody has accepted, messages that the loads hold back, and the registry as the loads see
+it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from headrace.loader.commit.alarms import AlarmKind
+from headrace.loader.commit.file_index import FileIndex
+from headrace.loader.inspect.alarms import OpenAlarm, open_alarms
+from headrace.loader.open_problems import OpenProblems, TopicProblems, read_problems
+from headrace.pipeline.status.context import StatusContext
+from headrace.pipeline.status.finding import SourceReport, StatusFact, StatusFinding, StatusMetric, finding
+from headrace.pipeline.status.wording import count_text
+
+OTHER_ALARM: Final = "alarm"
+ALARM_KINDS: Final = {str(kind): f"alarm-{kind.value}" for kind in AlarmKind}
+"""Kinds of findings, by the kind of the alarm."""
+UNITS: Final[Mapping[str, str]] = {
+    AlarmKind.QUARANTINED: "message",
+    AlarmKind.LOST: "offset",
+    AlarmKind.REPLACED: "offset",
+    AlarmKind.RECREATED: "new topic",
+    AlarmKind.CORRUPT: "offset",
+    AlarmKind.TIMES: "row",
+}
+
+
+def alarms(context: StatusContext) -> SourceReport:
+    """Reports the alarms of all loads that nobody has repaired or accepted."""
+    if not context.state.topics:
+        return SourceReport()
+    found = open_alarms(context.log, FileIndex(context.log), context.now_ms)
+    quarantined = sum(one.count for one in found if one.kind == AlarmKind.QUARANTINED)
+    total = sum(topic.quarantine.records for topic in context.state.topics.values())
+    text = f"{count_text(total, 'message')}, {quarantined:,} of them not accepted"
+    metrics = (
+        StatusMetric("headrace_quarantined_messages", total),
+        StatusMetric("headrace_quarantined_messages_not_accepted", quarantined),
+    )
+    return SourceReport((StatusFact("quarantine", text, metrics),), tuple(map(_alarm_finding, found)))
+
+
+def _alarm_finding(alarm: OpenAlarm) -> StatusFinding:
+    count = count_text(alarm.count, UNITS.get(alarm.kind, "case"))
+    recent = f", {alarm.recent:,} of them since yesterday" if alarm.recent else ""
+    newest = f"; newest: {alarm.text}" if alarm.text else ""
+    return finding(
+        ALARM_KINDS.get(alarm.kind, OTHER_ALARM),
+        alarm.topic,
+        f"{count}{recent}{newest}",
+        since_ms=alarm.since_ms or None,
+    )
+
+
+def held_back(context: StatusContext) -> SourceReport:
+    """Reports the topics with messages that the newest load did not commit, and other problems that it left."""
+    problems = read_problems(context.log.storage)
+    held = sum(one.held_back for one in problems.topics.values())
+    topics = sum(1 for one in problems.topics.values() if one.held_back)
+    text = f"{count_text(held, 'message')} of {count_text(topics, 'topic')}" if held else "nothing"
+    fact = StatusFact("held back", text, (StatusMetric("headrace_held_back_messages", held),))
+    return SourceReport((fact,), (*_registry_findings(problems), *_topic_findings(problems)))
+
+
+def _registry_findings(problems: OpenProblems) -> Iterator[StatusFinding]:
+    if problems.registry:
+        kind = "load-registry-refused" if problems.is_refused else "load-registry-unavailable"
+        yield finding(kind, "registry", problems.registry, since_ms=problems.registry_since_ms)
+
+
+def _topic_findings(problems: OpenProblems) -> Iterator[StatusFinding]:
+    for topic, one in sorted(problems.topics.items(), key=lambda item: -item[1].held_back):
+        kind = "topic-waiting" if one.is_waiting else "topic-held-back" if one.held_back else "load-problems"
+        problem, repair = _split(one)
+        if one.is_waiting:
+            problem = problem.replace(topic, "<topic>")  # so that topics without a subject become one finding
+        yield finding(kind, topic, problem, repair=repair, since_ms=one.since_ms)
+
+
+def _split(one: TopicProblems) -> tuple[str, str]:
+    """Returns the problem and the remedy of the first sentence, with the number of further ones."""
+    problem, _, remedy = one.sentences[0].partition("; ")
+    more = len(one.sentences) - 1
+    return (f"{problem} (and {more} more)" if more else problem), remedy

@@ -1,0 +1,123 @@
+"""Alarms and messages that loads hold back, in the first lines of the status."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from headrace.cli import main
+from headrace.cli.status import print_status
+from headrace.loader.run import run_load
+from headrace.pipeline.status import collect
+from headrace.pipeline.status.finding import PlatformStatus
+from headrace.pipeline.status.topics import alarms, held_back
+from headrace.registry.errors import CredentialsRefused
+from headrace.settings import Settings
+from support.loader.loader_fakes import ORDER_V1, World
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    world = World(tmp_path)
+    world.registry.register("orders-value", 1, ORDER_V1)
+    world.topic("orders", [1] * 40)
+    world.pool.bad = {2}
+    monkeypatch.setattr(collect, "SOURCES", {"held back": held_back, "quarantine": alarms})
+    return world
+
+
+def load(world: World, *appended: int, topics_only: tuple[str, ...] = ()) -> None:
+    world.cluster.topics["orders"].logs[0] += appended
+    run_load(world.ports(), dataclasses.replace(world.settings, topics_only=topics_only))
+
+
+def status(world: World) -> PlatformStatus:
+    return collect.platform_status(Settings(data_dir=world.warehouse.parent), world.clock_ms)
+
+
+def first_lines(world: World, capsys: pytest.CaptureFixture[str]) -> str:
+    capsys.readouterr()
+    print_status(status(world))
+    return "\n".join(capsys.readouterr().out.splitlines()[:10])
+
+
+def test_garbage_in_quarantine_is_a_finding_until_it_is_accepted(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load(world, *[2] * 60)
+    load(world, 1)
+    lines = first_lines(world, capsys)
+    assert "orders with messages in quarantine: 60 messages, 60 of them since yesterday" in lines
+    assert "headrace quarantine list orders" in lines
+    assert "headrace accept orders --kind quarantined --reason TEXT" in lines
+    arguments = ("--reason", "tests", "--data-dir", str(world.warehouse.parent))
+    assert main(["accept", "orders", "--kind", "quarantined", *arguments]) == 0
+    assert status(world).severity == 0
+
+
+def test_a_topic_held_back_is_a_finding_with_the_ways_out(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    world.cluster.topics["orders"].logs[0].clear()
+    load(world, *[2] * 500)
+    lines = first_lines(world, capsys)
+    assert "500 of 500 messages cannot be loaded" in lines
+    assert "headrace quarantine preview orders" in lines
+    assert "headrace load --topic orders --quarantine-all" in lines
+    (found,) = status(world).findings
+    assert (found.kind, found.subject, found.since_ms) == ("topic-held-back", "orders", world.clock_ms)
+    world.clock_ms += 600_000
+    load(world)
+    assert status(world).findings[0].since_ms == found.since_ms
+    world.policy = dataclasses.replace(world.policy, quarantine_ratio_max=1.0)
+    load(world)
+    assert [one.kind for one in status(world).findings] == ["alarm-quarantined"]
+
+
+@pytest.mark.parametrize("on_data_loss", ["fail", "skip"])
+def test_messages_that_expired_unread_are_a_finding(
+    world: World, capsys: pytest.CaptureFixture[str], on_data_loss: str
+) -> None:
+    world.policy = dataclasses.replace(world.policy, on_data_loss=on_data_loss)
+    load(world)
+    topic = world.cluster.topics["orders"]
+    topic.logs[0], topic.first = [1] * 5, 50
+    load(world)
+    load(world)
+    lines = first_lines(world, capsys)
+    assert "offsets 40 to 49 were removed before they were read" in lines
+    assert ("loader.on_data_loss=skip" if on_data_loss == "fail" else "headrace accept orders --kind lost") in lines
+
+
+def test_a_registry_that_rejects_the_loads_is_a_finding(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    load(world)
+    world.registry.failure = CredentialsRefused("the registry requires credentials or rejected them: no", status=401)
+    world.topic("clicks", [7] * 3)
+    load(world)
+    lines = first_lines(world, capsys)
+    assert "registry rejecting the credentials of loads" in lines
+    assert "registry.client_user" in lines
+    assert "clicks" in lines
+    world.registry.failure = None
+    world.registry.register("clicks-value", 7, ORDER_V1)
+    load(world)
+    assert status(world).severity == 0
+
+
+def test_a_load_of_one_topic_leaves_the_problems_of_others(world: World) -> None:
+    world.topic("clicks", [2] * 500)
+    world.registry.register("clicks-value", 1, ORDER_V1)
+    load(world)
+    load(world, 1, topics_only=("orders",))
+    assert [one.subject for one in status(world).findings] == ["clicks"]
+    del world.cluster.topics["clicks"]
+    load(world, 1)
+    assert status(world).severity == 0
+
+
+def test_equal_problems_of_many_topics_are_one_finding(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(30):
+        world.topic(f"new-{number:02}", [2])
+    load(world)
+    (found,) = status(world).findings
+    assert (found.kind, found.count) == ("topic-waiting", 30)
