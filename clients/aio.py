@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar, Unpack
 from headrace.clients.consumer import Consumer, Message, NoMessage
 from headrace.clients.consumer_options import ConsumerArguments
 from headrace.clients.delivery import Delivery, RecordMetadata
-from headrace.clients.errors import ConsumerClosed, ProducerClosed, UndecodableMessage
+from headrace.clients.errors import ConsumerClosed, DamagedBatch, ProducerClosed, UndecodableMessage
 from headrace.clients.fork_safety import register_for_fork
 from headrace.clients.partitions import TopicAndPartition
 from headrace.clients.producer import Producer
@@ -245,7 +245,10 @@ class AsyncConsumer:
         if self._request is not None and self._request.done() and not self._lock.locked():
             # The message of a cancelled task is before the new offset.
             found = self._request.exception() or self._request.result()
-            if isinstance(found, Message | UndecodableMessage) and (found.topic, found.partition) == (topic, partition):
+            if isinstance(found, Message | DamagedBatch | UndecodableMessage) and (found.topic, found.partition) == (
+                topic,
+                partition,
+            ):
                 self._request = None
 
     async def pause(self, topic_partitions: Iterable[TopicAndPartition] | None = None) -> None:

@@ -67,6 +67,8 @@ class Assignment:
         the same rebalance."""
         self.is_in_callback = False
         """Whether a rebalance callback is running."""
+        self.is_assigned = False
+        """Whether the group has assigned partitions to this member, perhaps none, and it has not lost them since."""
 
     def close(self) -> None:
         """Stops committing in `on_revoked`. `Consumer.close` calls this first, because it makes the last commit
@@ -81,6 +83,7 @@ class Assignment:
         """Starts reading partitions that the group assigns to this member; the Kafka client calls this in a
         rebalance."""
         self._unstarted |= as_topic_partitions(partitions)
+        self.is_assigned = True
         with self._callback():
             try:
                 self.start(kafka)
@@ -146,6 +149,7 @@ class Assignment:
         """Stops reading partitions that the group takes from this member; the Kafka client calls this in a rebalance.
         With `auto_commit`, first commits their finished messages. Calls the application's `on_revoke`."""
         topic_partitions = as_topic_partitions(partitions)
+        self.is_assigned = self._is_cooperative
         if self._commits_before_revoke:
             try:
                 self._commits.commit(kafka, topic_partitions, None)
@@ -165,6 +169,7 @@ class Assignment:
     def on_lost(self, kafka: Any, partitions: list[TopicPartition]) -> None:
         """Stops reading partitions that other members may already read; the Kafka client calls this after the member
         was removed from the group. Commits nothing, and calls the application's `on_revoke`."""
+        self.is_assigned = False
         topic_partitions = self._release(kafka, as_topic_partitions(partitions))
         if self._on_revoke is not None:
             with self._callback():

@@ -40,7 +40,8 @@ from headrace.clients.fetch_buffer import FetchBuffer
 from headrace.clients.fork_safety import prevent_free, register_for_fork
 from headrace.clients.group_commits import COMMIT_TIMEOUT_S, GroupCommits
 from headrace.clients.kafka_client import BrokersUnreachable, create_client, error_text, reach_brokers
-from headrace.clients.kafka_errors import DeferredErrors, error_to_raise, is_fatal
+from headrace.clients.kafka_errors import DAMAGE_ERRORS, DeferredErrors, error_to_raise, is_fatal
+from headrace.clients.log_check import LogCheck
 from headrace.clients.partitions import (
     TopicAndPartition,
     as_kafka_partitions,
@@ -52,6 +53,7 @@ from headrace.clients.partitions import (
     offset_of,
 )
 from headrace.clients.producer import BOOTSTRAP_TIMEOUT_S, default_settings
+from headrace.clients.read_watch import ReadWatch
 from headrace.registry.client.of_settings import registry_client
 from headrace.settings import Settings
 
@@ -113,7 +115,8 @@ class Consumer:
         start_at_ms: start a partition without a committed offset at the first record with this timestamp or a later
             one, or at its end without such a record.
         until_end: stop at the ends that the partitions had at the start; only without a group.
-        idle_timeout_s: stop after this time without a message; None waits for ever.
+        idle_timeout_s: stop after this time without a message, if the brokers confirm that all messages were read; None
+            waits for ever.
         reader_schema: schema that values are resolved to; None returns them as written.
         app: name of the application in the audit; None does not count the messages.
         handling_timeout_s: time limit for processing one message. After it, the group assigns the partitions to another
@@ -153,6 +156,9 @@ class Consumer:
             is_cooperative=is_cooperative(self._client_options),
             find_starts=self._find_starts if self._options.has_start else None,
         )
+        self._watch = ReadWatch(
+            self._kafka, LogCheck(self._settings), self._options, self._assignment, self._buffer, self._delivered
+        )
         self._ends: dict[TopicAndPartition, int] = {}
         self._unread: set[TopicAndPartition] = set()
         self._exception_at_start = sys.exception()
@@ -191,8 +197,10 @@ class Consumer:
 
         Raises:
             UndecodableMessage: the message cannot be decoded; iteration can continue after it.
+            DamagedBatch: the next batch of a partition is corrupt; all messages before it were returned. Each call
+                raises this again until `seek` skips the batch or `pause` stops the partition.
             SourceUnavailable: its schema cannot be fetched; the next call returns the same message. Or the Kafka client
-                failed, or the brokers rejected a request.
+                failed, or the brokers rejected a request or do not respond.
             ConsumerClosed: this is a forked process. (After `close`, iteration ends.)
             Exception: a callback of the application raised it.
         """
@@ -487,16 +495,18 @@ class Consumer:
                 self._commits.commit_async(self._kafka, self._assignment.owned)
             if fetched.ready and time.monotonic() - self._polled_at > POLL_AGAIN_S:
                 self._fetch(1)
+            if fetched.damaged:
+                fetched.raise_damage()
             while fetched.ready:
                 record = fetched.ready.popleft()
                 if not self._options.until_end or self._is_before_end(record):
                     return record
+                if fetched.damaged:
+                    fetched.raise_damage()
             if self._options.until_end and not self._unread:
                 return None
-            if (
-                self._options.idle_timeout_s is not None
-                and time.monotonic() - waiting_since > self._options.idle_timeout_s
-            ):
+            self._watch.check_stalled()
+            if self._watch.is_idle(time.monotonic() - waiting_since, self._unread):
                 return None
             if time.monotonic() >= self._wait_until:
                 raise _WaitTimeout
@@ -584,20 +594,29 @@ class Consumer:
         Args:
             found: the messages and errors that the Kafka client returned.
         """
-        ready, next_offsets = self._buffer.ready, self._delivered.next_offsets
+        ready, next_offsets, damaged = self._buffer.ready, self._delivered.next_offsets, self._buffer.damaged
         for message in found:
             problem = message.error()
             if problem is None:
                 record = _record(message)
+                topic_partition = (record.topic, record.partition)
+                if record.offset != next_offsets.get(topic_partition):
+                    self._watch.check_offset(topic_partition, record.offset)
+                if damaged and topic_partition in damaged:
+                    continue
                 ready.append(record)
-                next_offsets[record.topic, record.partition] = record.offset + 1
+                next_offsets[topic_partition] = record.offset + 1
             elif problem.code() == KafkaError._PARTITION_EOF:
-                # The end may be after the last record: transaction markers and compacted records have offsets, too.
-                ready.append(
-                    FetchedRecord(
-                        message.topic(), message.partition(), message.offset(), 0, None, None, (), is_end=True
+                self._delivered.ends[message.topic(), message.partition()] = message.offset()
+                if self._options.until_end:
+                    # The end may be after the last record: transaction markers and compacted records have offsets, too.
+                    ready.append(
+                        FetchedRecord(
+                            message.topic(), message.partition(), message.offset(), 0, None, None, (), is_end=True
+                        )
                     )
-                )
+            elif problem.code() in DAMAGE_ERRORS and message.topic() is not None and message.offset() >= 0:
+                self._watch.add_damage((message.topic(), message.partition()), message.offset(), problem)
             else:
                 raised = error_to_raise(
                     problem, message.topic() or "", group=self._options.group, options=self._client_options

@@ -33,6 +33,7 @@ REFUSED: Final = {
     "auto.commit.enable": _COMMITS,
     "enable.auto.offset.store": _COMMITS,
     "enable.partition.eof": "the consumer detects the end of a partition with it; pass until_end to the consumer",
+    "check.crcs": "without it messages of damaged batches would be delivered",
     "isolation.level": "messages of aborted transactions are never delivered",
     "allow.auto.create.topics": "a consumer creates no topics",
 }
@@ -129,7 +130,8 @@ class ConsumerOptions:
             "group.id": f"headrace-{secrets.token_hex(8)}" if self.group is None else self.group,
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
-            "enable.partition.eof": self.until_end,
+            "enable.partition.eof": True,
+            "check.crcs": True,
             "auto.offset.reset": "latest" if self.from_end else "earliest",
             "allow.auto.create.topics": False,
             "max.poll.interval.ms": max_poll_ms,

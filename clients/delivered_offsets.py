@@ -25,16 +25,44 @@ class DeliveredOffsets:
     def __init__(self) -> None:
         self.next_offsets: dict[TopicAndPartition, int] = {}
         """Offset after the last received record of each partition; before the first record its start, if known."""
+        self.ends: dict[TopicAndPartition, int] = {}
+        """End of each partition that was last reported. It may be after `next_offsets`: transaction markers and
+        compacted records have offsets, too."""
         self.is_fetch_unfinished = False
 
     def start(self, partitions: Iterable[TopicPartition]) -> None:
         """Stores the offsets at which reading of these partitions starts."""
-        self.next_offsets.update({(each.topic, each.partition): each.offset for each in partitions})
+        starts = {(each.topic, each.partition): each.offset for each in partitions}
+        self.forget(starts)
+        self.next_offsets.update(starts)
 
     def forget(self, topic_partitions: Iterable[TopicAndPartition]) -> None:
         """Removes the offsets of partitions that are reassigned or will be read from another offset."""
         for topic_partition in topic_partitions:
             self.next_offsets.pop(topic_partition, None)
+            self.ends.pop(topic_partition, None)
+
+    def known_positions(self, topic_partitions: Iterable[TopicAndPartition]) -> dict[TopicAndPartition, int]:
+        """Returns the next offset to read of those of these partitions for which it is known without a request; a
+        negative one is the start of the log."""
+        return {
+            topic_partition: max(known)
+            for topic_partition in topic_partitions
+            if (known := [each[topic_partition] for each in (self.next_offsets, self.ends) if topic_partition in each])
+        }
+
+    def positions(self, kafka: Any, topic_partitions: Iterable[TopicAndPartition]) -> dict[TopicAndPartition, int]:
+        """Returns the next offset to read of each of these partitions; a negative one is the start of its log.
+
+        Args:
+            kafka: the consumer of confluent-kafka.
+
+        Raises:
+            SourceUnavailable: the committed offsets of the group cannot be fetched.
+        """
+        requested = frozenset(topic_partitions)
+        known = self.known_positions(requested)
+        return known | dict(self._starts(kafka, sorted(requested - known.keys())))
 
     def find_lost(
         self, kafka: Any, owned: frozenset[TopicAndPartition], awaited_ends: Iterable[TopicAndPartition]

@@ -13,6 +13,7 @@ PipelineError
 └── ConsumerError              fields topic, partition and offset
     ├── ConsumerClosed         used after close(), or in a forked process
     ├── SourceUnavailable      broker or registry do not respond or reject a request, or the topic does not exist
+    ├── DamagedBatch           a record batch of the log is corrupt; field next_offset
     └── UndecodableMessage     a message does not match its schema or the reader schema, or its schema is not known
 
 Invalid arguments of producers and consumers are a ValueError.
@@ -100,6 +101,31 @@ class ConsumerClosed(ConsumerError):
 class SourceUnavailable(ConsumerError):
     """Messages cannot be read, or offsets not committed: the brokers or the registry do not respond or reject the
     request, the Kafka client failed, or a topic or partition does not exist or is not read by the consumer."""
+
+
+class DamagedBatch(ConsumerError):
+    """The record batch at `offset` is corrupt, or cannot be decompressed, so none of its messages was returned. Each
+    request for a message raises this error again until the application skips the batch with
+    `consumer.seek(error.topic, error.partition, error.next_offset)`, or pauses the partition.
+
+    `next_offset` is the offset after the batch, -1 if the bytes of the log do not show it. The application then chooses
+    a later offset.
+    """
+
+    def __init__(self, reason: str, *, topic: str, partition: int, offset: int, next_offset: int = -1) -> None:
+        remedy = (
+            f"to continue after it, call seek({topic!r}, {partition}, {next_offset})"
+            if next_offset >= 0
+            else f"its end is unknown; to continue, call seek({topic!r}, {partition}, …) with a later offset"
+        )
+        super().__init__(
+            f"topic {topic} partition {partition}: the batch at offset {offset} is damaged, its messages cannot be "
+            f"read: {reason}; {remedy}",
+            topic=topic,
+            partition=partition,
+            offset=offset,
+        )
+        self.next_offset = next_offset
 
 
 class UndecodableMessage(ConsumerError):

@@ -1,4 +1,7 @@
-"""Buffers fetched records until they are delivered. Records of paused partitions are stored separately."""
+"""Buffers fetched records until they are delivered. Records of paused partitions are stored separately.
+
+A damaged batch of a partition is stored, too, until the consumer seeks or loses the partition.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from headrace.clients.decoding import FetchedRecord
+from headrace.clients.errors import DamagedBatch
 from headrace.clients.partitions import TopicAndPartition
 
 
@@ -17,6 +21,8 @@ class FetchBuffer:
     def __init__(self) -> None:
         self.ready: deque[FetchedRecord] = deque()
         self._paused: dict[TopicAndPartition, list[FetchedRecord]] = {}
+        self.damaged: dict[TopicAndPartition, DamagedBatch] = {}
+        """Partitions that cannot be read any further, with the damaged batch that was found after the records here."""
 
     def __iter__(self) -> Iterator[FetchedRecord]:
         return itertools.chain(self.ready, *self._paused.values())
@@ -33,6 +39,16 @@ class FetchBuffer:
         for topic_partition in topic_partitions:
             self.ready.extend(self._paused.pop(topic_partition, ()))
 
+    def raise_damage(self) -> None:
+        """Raises the error of a damaged batch, if all records before it were taken from the buffer. Batches of paused
+        partitions are not reported."""
+        for topic_partition, error in self.damaged.items():
+            if topic_partition not in self._paused and not self._has_ready(topic_partition):
+                raise error.with_traceback(None)
+
+    def _has_ready(self, topic_partition: TopicAndPartition) -> bool:
+        return any((each.topic, each.partition) == topic_partition for each in self.ready)
+
     def requeue(self, record: FetchedRecord) -> None:
         """Puts back a record that was taken from the buffer, as the next one of its partition."""
         self._paused.get((record.topic, record.partition), self.ready).insert(0, record)
@@ -43,6 +59,8 @@ class FetchBuffer:
         self.ready = deque(each for each in self.ready if (each.topic, each.partition) not in removed)
         for topic_partition in removed & self._paused.keys():
             self._paused[topic_partition].clear()
+        for topic_partition in removed & self.damaged.keys():
+            del self.damaged[topic_partition]
 
     def release(self, topic_partitions: Iterable[TopicAndPartition]) -> None:
         """Discards the records of partitions that this consumer no longer reads. If it gets them back, they are not

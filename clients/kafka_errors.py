@@ -36,6 +36,19 @@ PERMANENT_ERRORS: Final = frozenset(
 only if the consumer has a group.)"""
 
 
+DAMAGE_ERRORS: Final = frozenset(
+    {
+        KafkaError._BAD_MSG,
+        KafkaError._BAD_COMPRESSION,
+        KafkaError._NOT_IMPLEMENTED,
+        KafkaError._UNDERFLOW,
+        KafkaError.INVALID_MSG,
+    }
+)
+"""Error codes with which the client reports a batch that it cannot read, at the offset of the message. It fetches the
+batch again and again."""
+
+
 def log_exceptions(function: Callable[..., object], name: str) -> Callable[..., None]:
     """Returns a wrapper that logs exceptions of the function instead of raising them. It is for callbacks with a caller
     that cannot handle the exception.

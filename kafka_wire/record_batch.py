@@ -22,7 +22,6 @@ from typing import NamedTuple
 from crc32c import crc32c
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from headrace.kafka_wire.codecs import DecompressionError, compress, decompress
 from headrace.kafka_wire.errors import CorruptBatch, MisplacedBatch
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -261,6 +260,8 @@ def decode_batch(
     Raises:
         CorruptBatch: an unknown codec, too many bytes, or a malformed record.
     """
+    from headrace.kafka_wire.codecs import DecompressionError, decompress  # libraries that not all clients install
+
     try:
         payload = decompress(header.attributes & CODEC_MASK, batch[HEADER_BYTES : header.size], bytes_max)
     except DecompressionError as error:
@@ -488,6 +489,8 @@ def rebuild_batch(header: BatchHeader, records: Sequence[Record], *, delete_hori
     if not records:
         attributes &= ~CODEC_MASK
     payload = b"".join(_record_bytes(header.base_offset, base_timestamp, record) for record in records)
+    from headrace.kafka_wire.codecs import compress
+
     body = compress(attributes & CODEC_MASK, payload)
     rebuilt = header._replace(
         batch_length=HEADER_BYTES - LENGTH_OVERHEAD + len(body),

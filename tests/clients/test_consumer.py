@@ -10,16 +10,18 @@ import math
 import re
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 
-from headrace import Consumer, Settings, SourceUnavailable, UndecodableMessage
+from headrace import Consumer, DamagedBatch, Settings, SourceUnavailable, UndecodableMessage
 from headrace.clients import consumer as consumer_module
-from headrace.clients import group_commits
+from headrace.clients import group_commits, read_watch
+from headrace.clients.kafka_errors import DAMAGE_ERRORS
+from headrace.clients.log_check import UnreadPartition
 from headrace.clients.partitions import TopicAndPartition
 
 TOPIC = "orders"
@@ -71,7 +73,7 @@ class Kafka:
         self.callbacks: dict[str, Any] = {}
         self.rounds: deque[list[Fetched | Callable[[], None]]] = deque()
         self.assigned: dict[TopicAndPartition, int] = {}
-        self.is_assigned = False
+        self.is_assigned = self.is_joined = False
         self.named: list[TopicAndPartition] = []
         self.committed_offsets: dict[TopicAndPartition, int] = {}
         self.paused: list[frozenset[TopicAndPartition]] = []
@@ -81,11 +83,28 @@ class Kafka:
         self.committed_in: list[int] = []
         self.unanswered = 0
         self.now_s = 0.0
+        self.known_bounds = (0, 1_000)
+        self.ends: dict[TopicAndPartition, int] = {}
+        self.damages: dict[TopicAndPartition, DamagedBatch] = {}
+        self.failure: SourceUnavailable | None = None
+
+    def unread(self, topics: Iterable[str], positions: Mapping[TopicAndPartition, int]) -> tuple[UnreadPartition, ...]:
+        if self.failure is not None:
+            raise self.failure
+        found = (UnreadPartition(each, at, self.ends.get(each, at)) for each, at in positions.items())
+        return tuple(each for each in found if each.position < each.end)
+
+    def damage(self, topic_partition: TopicAndPartition, offset: int, reported: str = "") -> DamagedBatch | None:
+        return self.damages.get(topic_partition)
 
     def list_topics(self, topic: str, timeout_s: float) -> Any:
         return SimpleNamespace(topics={topic: SimpleNamespace(error=None, partitions={0: None, 1: None})})
 
-    def get_watermark_offsets(self, partition: TopicPartition, timeout_s: float) -> tuple[int, int]:
+    def get_watermark_offsets(
+        self, partition: TopicPartition, timeout_s: float = 0, cached: bool = False
+    ) -> tuple[int, int]:
+        if cached:
+            return self.known_bounds
         return 0, 2 if partition.partition == 0 else 0
 
     def subscribe(self, topics: list[str], **callbacks: Any) -> None:
@@ -98,6 +117,9 @@ class Kafka:
                 found.append(each)
             else:
                 each()
+        if self.callbacks and not self.is_joined:
+            self.is_joined = True
+            self.callbacks["on_assign"](self, [])
         return found
 
     def poll(self, timeout_s: float) -> None:
@@ -162,7 +184,7 @@ class Kafka:
         """Returns an event for a round in which the group assigns the partitions."""
 
         def assign() -> None:
-            self.is_assigned = False
+            self.is_assigned, self.is_joined = False, True
             partitions = [TopicPartition(*topic_partition) for topic_partition in sorted(topic_partitions)]
             self.callbacks["on_assign"](self, partitions)
             if not self.is_assigned:
@@ -170,10 +192,22 @@ class Kafka:
 
         return assign
 
-    def revoke_event(self, topic_partitions: Iterable[TopicAndPartition]) -> Callable[[], None]:
-        return lambda: self.callbacks["on_revoke"](
-            self, [TopicPartition(*topic_partition) for topic_partition in sorted(topic_partitions)]
-        )
+    def revoke_event(
+        self, topic_partitions: Iterable[TopicAndPartition], callback: str = "on_revoke"
+    ) -> Callable[[], None]:
+        """Returns an event for a round in which the group takes the partitions. An assignment follows, by default an
+        empty one.
+
+        Args:
+            callback: "on_lost" if the member was removed from the group.
+        """
+
+        def revoke() -> None:
+            self.is_joined = False
+            partitions = [TopicPartition(*topic_partition) for topic_partition in sorted(topic_partitions)]
+            self.callbacks[callback](self, partitions)
+
+        return revoke
 
 
 @pytest.fixture
@@ -186,7 +220,9 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> Kafka:
 
     monkeypatch.setattr(consumer_module, "reach_brokers", lambda settings, timeout_s: {})
     monkeypatch.setattr(consumer_module, "create_client", create_client)
-    monkeypatch.setattr(consumer_module, "time", SimpleNamespace(monotonic=lambda: kafka.now_s))
+    monkeypatch.setattr(consumer_module, "LogCheck", lambda settings: kafka)
+    for module in (consumer_module, read_watch):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: kafka.now_s))
     return kafka
 
 
@@ -211,6 +247,105 @@ def test_error_event_between_records_is_raised_and_loses_no_record(kafka: Kafka,
     with pytest.raises(SourceUnavailable, match=rf"\b{KafkaError(code).name()}\b"):
         next(consumer)
     assert offsets(consumer) == [0, 1, 2]
+
+
+def damaged_batch(partition: int, offset: int, next_offset: int) -> DamagedBatch:
+    return DamagedBatch("reason", topic=TOPIC, partition=partition, offset=offset, next_offset=next_offset)
+
+
+@pytest.mark.parametrize("code", sorted(DAMAGE_ERRORS))
+def test_damaged_batch_is_raised_after_the_messages_before_it_until_seek(kafka: Kafka, code: int) -> None:
+    kafka.damages[TOPIC, 0] = damaged_batch(0, 1, 3)
+    report = Fetched(1, problem=KafkaError(code))
+    kafka.rounds.append([Fetched(0), Fetched(0, 1), report, Fetched(3), Fetched(1, 1), report])
+    consumer = create_consumer()
+    assert next(consumer).offset == 0
+    for _ in range(2):
+        with pytest.raises(DamagedBatch) as raised:
+            next(consumer)
+        assert (raised.value.topic, raised.value.partition, raised.value.offset) == (TOPIC, 0, 1)
+    consumer.seek(TOPIC, 0, raised.value.next_offset)
+    kafka.damages.clear()
+    kafka.rounds.append([Fetched(3), Fetched(4)])
+    assert [(each.partition, each.offset) for each in consumer] == [(1, 0), (1, 1), (0, 3), (0, 4)]
+
+
+def test_other_partitions_are_read_while_a_damaged_one_is_paused(kafka: Kafka) -> None:
+    kafka.damages[TOPIC, 0] = damaged_batch(0, 0, 3)
+    kafka.rounds.append([Fetched(0, problem=KafkaError(KafkaError._BAD_MSG)), Fetched(0, 1)])
+    consumer = create_consumer()
+    with pytest.raises(DamagedBatch):
+        next(consumer)
+    consumer.pause([(TOPIC, 0)])
+    assert [each.partition for each in consumer] == [1]
+    consumer.resume()
+    with pytest.raises(DamagedBatch):
+        next(consumer)
+
+
+def test_batch_that_was_damaged_in_the_transfer_is_read_again(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
+    kafka.rounds += [[Fetched(0), Fetched(1, problem=KafkaError(KafkaError._BAD_MSG))], [Fetched(1)]]
+    assert offsets(create_consumer()) == [0, 1]
+    assert "reading it again topic=orders partition=0 offset=1" in caplog.text
+    kafka.rounds += 3 * [[Fetched(1, problem=KafkaError(KafkaError._BAD_MSG))]]
+    with pytest.raises(DamagedBatch, match="_BAD_MSG"):
+        next(create_consumer())
+
+
+@pytest.mark.parametrize(("at", "bounds"), [(1_000, (0, 1_000)), (4, (0, 1_000))])
+def test_message_with_an_impossible_offset_is_not_returned(kafka: Kafka, at: int, bounds: tuple[int, int]) -> None:
+    kafka.known_bounds = bounds
+    kafka.damages[TOPIC, 0] = damaged_batch(0, 5, 9)
+    kafka.rounds.append([*map(Fetched, range(5)), Fetched(at), Fetched(9)])
+    consumer = create_consumer()
+    assert [next(consumer).offset for _ in range(5)] == [0, 1, 2, 3, 4]
+    with pytest.raises(DamagedBatch):
+        next(consumer)
+
+
+@pytest.mark.parametrize("mode", [{"group": "g"}, {}, {"until_end": True}])
+def test_iteration_does_not_end_while_the_brokers_fail(kafka: Kafka, mode: dict[str, Any]) -> None:
+    consumer = create_consumer(**mode)
+    kafka.failure = SourceUnavailable("no leader")
+    for _ in range(2):
+        with pytest.raises(SourceUnavailable, match="no leader"):
+            next(consumer)
+    kafka.failure = None
+    kafka.rounds.append([Fetched(0), Fetched(1), Fetched(0, 1, KafkaError(KafkaError._PARTITION_EOF))])
+    assert offsets(consumer) == [0, 1]
+
+
+@pytest.mark.parametrize("mode", [{"group": "g"}, {}, {"until_end": True}])
+def test_iteration_does_not_end_before_the_end_of_a_partition(kafka: Kafka, mode: dict[str, Any]) -> None:
+    consumer = create_consumer(**mode)
+    kafka.ends = {(TOPIC, 0): 2}
+    kafka.rounds.append(([kafka.assign_event(BOTH)] if mode == {"group": "g"} else []) + [Fetched(0)])
+    assert next(consumer).offset == 0
+    with pytest.raises(
+        SourceUnavailable, match="no message was read in 3600 s, although it ends at offset 2"
+    ) as stalled:
+        next(consumer)
+    assert (stalled.value.partition, stalled.value.offset) == (0, 1)
+    kafka.damages[TOPIC, 0] = damaged_batch(0, 1, 2)
+    with pytest.raises(DamagedBatch):
+        next(consumer)
+
+
+def test_member_without_assignment_is_not_idle(kafka: Kafka) -> None:
+    consumer = create_consumer(group="g")
+    kafka.is_joined = True  # its group never completes the rebalance
+    with pytest.raises(SourceUnavailable, match="it assigned no partitions"):
+        next(consumer)
+
+
+def test_damaged_batch_that_the_client_does_not_report_is_found(kafka: Kafka) -> None:
+    kafka.known_bounds = (0, 4)
+    kafka.rounds += [[Fetched(0)]]
+    consumer = create_consumer(idle_timeout_s=None)
+    assert next(consumer).offset == 0
+    kafka.damages[TOPIC, 0] = damaged_batch(0, 1, 4)
+    with pytest.raises(DamagedBatch):
+        next(consumer)
 
 
 def test_fatal_error_is_raised_by_every_call(kafka: Kafka) -> None:
@@ -475,8 +610,8 @@ def test_revoked_partitions_can_be_committed_in_on_revoke_but_lost_ones_cannot(k
     assert calls == [{(TOPIC, 0)}] and kafka.committed_offsets == {(TOPIC, 0): 2}
     assert consumer.assignment() == frozenset()
     kafka.committed_offsets.clear()
-    lost = [TopicPartition(TOPIC, 0)]
-    kafka.rounds += [[kafka.assign_event({(TOPIC, 0)}), Fetched(2)], [lambda: kafka.callbacks["on_lost"](kafka, lost)]]
+    lost = kafka.revoke_event({(TOPIC, 0)}, "on_lost")
+    kafka.rounds += [[kafka.assign_event({(TOPIC, 0)}), Fetched(2)], [lost]]
     assert offsets(consumer) == [2]
     assert calls == 2 * [{(TOPIC, 0)}] and kafka.committed_offsets == {}
 
@@ -812,7 +947,8 @@ def test_requeued_record_of_a_paused_partition_is_delivered_first(kafka: Kafka) 
     assert offsets(consumer) == [1]
 
 
-def test_next_within_returns_the_reason_for_no_message(kafka: Kafka) -> None:
+def test_next_within_returns_the_reason_for_no_message(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_watch, "STALLED_S", 2 * HOUR_S)
     consumer = create_consumer(idle_timeout_s=None, until_end=True, partitions=[0])
     timeout, end = consumer_module.NoMessage.TIMEOUT, consumer_module.NoMessage.END
     assert consumer.next_within(60, 0.0) is timeout

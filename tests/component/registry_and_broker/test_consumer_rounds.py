@@ -55,7 +55,8 @@ def read_until(condition: Callable[[list[Message]], bool], *members: Consumer) -
     deadline = time.monotonic() + TIMEOUT_S
     while not condition(messages):
         assert time.monotonic() < deadline, ([each.assignment() for each in members], messages)
-        messages += [message for each in members if (message := next(each, None)) is not None]
+        found = [each.next_within(0.2, time.monotonic()) for each in members]
+        messages += [each for each in found if isinstance(each, Message)]
     return messages
 
 
