@@ -5,6 +5,7 @@ PipelineError
 │   ├── ProducerClosed         used after close(), or in a forked process
 │   ├── SchemaUnavailable      no schema is registered, or the registry gives no usable response
 │   ├── SchemaRefused          the given schema is invalid, or the registry rejects it
+│   ├── TopicRefused           the brokers reject the topic, or it is missing and they do not create it
 │   ├── ValueRefused           the value does not fit the schema
 │   ├── KeyRefused             the key cannot be converted to bytes, or a tombstone has no key
 │   ├── BrokerUnavailable      no broker responds, or the brokers reject the client
@@ -49,6 +50,11 @@ class SchemaUnavailable(ProducerError):
 
 class SchemaRefused(ProducerError):
     """The schema is invalid, or cannot be registered under the topic's subject."""
+
+
+class TopicRefused(ProducerError):
+    """Messages cannot be sent to the topic: its name is invalid, the client has no permission, or it does not exist and
+    the brokers do not create it. No schema was registered."""
 
 
 class ValueRefused(ProducerError):

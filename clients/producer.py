@@ -58,6 +58,7 @@ from headrace.clients.kafka_errors import log_exceptions
 from headrace.clients.record_fields import NOW_MS, as_header_list, as_key_bytes, as_timestamp
 from headrace.clients.schemas import EncodingCache
 from headrace.clients.signal_safety import SignalSafeCalls
+from headrace.clients.topic_check import TopicCheck
 from headrace.registry.client.of_settings import registry_client
 from headrace.settings import Settings, home_directory, load_settings
 
@@ -172,7 +173,7 @@ class Producer:
             raise BrokerUnavailable(str(error)) from error
         self._kafka: Any = create_client(confluent_kafka.Producer, config)
         self._registry = registry_client(self._settings)
-        self._encodings = EncodingCache(self._registry, self._settings.loader)
+        self._encodings = EncodingCache(self._registry, self._settings.loader, TopicCheck(self._settings).check)
         spool_dir = spool_directories(self._settings)[0]
         self._counter = ProducerCounter(app, spool_dir=spool_dir)
         self._leftovers = LeftoverSpools(spool_dir)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -51,10 +52,12 @@ class EncodingCache:
     Args:
         loader: settings with the subjects and time fields of topics; producers, consumers and loader must use the same
             settings.
+        check_topic: called with a topic before a schema is registered for it; raises if the brokers reject the topic.
     """
 
-    def __init__(self, registry: RegistryClient, loader: LoaderSettings) -> None:
+    def __init__(self, registry: RegistryClient, loader: LoaderSettings, check_topic: Callable[[str], None]) -> None:
         self._registry = registry
+        self._check_topic = check_topic
         self._loader = loader
         self._given: dict[tuple[str, str], Encoding] = {}
         self._given_values: dict[tuple[str, int], tuple[Schema, Encoding]] = {}
@@ -69,6 +72,7 @@ class EncodingCache:
         Raises:
             SchemaRefused: the given schema is invalid or rejected.
             SchemaUnavailable: no schema is registered, it cannot be read, or the registry gives no usable response.
+            TopicRefused: messages cannot be sent to the topic.
             ProducerError: the topic is not text.
         """
         if not isinstance(topic, str):
@@ -164,6 +168,7 @@ class EncodingCache:
             )
         except AvroSchemaError as error:
             raise SchemaRefused(f"topic {topic}: {error}", topic=topic, subject=subject) from error
+        self._check_topic(topic)
         try:
             registered = self._registry.register(subject, text)
         except INCONCLUSIVE_ERRORS as error:

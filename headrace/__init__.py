@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         SchemaRefused,
         SchemaUnavailable,
         SourceUnavailable,
+        TopicRefused,
         UndecodableMessage,
         ValueRefused,
     )
@@ -85,6 +86,7 @@ __all__ = [
     "StoreError",
     "SubjectNotFound",
     "Tls",
+    "TopicRefused",
     "UndecodableMessage",
     "ValueRefused",
     "VersionNotFound",
@@ -108,6 +110,7 @@ _NAMES_BY_MODULE = {
         "SchemaRefused",
         "SchemaUnavailable",
         "SourceUnavailable",
+        "TopicRefused",
         "UndecodableMessage",
         "ValueRefused",
     ),

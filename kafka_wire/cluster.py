@@ -167,6 +167,19 @@ class KafkaCluster:
         self._metadata = ClusterMetadata(metadata.cluster_id, metadata.brokers, {**known, **metadata.topics})
         return metadata
 
+    def topic_for_producing(self, topic: str) -> TopicMetadata:
+        """Requests the metadata of a topic and the client's permissions as a producer does: brokers with automatic
+        creation begin to create a missing topic.
+
+        Raises:
+            KafkaUnavailable: no broker responds.
+            ErrorResponse: a broker does not support the request.
+        """
+        response = self._request_any_broker(
+            lambda connection: request_metadata(connection, [topic], for_producing=True)
+        )
+        return parse_metadata(response).topics[topic]
+
     def offsets(
         self,
         topic_partitions: Iterable[TopicPartition],

@@ -33,6 +33,9 @@ from headrace.kafka_wire.errors import ErrorResponse, KafkaUnavailable, LogChang
 from headrace.kafka_wire.topic_partition import TopicPartition
 
 METADATA_VERSION = 12
+OPERATIONS_FROM = 8
+WRITE = 4
+"""Kafka's number of the operation WRITE."""
 LIST_OFFSETS_VERSION = 7
 FETCH_VERSION = 13
 FETCH_BY_ID_FROM = 13
@@ -68,12 +71,15 @@ class PartitionMetadata:
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
-    """Metadata of a topic; `topic_id` is "" if unknown, `error` is "" for a usable topic."""
+    """Metadata of a topic; `topic_id` is "" if unknown, `error` is "" for a usable topic. `may_write` is whether the
+    client may produce to it, None if unknown."""
 
     topic_id: str
     is_internal: bool
     partitions: Mapping[int, PartitionMetadata]
     error: str = ""
+    error_code: int = NONE
+    may_write: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,12 +136,20 @@ class RetriableError(KafkaUnavailable):
     """A request failed because the broker is not the right one or not ready. A retry with newer metadata may work."""
 
 
-def request_metadata(connection: BrokerConnection, topics: Sequence[str] | None) -> Message:
+def request_metadata(
+    connection: BrokerConnection, topics: Sequence[str] | None, *, for_producing: bool = False
+) -> Message:
+    """Requests the metadata of topics, or of all for None.
+
+    Args:
+        for_producing: brokers that create missing topics for producers do so, and the response has the permissions.
+    """
     version = connection.version(MetadataRequest, METADATA_VERSION)
     topic = MetadataRequest.MetadataRequestTopic
     # Before version 1 an empty list meant all topics; brokers with Fetch 4 are newer.
     newest = None if topics is None else [topic(version=version, name=name) for name in topics]
-    request = MetadataRequest(version=version, topics=newest, allow_auto_topic_creation=False)
+    permissions = {"include_topic_authorized_operations": for_producing} if version >= OPERATIONS_FROM else {}
+    request = MetadataRequest(version=version, topics=newest, allow_auto_topic_creation=for_producing, **permissions)
     return connection.call(request, MetadataResponse, version)
 
 
@@ -153,9 +167,16 @@ def parse_metadata(response: Message) -> ClusterMetadata:
                 for partition in topic.partitions
             },
             error="" if topic.error_code == NONE else f"{error_name(topic.error_code)} (error {topic.error_code})",
+            error_code=topic.error_code,
+            may_write=_may_write(topic),
         )
     brokers = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
     return ClusterMetadata(response.cluster_id or "", brokers, topics)
+
+
+def _may_write(topic: Message) -> bool | None:
+    operations = getattr(topic, "authorized_operations", None)  # a set of numbers, None if unknown
+    return None if operations is None else WRITE in operations
 
 
 def list_offsets(

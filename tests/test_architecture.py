@@ -42,6 +42,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "clients": ("avro_schema", "avro_codec", "settings", "audit", "registry.client", "registry.errors"),
     "clients.kafka_client": ("kafka_wire",),
     "clients.log_check": ("kafka_wire",),
+    "clients.topic_check": ("kafka_wire",),
     "pipeline": ("avro_schema", "settings", "audit", "hive_ddl", "registry.client", "registry.errors"),
     "pipeline.load": ("loader", "kafka_wire"),
     "pipeline.storage": ("loader", "kafka_wire"),

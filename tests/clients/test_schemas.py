@@ -18,6 +18,10 @@ from headrace.registry.errors import RegistryUnavailable
 from headrace.settings import LoaderSettings
 
 
+def accept_topic(topic: str) -> None:
+    """Stands for a check of the topic on brokers that accept every topic."""
+
+
 class OneSubject(RegistryClient):
     """A registry with one subject; counts requests for its latest version."""
 
@@ -38,7 +42,7 @@ class OneSubject(RegistryClient):
 
 def test_newer_version_is_found_at_once_for_a_value_that_does_not_fit() -> None:
     registry = OneSubject()
-    encodings = EncodingCache(registry, LoaderSettings())
+    encodings = EncodingCache(registry, LoaderSettings(), accept_topic)
     first = encodings.get("t", None)
     assert encodings.newer_than(first) is None  # there is no newer version
     registry.register_another()
@@ -56,7 +60,7 @@ def test_refreshes_are_limited_for_many_invalid_values(monkeypatch: pytest.Monke
     now = 1000.0
     monkeypatch.setattr(schemas.time, "monotonic", lambda: now)
     registry = OneSubject()
-    encodings = EncodingCache(registry, LoaderSettings())
+    encodings = EncodingCache(registry, LoaderSettings(), accept_topic)
     first = encodings.get("t", None)
     for _ in range(100):
         assert encodings.newer_than(first) is None
@@ -86,7 +90,7 @@ def test_hanging_registry_is_not_contacted_during_the_backoff(monkeypatch: pytes
             return found
 
     registry = Hanging()
-    encodings = EncodingCache(registry, LoaderSettings())
+    encodings = EncodingCache(registry, LoaderSettings(), accept_topic)
     first, other = encodings.get("t", None), encodings.get("other", None)
     registry.is_hanging = True
     assert encodings.newer_than(first) is None  # a value that does not fit
@@ -111,7 +115,7 @@ def test_cache_of_given_schemas_is_limited(monkeypatch: pytest.MonkeyPatch) -> N
             return RegisteredSchema(subject=subject, version=1, schema_id=self.requests, text=text)
 
     registry = Accepting()
-    encodings = EncodingCache(registry, LoaderSettings())
+    encodings = EncodingCache(registry, LoaderSettings(), accept_topic)
     texts = [json.dumps({"type": "enum", "name": f"E{number}", "symbols": ["A"]}) for number in range(9)]
     for text in texts:
         encodings.get("t", text)
@@ -151,7 +155,7 @@ class Renamed(RegistryClient):
 
 def test_producer_and_consumer_of_an_old_version_find_the_time_field_that_the_newest_version_renamed() -> None:
     registry = Renamed()
-    encoding = EncodingCache(registry, LoaderSettings()).get("t", Renamed.OLD)
+    encoding = EncodingCache(registry, LoaderSettings(), accept_topic).get("t", Renamed.OLD)
     value = {"created": "1970-01-01T00:00:05Z"}
     encoded = encoding.encode(value)
     assert encoding.schema_id == 1
@@ -163,12 +167,14 @@ def test_producer_and_consumer_of_an_old_version_find_the_time_field_that_the_ne
 
 
 def test_producer_sends_with_a_given_schema_if_the_newest_version_is_unknown() -> None:
-    encoding = EncodingCache(Renamed(is_latest_known=False), LoaderSettings()).get("t", Renamed.OLD)
+    encoding = EncodingCache(Renamed(is_latest_known=False), LoaderSettings(), accept_topic).get("t", Renamed.OLD)
     assert encoding.encode({"created": "now"}) and encoding.read_time is None
 
 
 def test_given_schema_may_have_comments_like_a_registered_one() -> None:
-    encoding = EncodingCache(Renamed(), LoaderSettings()).get("t", f"/* licence */ {Renamed.OLD} // end")
+    encoding = EncodingCache(Renamed(), LoaderSettings(), accept_topic).get(
+        "t", f"/* licence */ {Renamed.OLD} // end"
+    )
     assert (encoding.schema_id, encoding.encode({"created": "now"})[5:]) == (1, b"\x06now")
 
 
@@ -181,13 +187,13 @@ def test_registered_schema_with_an_invalid_default_is_unavailable() -> None:
             return RegisteredSchema(subject=subject, version=1, schema_id=7, text=text)
 
     with pytest.raises(SchemaUnavailable, match=r"\(id 7\).*<null>") as unavailable:
-        EncodingCache(Older(), LoaderSettings()).get("t", None)
+        EncodingCache(Older(), LoaderSettings(), accept_topic).get("t", None)
     assert (unavailable.value.topic, unavailable.value.subject) == ("t", "t-value")
 
 
 @pytest.mark.parametrize("topic", [None, 7, b"x", ["t"]])
 def test_invalid_topic_is_an_error(topic: Any) -> None:
-    encodings = EncodingCache(OneSubject(), LoaderSettings())
+    encodings = EncodingCache(OneSubject(), LoaderSettings(), accept_topic)
     for schema in (None, '"int"'):
         with pytest.raises(ProducerError, match=re.escape(repr(topic))):
             encodings.get(topic, schema)
@@ -195,7 +201,7 @@ def test_invalid_topic_is_an_error(topic: Any) -> None:
 
 @pytest.mark.parametrize("schema", [{"type": "string"}, b'"string"', 7])
 def test_invalid_schema_argument_is_an_error(schema: Any) -> None:
-    encodings = EncodingCache(OneSubject(), LoaderSettings())
+    encodings = EncodingCache(OneSubject(), LoaderSettings(), accept_topic)
     with pytest.raises(SchemaRefused, match=re.escape(repr(schema))) as refused:
         encodings.get("t", schema)
     assert (refused.value.topic, refused.value.subject) == ("t", "t-value")

@@ -22,9 +22,11 @@ from headrace import (
     Consumer,
     KafkaSettings,
     Producer,
+    RegistryClient,
     RegistrySettings,
     Settings,
     SourceUnavailable,
+    TopicRefused,
 )
 from headrace.broker.access.login import MECHANISMS
 from headrace.broker.access.scram import WRONG_CREDENTIALS
@@ -41,6 +43,7 @@ grant ops    admin *
 grant shop   write topic:shop.*
 grant shop   read  topic:shop.*
 grant shop   read  group:shop-*
+grant shop   read  topic:readable
 grant writer write topic:shop.*
 """
 
@@ -185,6 +188,15 @@ def test_our_own_clients_log_in_write_and_read(
         pytest.raises(SourceUnavailable, match="GROUP_AUTHORIZATION_FAILED"),
     ):
         next(consumer)
+    creator = confluent_kafka.Producer(secured.confluent("ops"))
+    creator.produce("readable", b"v")
+    assert creator.flush(TIMEOUT_S) == 0
+    with Producer(settings, app="shop") as producer:
+        for refused, reason in (("elsewhere", "AUTHORIZATION"), ("readable", "no permission to write")):
+            with pytest.raises(TopicRefused, match=rf"topic {refused}\b.*{reason}"):
+                producer.send(refused, 1, schema='"int"')
+    with RegistryClient(registry_url) as registry:
+        assert not {"elsewhere-value", "readable-value"} & set(registry.subjects())
     wrong = dataclasses.replace(settings, kafka=dataclasses.replace(kafka, password="wrong"))
     with pytest.raises(BrokerUnavailable, match=WRONG_CREDENTIALS):
         Producer(wrong, app="shop")

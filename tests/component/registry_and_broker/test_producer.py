@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer as ConfluentProducer
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace import Consumer, Producer, RegistryClient
 from headrace.audit.count import FINGERPRINT_MASK, message_hash
@@ -22,6 +23,7 @@ from headrace.audit.producer_counter import ProducerCounter, RowSelection
 from headrace.audit.row import AuditOutcome, Tier
 from headrace.audit.spool import SPOOL_DIRECTORY
 from headrace.avro_schema import parse_schema
+from headrace.clients import topic_check
 from headrace.clients.errors import (
     BrokerUnavailable,
     DeliveryFailed,
@@ -32,6 +34,7 @@ from headrace.clients.errors import (
     SchemaRefused,
     SchemaUnavailable,
     SourceUnavailable,
+    TopicRefused,
     UndecodableMessage,
     ValueRefused,
 )
@@ -399,3 +402,34 @@ def test_missing_topic_or_partition_is_reported(settings: Settings) -> None:
         producer.send("few", {"id": 1, "timestamp": T0}, schema=ORDER)
     with pytest.raises(SourceUnavailable, match="partition 99"):
         Consumer(settings, topics=["few"], partitions=[99])
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "größe", "a/b", "a" * 250, "a\n"])
+def test_no_subject_is_registered_for_a_topic_with_an_invalid_name(settings: Settings, name: str) -> None:
+    with RegistryClient(settings.registry.url) as registry, Producer(settings, app="clock") as producer:
+        before = registry.subjects()
+        with pytest.raises(TopicRefused, match="the name is invalid"):
+            producer.send(name, {"id": 1, "timestamp": T0}, schema=ORDER)
+        assert registry.subjects() == before
+
+
+def test_no_subject_is_registered_for_a_missing_topic_that_brokers_do_not_create(
+    tmp_path: Path, registry_url: str, start_service: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_check, "CREATION_TIMEOUT_S", 0.3)
+    monkeypatch.setenv("HEADRACE__BROKER__AUTO_CREATE_TOPICS", "false")
+    broker = start_service("headrace", "broker", "serve", "--data-dir", str(tmp_path), "--broker-listen", "127.0.0.1:0")
+    settings = Settings(
+        data_dir=tmp_path,
+        registry=RegistrySettings(url=registry_url),
+        kafka=KafkaSettings(bootstrap_servers=broker.addresses["broker"]),
+    )
+    with RegistryClient(registry_url) as registry, Producer(settings, app="clock") as producer:
+        with pytest.raises(TopicRefused, match="topic absent: it does not exist") as refused:
+            producer.send("absent", {"id": 1, "timestamp": T0}, schema=ORDER)
+        assert refused.value.topic == "absent"
+        assert "absent-value" not in registry.subjects()
+        admin = AdminClient({"bootstrap.servers": broker.addresses["broker"]})
+        admin.create_topics([NewTopic("absent", 1)])["absent"].result(30)
+        monkeypatch.setattr(topic_check, "CREATION_TIMEOUT_S", 30.0)
+        producer.send("absent", {"id": 1, "timestamp": T0}, schema=ORDER).result(30)
