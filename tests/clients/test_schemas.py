@@ -172,9 +172,7 @@ def test_producer_sends_with_a_given_schema_if_the_newest_version_is_unknown() -
 
 
 def test_given_schema_may_have_comments_like_a_registered_one() -> None:
-    encoding = EncodingCache(Renamed(), LoaderSettings(), accept_topic).get(
-        "t", f"/* licence */ {Renamed.OLD} // end"
-    )
+    encoding = EncodingCache(Renamed(), LoaderSettings(), accept_topic).get("t", f"/* licence */ {Renamed.OLD} // end")
     assert (encoding.schema_id, encoding.encode({"created": "now"})[5:]) == (1, b"\x06now")
 
 
