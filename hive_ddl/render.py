@@ -24,7 +24,7 @@ from headrace.hive_ddl.ops import (
     SetPartitionLocation,
     SetProperties,
 )
-from headrace.hive_ddl.table import VIEW_OF, VIEW_REVISION
+from headrace.hive_ddl.table import PARTITION_COMMENTS, VIEW_OF, VIEW_REVISION
 
 CHANGE_TEMPLATES: Mapping[ColumnChangeKind, str] = {
     ColumnChangeKind.ADDED: "column {name} is added: {new_type}",
@@ -99,12 +99,17 @@ def _create_table(op: CreateTable) -> str:
     table = op.table
     lines = [f"CREATE EXTERNAL TABLE {qualified_name(table.database, table.name)}"]
     if table.partition_columns:
-        columns = ", ".join(f"{quote_identifier(name)} string" for name in table.partition_columns)
+        columns = ", ".join(map(_partition_column, table.partition_columns))
         lines.append(f"  PARTITIONED BY ({columns})")
     lines.append("  STORED AS AVRO")
     lines.append(f"  LOCATION {quote_literal(table.location)}")
     lines.append(f"  TBLPROPERTIES ({_properties(sorted(table.properties.items()))})")
     return "\n".join(lines)
+
+
+def _partition_column(name: str) -> str:
+    comment = PARTITION_COMMENTS.get(name)
+    return f"{quote_identifier(name)} string" + (f" COMMENT {quote_literal(comment)}" if comment else "")
 
 
 def view_revision(view: ReplaceView) -> str:

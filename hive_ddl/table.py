@@ -63,6 +63,15 @@ _NOT_URI = re.compile(r"""[\s"<>\\^`{|}#?\[\]]|%(?![0-9A-Fa-f]{2})""")
 
 SCHEMA_DIRECTORY = "_schema"  # ignored by readers of the table's directory
 
+COMMENT: Final = "comment"
+"""Property that Hive and Spark show as the comment of the table."""
+
+PARTITION_COMMENTS: Final[Mapping[str, str]] = {
+    "dt": "day of the row's time in UTC, such as 2026-01-31",
+    "hr": "hour of the row's time in UTC, 00 to 23",
+}
+"""Comments of the partition columns, by name."""
+
 
 @dataclass(frozen=True, slots=True)
 class TableState:

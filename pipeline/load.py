@@ -36,7 +36,7 @@ from headrace.loader.commit.state import TopicState
 from headrace.loader.errors import EarlierWarehouse
 from headrace.loader.inspect.latest_view import latest_view, newest_id
 from headrace.loader.inspect.rolling_check import RollingCheck
-from headrace.loader.load_schema import commented_table_schema, table_schema
+from headrace.loader.load_schema import commented_table_schema, table_comment, table_schema
 from headrace.loader.plan.discover import is_wanted
 from headrace.loader.plan.load_plan import PlanSettings
 from headrace.loader.plan.schema_cache import SchemaCache
@@ -363,6 +363,7 @@ def table_settings(settings: Settings, storage: Storage) -> TableSettings:
         literal_chars_max=settings.hive.literal_chars_max,
         table_schema=schema_of_table,
         quarantine_schema=QUARANTINE_SCHEMA,
+        table_comment=lambda state: table_comment(state.load_schema.fold) if hive.column_comments else "",
         latest_view=view_of,
     )
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from headrace.settings import Settings
 
 CELL_CHARS_MAX = 60  # in a table; json and csv have complete values
+DESCRIPTION_COLUMNS = ("col_name", "data_type", "comment")  # of DESCRIBE, whose types and comments are not cut
 STANDARD_INPUT = "-"
 WAIT_POLL_S = 0.5
 HISTORY_LINES_MAX = 2_000
@@ -237,7 +238,10 @@ def _print(result: QueryResult, form: str) -> None:
         writer.writerow(result.columns)
         writer.writerows(["" if value is None else value for value in row] for row in result.rows)
     elif result.columns:
-        cell_chars_max = CELL_CHARS_MAX if len(result.columns) > 1 else _terminal_width()
+        if result.columns == DESCRIPTION_COLUMNS:
+            cell_chars_max = sys.maxsize
+        else:
+            cell_chars_max = CELL_CHARS_MAX if len(result.columns) > 1 else _terminal_width()
         print_table(result.columns, aligned_rows(result, cell_chars_max), result.numeric_columns)
 
 

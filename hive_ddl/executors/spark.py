@@ -50,7 +50,15 @@ from headrace.hive_ddl.ops import (
     SetProperties,
 )
 from headrace.hive_ddl.render import qualified_name, render_statements
-from headrace.hive_ddl.table import REVISION, SCHEMA_URL, TOPIC, Column, TableState, literal_columns
+from headrace.hive_ddl.table import (
+    PARTITION_COMMENTS,
+    REVISION,
+    SCHEMA_URL,
+    TOPIC,
+    Column,
+    TableState,
+    literal_columns,
+)
 from headrace.settings.masking import mask_passwords
 
 logger = logging.getLogger(__name__)
@@ -301,7 +309,9 @@ class SparkExecutor:
 
     def _java_table(self, desired: TableState) -> JavaObject:
         columns = [self._api.FieldSchema(c.name, c.type, c.comment or None) for c in desired.columns]
-        keys = [self._api.FieldSchema(name, "string", None) for name in desired.partition_columns]
+        keys = [
+            self._api.FieldSchema(name, "string", PARTITION_COMMENTS.get(name)) for name in desired.partition_columns
+        ]
         serde = self._api.SerDeInfo(desired.name, AVRO_SERDE, self._java_map({"serialization.format": "1"}))
         descriptor = self._api.StorageDescriptor()
         descriptor.setCols(self._java_list(columns))

@@ -12,6 +12,7 @@ from headrace.hive_ddl.ops import Op, ReplaceView, SetProperties
 from headrace.hive_ddl.plan import plan_table, plan_view
 from headrace.hive_ddl.render import view_revision
 from headrace.hive_ddl.table import (
+    COMMENT,
     REVISION,
     SCHEMA_DIRECTORY,
     VIEW_REFUSED,
@@ -38,7 +39,7 @@ class TableSettings:
 
     `table_schema` returns the schema of a topic's table, with the `kafka` column; `quarantine_schema` is the same for
     all topics. `latest_view` returns a view that shows the topic's table with the fields of the newest schema version,
-    None if no view is to be created.
+    None if no view is to be created. `table_comment` returns the comment of the topic's table, "" for none.
     """
 
     files: WarehouseFiles
@@ -47,6 +48,7 @@ class TableSettings:
     table_schema: Callable[[str, TopicState], str]
     quarantine_schema: str
     latest_view: Callable[[str, TopicState], ReplaceView | None] = lambda topic, state: None
+    table_comment: Callable[[TopicState], str] = lambda state: ""
 
 
 class SchemaApplier:
@@ -195,6 +197,7 @@ def publish_schema(topic: str, state: TopicState, settings: TableSettings) -> No
 
 
 def data_table(topic: str, state: TopicState, settings: TableSettings, revision: str) -> TableState:
+    comment = settings.table_comment(state)
     return desired_table(
         database=settings.database,
         name=state.table,
@@ -205,6 +208,7 @@ def data_table(topic: str, state: TopicState, settings: TableSettings, revision:
         schema_text=settings.table_schema(topic, state),
         revision=revision,
         partition_columns=PARTITION_COLUMNS[state.partition_by],
+        properties={COMMENT: comment} if comment else {},
         literal_chars_max=settings.literal_chars_max,
     )
 

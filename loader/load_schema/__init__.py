@@ -67,7 +67,7 @@ from headrace.loader.load_schema.stored_route import (
     route_entries,
     stored_route,
 )
-from headrace.loader.load_schema.table_schema import commented_table_schema, table_schema
+from headrace.loader.load_schema.table_schema import commented_table_schema, table_comment, table_schema
 from headrace.loader.load_schema.text import load_record, root_record
 from headrace.loader.load_schema.types import (
     ABSENT,
@@ -133,6 +133,7 @@ __all__ = [
     "sources",
     "split",
     "stored_route",
+    "table_comment",
     "table_schema",
     "wider_column",
 ]

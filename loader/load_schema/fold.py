@@ -62,7 +62,7 @@ class LoadState:
     `text` is a self-contained Avro record without the `kafka` column; "" before the first version. `routes` are the
     routes of the versions by schema id; they determine the columns of each version's messages permanently. `comments`
     has, by the position of a column, which never changes, the doc of the field that fed the column last. `newest` is
-    the schema id of the last version folded in.
+    the schema id of the last version folded in, and `doc` the documentation of its record, one line.
     """
 
     text: str = ""
@@ -71,6 +71,7 @@ class LoadState:
     routes: Mapping[int, StoredRoute] = field(default_factory=dict)
     comments: Mapping[int, str] = field(default_factory=dict)
     newest: int | None = None
+    doc: str = ""
 
     def to_json(self) -> dict[str, Any]:
         applied = [[rule.version, rule.column, rule.rule, rule.detail] for rule in self.applied]
@@ -78,7 +79,8 @@ class LoadState:
         value = {"text": self.text, "versions": list(self.versions), "applied": applied, "routes": routes}
         comments = {str(position): comment for position, comment in self.comments.items()}
         newest = {} if self.newest is None else {"newest": self.newest}
-        return {**value, **newest, **({"comments": comments} if comments else {})}
+        doc = {"doc": self.doc} if self.doc else {}
+        return {**value, **newest, **({"comments": comments} if comments else {}), **doc}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> LoadState:
@@ -86,7 +88,8 @@ class LoadState:
         # The initial state has no routes.
         routes = {int(schema_id): route for schema_id, route in value.get("routes", {}).items()}
         comments = {int(position): comment for position, comment in value.get("comments", {}).items()}
-        return cls(value["text"], tuple(value["versions"]), applied, routes, comments, value.get("newest"))
+        newest, doc = value.get("newest"), value.get("doc", "")
+        return cls(value["text"], tuple(value["versions"]), applied, routes, comments, newest, doc)
 
 
 EMPTY: Final = LoadState()
@@ -129,7 +132,7 @@ def fold(state: LoadState, version: int, schema: Schema, schema_id: int | None =
         raise LoadSchemaTooLarge(
             f"with this version the load schema has {len(text):,} characters, and the limit is {LOAD_TEXT_CHARS_MAX:,}"
         )
-    return LoadState(text, versions, state.applied + applied, routes, comments, schema_id)
+    return LoadState(text, versions, state.applied + applied, routes, comments, schema_id, column_comment(writer.doc))
 
 
 def _comments(before: Mapping[int, str], writer: Record, route: StoredRoute) -> Mapping[int, str]:

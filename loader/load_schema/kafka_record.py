@@ -11,6 +11,8 @@ KAFKA_COLUMNS = ("none", "position", "full")
 """Values of the setting `loader.kafka_column`, from narrow to wide. Each variant includes the fields of the one before,
 and files with it can be read with the schema of a wider one."""
 
+KAFKA_COLUMN_COMMENT = "Kafka partition, offset and timestamp of the row's message"
+
 
 def wider_column(one: str, other: str) -> str:
     """Returns the wider of two variants of the `kafka` column: none, position or full. "" (no variant) is narrower than

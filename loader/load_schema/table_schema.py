@@ -12,7 +12,7 @@ from types import MappingProxyType
 from headrace.avro_schema import Array, Map, Primitive, PrimitiveType, Record, Type, Union
 from headrace.avro_schema.json_reader import TEXT_CHARS_MAX
 from headrace.loader.load_schema.fold import LoadState
-from headrace.loader.load_schema.kafka_record import load_schema_with_kafka
+from headrace.loader.load_schema.kafka_record import KAFKA_COLUMN_COMMENT, load_schema_with_kafka
 from headrace.loader.load_schema.text import load_record, load_text
 from headrace.loader.load_schema.types import NULL, nullable
 
@@ -50,9 +50,22 @@ def commented_table_schema(text: str, kafka_column: str, fold: str, literal_char
         fold: a `LoadState` as JSON text.
         literal_chars_max: maximum length of a schema in a table property; a longer one is stored in a file.
     """
-    uncommented, commented = table_schema(text, kafka_column), table_schema(text, kafka_column, _comments(fold))
+    comments = _comments(fold)
+    if kafka_column != "none":
+        comments = {**comments, len(load_record(text).fields): KAFKA_COLUMN_COMMENT}
+    uncommented, commented = table_schema(text, kafka_column), table_schema(text, kafka_column, comments)
     chars_max = literal_chars_max if len(uncommented) <= literal_chars_max else TEXT_CHARS_MAX
     return commented if len(commented) <= chars_max else uncommented
+
+
+def table_comment(fold: str) -> str:
+    """Returns the comment of a topic's table: the documentation of the newest version's record, one line; "" without
+    one.
+
+    Args:
+        fold: a `LoadState` as JSON text.
+    """
+    return str(json.loads(fold).get("doc", ""))
 
 
 @lru_cache(maxsize=64)

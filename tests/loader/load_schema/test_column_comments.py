@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.avro_schema import Schema, parse_schema
 from headrace.hive_ddl.types import COMMENT_CHARS_MAX, column_comment, table_columns
-from headrace.loader.load_schema import EMPTY, LoadState, commented_table_schema, fold, table_schema
+from headrace.loader.load_schema import EMPTY, LoadState, commented_table_schema, fold, table_comment, table_schema
 
 LITERAL_CHARS_MAX = 30_000
 
@@ -32,7 +32,8 @@ def folded(*versions: Schema) -> LoadState:
 
 def comments(state: LoadState, literal_chars_max: int = LITERAL_CHARS_MAX) -> dict[str, str]:
     text = commented_table_schema(state.text, "position", json.dumps(state.to_json()), literal_chars_max)
-    return {column.name: column.comment for column in table_columns(parse_schema(text)) if column.comment}
+    columns = table_columns(parse_schema(text))
+    return {column.name: column.comment for column in columns if column.comment and column.name != "kafka"}
 
 
 def test_comment_of_a_column_is_the_doc_of_the_newest_version() -> None:
@@ -61,6 +62,26 @@ def test_comments_are_left_out_of_a_schema_that_would_be_too_long_for_a_property
     assert comments(state, len(plain) + 100) == {}
     # Even the plain schema is too long for the property, so it is stored in a file with comments.
     assert comments(state, len(plain) - 1) == {"id": "d" * 200}
+
+
+def test_the_kafka_column_has_a_comment() -> None:
+    state = folded(record(field("id", "long")))
+    text = commented_table_schema(state.text, "position", json.dumps(state.to_json()), LITERAL_CHARS_MAX)
+    *_, kafka = table_columns(parse_schema(text))
+    assert (kafka.name, "offset" in kafka.comment) == ("kafka", True)
+    text = commented_table_schema(state.text, "none", json.dumps(state.to_json()), LITERAL_CHARS_MAX)
+    assert [column.name for column in table_columns(parse_schema(text))] == ["id"]
+
+
+def test_the_table_comment_is_the_doc_of_the_newest_record() -> None:
+    def documented(doc: str | None) -> Schema:
+        doc_json = {} if doc is None else {"doc": doc}
+        return parse_schema(json.dumps({"type": "record", "name": "Sale", "fields": [field("id", "long")], **doc_json}))
+
+    first, second, third = documented("a sale\n'in a shop'"), documented("a sale"), documented(None)
+    assert table_comment(json.dumps(folded(first).to_json())) == "a sale 'in a shop'"
+    assert table_comment(json.dumps(folded(first, second).to_json())) == "a sale"
+    assert table_comment(json.dumps(folded(first, second, third).to_json())) == ""
 
 
 def test_files_are_written_without_comments() -> None:
