@@ -29,6 +29,7 @@ from headrace.hive_ddl.ops import (
 )
 from headrace.hive_ddl.render import view_revision
 from headrace.hive_ddl.table import (
+    COMMENT,
     REVISION,
     SCHEMA_LITERAL,
     SCHEMA_URL,
@@ -55,7 +56,7 @@ SCHEMA_PROPERTIES = (SCHEMA_LITERAL, SCHEMA_URL)
 
 def plan_table(current: TableState | None, desired: TableState) -> tuple[Op, ...]:
     """Returns the operations, in order, that change `current` to `desired`; empty if `current` has the properties of
-    `desired`, apart from the revision.
+    `desired`, apart from the revision and the comment.
 
     Properties that only `current` has are not changed, except for the schema: the table has either a schema literal or
     a schema URL, so the other one is removed.
@@ -78,7 +79,8 @@ def plan_table(current: TableState | None, desired: TableState) -> tuple[Op, ...
         if key != REVISION and current.properties.get(key) != value
     }
     removed = tuple(key for key in SCHEMA_PROPERTIES if key in current.properties and key not in desired.properties)
-    if not changed and not removed:
+    # A comment changes only with a new version. Spark's Thrift Server does not list it among the properties.
+    if changed.keys() <= {COMMENT} and not removed:
         return ()
     changes = tuple(column_changes(current.columns, desired.columns))
     changed[REVISION] = desired.properties[REVISION]

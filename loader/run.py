@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.kafka_wire.topic_patterns import matching_topics, similar_topic
+from headrace.loader.apply.catalog import Catalog
 from headrace.loader.apply.complete import CompleteUntil
 from headrace.loader.apply.engine import ApplierEngine
 from headrace.loader.apply.other_warehouse import TablesOfOtherWarehouse
@@ -78,6 +79,7 @@ class RunDependencies:
     now_ms: Callable[[], int]
     new_run_id: Callable[[], str]
     complete_until: CompleteUntil
+    catalog: Catalog
     retirement: Retirement
     tables_of_other_warehouse: TablesOfOtherWarehouse
     file_check: RollingCheck
@@ -212,8 +214,8 @@ def _store_problems(
 def _finish(
     ports: RunDependencies, settings: RunSettings, plan: LoadPlan, *, failed: frozenset[str]
 ) -> tuple[str, ...]:
-    """Sets the property `headrace.complete_until` of tables, and deletes old staging directories. If this fails, a
-    later run does it.
+    """Sets the property `headrace.complete_until` of tables, writes the catalogue, and deletes old staging directories.
+    If this fails, a later run does it.
 
     Args:
         ports: the interfaces to brokers, storage and tables.
@@ -226,6 +228,8 @@ def _finish(
     warnings = ports.complete_until.update(
         ports.log.read_state(), plan.discovered, plan.discovery_start_ms, failed=failed, run_id=plan.run_id
     )
+    compares_tables = plan.has_changes and ports.tables_are_open()
+    warnings += ports.catalog.update(plan.discovered, ports.now_ms(), compares_tables=compares_tables)
     logger.info("phase_started phase=clean")
     clean(
         ports.log,

@@ -24,6 +24,7 @@ from headrace.kafka_wire.cluster import KafkaCluster
 from headrace.kafka_wire.from_settings import kafka_security
 from headrace.loader.apply.audit import AuditApplier, positions_in
 from headrace.loader.apply.base import AppliedCommit
+from headrace.loader.apply.catalog import Catalog
 from headrace.loader.apply.chain import chain_of
 from headrace.loader.apply.complete import CompleteUntil
 from headrace.loader.apply.group_offsets import GROUP
@@ -320,6 +321,7 @@ def open_load(
                 now_ms=now_ms,
                 new_run_id=new_run_id,
                 complete_until=CompleteUntil(spark.executor, log.storage, settings.hive.database, log.head),
+                catalog=Catalog(log, chain.index, storage.files, tables, spark.executor),
                 retirement=Retirement(log, chain.index, storage.files, chain.partitions),
                 tables_of_other_warehouse=TablesOfOtherWarehouse(spark.executor, storage.files, settings.hive.database),
                 file_check=RollingCheck(log, storage.files),

@@ -98,6 +98,7 @@ MAY_IMPORT_LIBRARIES: dict[str, tuple[str, ...]] = {
     "loader.write.container": ("cramjam", "zlib_ng"),
     "loader.rewrite.merge": ("fastavro",),
     "loader.inspect": ("fastavro",),
+    "loader.apply.catalog": ("fastavro",),
     "loader.job": ("pyspark", "py4j"),
     "loader.storage.hadoop": ("py4j",),
     "clients": ("confluent_kafka", "fastavro"),

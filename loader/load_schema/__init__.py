@@ -55,7 +55,17 @@ from __future__ import annotations
 
 from headrace.loader.load_schema.changes import column_changes
 from headrace.loader.load_schema.columns import WHOLE_MESSAGE_COLUMN
-from headrace.loader.load_schema.fold import EMPTY, RULES, AppliedRule, ExplainedRule, LoadState, explain, fold
+from headrace.loader.load_schema.fold import (
+    EMPTY,
+    RULES,
+    AppliedRule,
+    ExplainedRule,
+    LoadState,
+    column_versions,
+    explain,
+    fold,
+    with_owner,
+)
 from headrace.loader.load_schema.kafka_record import load_schema_with_kafka, wider_column
 from headrace.loader.load_schema.merge import LoadSchemaTooLarge
 from headrace.loader.load_schema.route import Route, RoutedColumn, route_by_stored, route_fields
@@ -67,7 +77,7 @@ from headrace.loader.load_schema.stored_route import (
     route_entries,
     stored_route,
 )
-from headrace.loader.load_schema.table_schema import commented_table_schema, table_comment, table_schema
+from headrace.loader.load_schema.table_schema import commented_table_schema, table_comment, table_owner, table_schema
 from headrace.loader.load_schema.text import load_record, root_record
 from headrace.loader.load_schema.types import (
     ABSENT,
@@ -118,6 +128,7 @@ __all__ = [
     "StoredRoute",
     "accepted_names",
     "column_changes",
+    "column_versions",
     "commented_table_schema",
     "explain",
     "fold",
@@ -134,6 +145,8 @@ __all__ = [
     "split",
     "stored_route",
     "table_comment",
+    "table_owner",
     "table_schema",
     "wider_column",
+    "with_owner",
 ]

@@ -52,6 +52,9 @@ from headrace.loader.load_schema.types import (
 WHOLE_MESSAGE_COLUMN = "value"
 """The name of the column for messages that are not records."""
 
+RENAMED_FROM = "from "
+"""Detail of the rule `renamed`, before the earlier name."""
+
 
 class FeedingField(NamedTuple):
     """The writer field that feeds a column, and the route from the parts of the field to the parts of the column."""
@@ -295,7 +298,7 @@ class Folding(TypeFolding):
                 name = names.free_name(field.name)
                 column = replace(column, name=name, aliases=(column.name, *column.aliases))
                 names.add(column)
-                self.note(joined(path, name), "renamed", f"from {columns[i].name}")
+                self.note(joined(path, name), "renamed", f"{RENAMED_FROM}{columns[i].name}")
             columns[i] = with_sources(column, source_names)
 
     def retire_source(

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from headrace.avro_schema import Record, Schema
+from headrace.avro_schema import JsonValue, Record, Schema
 from headrace.hive_ddl.types import column_comment
-from headrace.loader.load_schema.columns import Folding
+from headrace.loader.load_schema.columns import RENAMED_FROM, Folding
 from headrace.loader.load_schema.kafka_record import kafka_name
 from headrace.loader.load_schema.merge import LoadSchemaTooLarge, Note
 from headrace.loader.load_schema.stored_route import StoredRoute, route_entries
 from headrace.loader.load_schema.text import load_record, load_text, root_record
-from headrace.loader.load_schema.types import LOAD_TEXT_CHARS_MAX, RESERVED_COLUMNS, load_name, type_names
+from headrace.loader.load_schema.types import LOAD_TEXT_CHARS_MAX, RESERVED_COLUMNS, load_name, prop, type_names
 
 RULES: Final[Mapping[str, str]] = {
     "added": "a new field is appended, since readers by position must find the old columns where they were",
@@ -43,6 +43,14 @@ RULES: Final[Mapping[str, str]] = {
 }
 """The rules of the fold by name, each with its reason."""
 
+CREATING_RULES: Final = frozenset(
+    {"added", "type-changed", "branches-gained", "logical-changed", "decimal-changed", "element-changed"}
+)
+"""The rules that append a column."""
+
+OWNER: Final = "owner"
+"""Attribute of a record, or property of the subject's metadata, that names the owner of the topic."""
+
 
 @dataclass(frozen=True, slots=True)
 class AppliedRule:
@@ -62,7 +70,8 @@ class LoadState:
     `text` is a self-contained Avro record without the `kafka` column; "" before the first version. `routes` are the
     routes of the versions by schema id; they determine the columns of each version's messages permanently. `comments`
     has, by the position of a column, which never changes, the doc of the field that fed the column last. `newest` is
-    the schema id of the last version folded in, and `doc` the documentation of its record, one line.
+    the schema id of the last version folded in. `doc` and `owner` are the documentation of its record and the record's
+    attribute `owner`, one line each, "" for none.
     """
 
     text: str = ""
@@ -72,6 +81,7 @@ class LoadState:
     comments: Mapping[int, str] = field(default_factory=dict)
     newest: int | None = None
     doc: str = ""
+    owner: str = ""
 
     def to_json(self) -> dict[str, Any]:
         applied = [[rule.version, rule.column, rule.rule, rule.detail] for rule in self.applied]
@@ -79,8 +89,8 @@ class LoadState:
         value = {"text": self.text, "versions": list(self.versions), "applied": applied, "routes": routes}
         comments = {str(position): comment for position, comment in self.comments.items()}
         newest = {} if self.newest is None else {"newest": self.newest}
-        doc = {"doc": self.doc} if self.doc else {}
-        return {**value, **newest, **({"comments": comments} if comments else {}), **doc}
+        texts = {key: text for key, text in (("doc", self.doc), ("owner", self.owner)) if text}
+        return {**value, **newest, **({"comments": comments} if comments else {}), **texts}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> LoadState:
@@ -88,8 +98,8 @@ class LoadState:
         # The initial state has no routes.
         routes = {int(schema_id): route for schema_id, route in value.get("routes", {}).items()}
         comments = {int(position): comment for position, comment in value.get("comments", {}).items()}
-        newest, doc = value.get("newest"), value.get("doc", "")
-        return cls(value["text"], tuple(value["versions"]), applied, routes, comments, newest, doc)
+        newest, doc, owner = value.get("newest"), value.get("doc", ""), value.get("owner", "")
+        return cls(value["text"], tuple(value["versions"]), applied, routes, comments, newest, doc, owner)
 
 
 EMPTY: Final = LoadState()
@@ -132,7 +142,18 @@ def fold(state: LoadState, version: int, schema: Schema, schema_id: int | None =
         raise LoadSchemaTooLarge(
             f"with this version the load schema has {len(text):,} characters, and the limit is {LOAD_TEXT_CHARS_MAX:,}"
         )
-    return LoadState(text, versions, state.applied + applied, routes, comments, schema_id, column_comment(writer.doc))
+    doc, owner = column_comment(writer.doc), column_comment(_text(prop(writer.props, OWNER)))
+    return LoadState(text, versions, state.applied + applied, routes, comments, schema_id, doc, owner)
+
+
+def with_owner(state: LoadState, metadata: Mapping[str, str]) -> LoadState:
+    """Returns the state with the owner that the metadata properties of the newest version name, if they name one."""
+    owner = column_comment(metadata.get(OWNER))
+    return replace(state, owner=owner) if owner else state
+
+
+def _text(value: JsonValue) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def _comments(before: Mapping[int, str], writer: Record, route: StoredRoute) -> Mapping[int, str]:
@@ -160,3 +181,17 @@ def explain(state: LoadState) -> tuple[ExplainedRule, ...]:
     return tuple(
         ExplainedRule(rule.version, rule.column, rule.rule, rule.detail, RULES[rule.rule]) for rule in state.applied
     )
+
+
+def column_versions(state: LoadState) -> Mapping[str, int]:
+    """Returns, by column, the version of the subject that added it. Columns of the first version are left out, and
+    fields of records inside columns. A renamed column has the version that added it under its first name."""
+    versions: dict[str, int] = {}
+    for rule in state.applied:
+        if "." in rule.column:
+            continue
+        if rule.rule in CREATING_RULES:
+            versions.setdefault(rule.column, rule.version)
+        elif rule.rule == "renamed" and (added := versions.pop(rule.detail.removeprefix(RENAMED_FROM), None)):
+            versions[rule.column] = added
+    return versions

@@ -68,6 +68,15 @@ def table_comment(fold: str) -> str:
     return str(json.loads(fold).get("doc", ""))
 
 
+def table_owner(fold: str) -> str:
+    """Returns the owner of a topic by its newest schema version, "" if unknown.
+
+    Args:
+        fold: a `LoadState` as JSON text.
+    """
+    return str(json.loads(fold).get("owner", ""))
+
+
 @lru_cache(maxsize=64)
 def _comments(fold: str) -> Mapping[int, str]:
     return LoadState.from_json(json.loads(fold)).comments

@@ -20,7 +20,7 @@ from headrace.loader.commit.commit import LoadSchema
 from headrace.loader.commit.json_values import canonical
 from headrace.loader.commit.state import TopicState
 from headrace.loader.errors import SchemaReplaced
-from headrace.loader.load_schema import EMPTY, LoadSchemaTooLarge, LoadState, StoredRoute, fold
+from headrace.loader.load_schema import EMPTY, LoadSchemaTooLarge, LoadState, StoredRoute, fold, with_owner
 from headrace.loader.plan.registry_requests import (
     IdentityRequest,
     Registry,
@@ -290,7 +290,7 @@ class WriterSchemas:
                 self._check_cached(registered.schema_id, _self_contained_text(schema))
                 if folded is not None and version in state.versions and registered.schema_id in folded.writer_ids:
                     continue
-                state = fold(state, version, schema, registered.schema_id)
+                state = with_owner(fold(state, version, schema, registered.schema_id), registered.metadata)
             except UNUSABLE_SCHEMA as error:
                 problems.append(_unusable_version(subject, version, error))
                 continue

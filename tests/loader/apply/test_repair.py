@@ -44,6 +44,9 @@ def world(tmp_path: Path) -> World:
     return world
 
 
+CATALOG = "headrace_catalog"  # the next load that changes a table creates its tables again
+
+
 def repair(world: World, *, deep: bool = True) -> Repair:
     return Repair(world.log(), lambda: world.hive, world.tables(), world._new_run_id, deep)
 
@@ -55,7 +58,7 @@ def kinds(differences: tuple[Difference, ...]) -> list[DifferenceKind]:
 def check_repaired(world: World, before: tuple[dict[object, TableState], dict[object, object]]) -> None:
     tables, parts = before
     assert world.hive.parts == parts
-    assert world.hive.tables.keys() == tables.keys()
+    assert {name for name in world.hive.tables if name[0] != CATALOG} == tables.keys()
     for name, table in tables.items():
         found = world.hive.tables[name]
         for key in table.properties.keys() - {REVISION, COMPLETE_UNTIL}:
@@ -65,7 +68,9 @@ def check_repaired(world: World, before: tuple[dict[object, TableState], dict[ob
 
 
 def copied(hive: FakeHive) -> tuple[dict[object, TableState], dict[object, object]]:
-    return dict(hive.tables), {name: dict(parts) for name, parts in hive.parts.items()}
+    return {name: table for name, table in hive.tables.items() if name[0] != CATALOG}, {
+        name: dict(parts) for name, parts in hive.parts.items()
+    }
 
 
 def test_repair_of_a_correct_topic_changes_nothing(world: World) -> None:

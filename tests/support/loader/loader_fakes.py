@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from headrace.hive_ddl.ops import (
     SetProperties,
 )
 from headrace.hive_ddl.render import view_revision
-from headrace.hive_ddl.table import VIEW_OF, VIEW_REVISION, Column, TableState
+from headrace.hive_ddl.table import LITERAL_CHARS_MAX, VIEW_OF, VIEW_REVISION, Column, TableState
 from headrace.kafka_wire.cluster import (
     ClusterMetadata,
     EpochEnd,
@@ -37,6 +38,7 @@ from headrace.kafka_wire.cluster import (
 )
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.apply.audit import AuditApplier
+from headrace.loader.apply.catalog import Catalog
 from headrace.loader.apply.chain import chain_of
 from headrace.loader.apply.complete import CompleteUntil
 from headrace.loader.apply.other_warehouse import TablesOfOtherWarehouse
@@ -46,7 +48,7 @@ from headrace.loader.commit.state import TopicState
 from headrace.loader.epochs import NO_EPOCHS, ReadEpochs
 from headrace.loader.inspect.latest_view import latest_view, newest_id
 from headrace.loader.inspect.rolling_check import CheckBudget, RollingCheck
-from headrace.loader.load_schema import table_schema
+from headrace.loader.load_schema import commented_table_schema
 from headrace.loader.plan.load_plan import PlanSettings
 from headrace.loader.plan.schema_cache import SchemaCache
 from headrace.loader.plan.schemas import WriterSchemas
@@ -78,6 +80,10 @@ ORDER_V2 = (
     '{"type":"record","name":"Order","fields":[{"name":"id","type":"long"},'
     '{"name":"note","type":"string","default":""}]}'
 )
+
+
+schema_of_table = functools.lru_cache(maxsize=4096)(commented_table_schema)
+"""Cached, because simulations run thousands of loads of the same topics."""
 
 
 @dataclass
@@ -440,7 +446,8 @@ class World:
 
     def tables(self) -> TableSettings:
         def schema_of(topic: str, state: TopicState) -> str:
-            return table_schema(state.load_schema.text, state.kafka_column)
+            loaded = state.load_schema
+            return schema_of_table(loaded.text, state.kafka_column, loaded.fold, LITERAL_CHARS_MAX)
 
         def view_of(topic: str, state: TopicState) -> ReplaceView | None:
             number = newest_id(state) if self.latest_views else None
@@ -448,7 +455,7 @@ class World:
             return latest_view(topic, state, "position", "headrace", number, text) if number and text else None
 
         storage = local_storage(self.warehouse)
-        return TableSettings(storage.files, "headrace", 30_000, schema_of, ORDER_V1, view_of)
+        return TableSettings(storage.files, "headrace", LITERAL_CHARS_MAX, schema_of, ORDER_V1, view_of)
 
     def ports(self) -> RunDependencies:
         return self._driver()[0]
@@ -474,6 +481,7 @@ class World:
             lambda: self.clock_ms,
             self._new_run_id,
             CompleteUntil(lambda: self.hive, log.storage, "headrace", log.head),
+            Catalog(log, chain.index, storage.files, self.tables(), lambda: self.hive),
             Retirement(log, chain.index, storage.files, chain.partitions),
             TablesOfOtherWarehouse(lambda: self.hive, storage.files, "headrace"),
             RollingCheck(log, storage.files, self.check_budget, self.monotonic_s),

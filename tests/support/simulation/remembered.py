@@ -14,10 +14,9 @@ import pytest
 from headrace.audit import store
 from headrace.avro_schema import parse_schema
 from headrace.loader.commit.document import read_document
-from headrace.loader.load_schema import table_schema
 from headrace.loader.load_schema.kafka_record import load_schema_with_kafka
 
-PURE_FUNCTIONS: tuple[Callable[..., Any], ...] = (load_schema_with_kafka, parse_schema, read_document, table_schema)
+PURE_FUNCTIONS: tuple[Callable[..., Any], ...] = (load_schema_with_kafka, parse_schema, read_document)
 """The functions whose results are cached. They return immutable values or text."""
 
 RESULTS_MAX = 4096  # of each function
