@@ -94,6 +94,14 @@ def stated_sha256(content: bytes) -> str:
     return content.rstrip()[-66:-2].decode("ascii", "replace")
 
 
+def has_stated_checksum(content: bytes) -> bool:
+    """Whether the bytes of a document have the checksum stated at their end, without parsing them: the checksum is the
+    last key of a canonical document. False also for a document that is not in canonical form."""
+    end = f',"{CHECKSUM}":"{stated_sha256(content)}"}}'.encode()
+    before = content.rstrip().removesuffix(end)
+    return len(before) < len(content.rstrip()) and hashlib.sha256(before + b"}").hexdigest() == stated_sha256(content)
+
+
 @functools.cache
 def _field_names(kind: Any) -> frozenset[str]:
     return frozenset(field.name for inner in dataclasses_in(kind) for field in dataclasses.fields(inner))

@@ -1,10 +1,11 @@
 """The lag of each topic, unread messages that retention deletes soon, and offsets that were deleted before they were
 read.
 
-Expiry needs one request for the topics' retention, and two per broker: for each partition with unread messages, the
-offset of the first message that is younger than a limit. If the next offset is before it, the unread messages between
-them are older than the limit. A younger message at a lower offset protects them: retention deletes whole segments, from
-the log start on, and stops at the first with a message that has not expired. Messages may live longer than reported.
+Expiry needs a request for the retention of each 500 topics, and at most two per broker: for each partition with unread
+messages, the offset of the first message that is younger than a limit; the second only where the first found some. If
+the next offset is before it, the unread messages between them are older than the limit. A younger message at a lower
+offset protects them: retention deletes whole segments, from the log start on, and stops at the first with a message
+that has not expired. Messages may live longer than reported.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from headrace.kafka_wire.admin import effective_topic_configs
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.inspect.backlog import TopicBacklog, backlogs
 from headrace.loader.plan.discover import discover
-from headrace.pipeline.status.context import StatusContext
+from headrace.pipeline.status.context import LATE_FACTOR, StatusContext
 from headrace.pipeline.status.finding import SourceReport, StatusFact, StatusFinding, StatusMetric, finding
 from headrace.pipeline.status.probe import Health
 from headrace.pipeline.status.wording import age_text, count_text
@@ -46,7 +47,7 @@ def backlog(context: StatusContext) -> SourceReport:
     discovery = discover(context.cluster, loader.topics_include, loader.topics_exclude, context.state)
     found = backlogs(context.state, discovery, lambda topic: loader.of_topic(topic).on_data_loss)
     expiring, expiry_text = _expiring(found, context)
-    findings = [*_lost(found), *_unavailable(found), *expiring]
+    findings = [*_lost(found), *_unavailable(found), *expiring, *_without_runs(found, context)]
     return SourceReport((_lag_fact(found, expiry_text),), tuple(findings))
 
 
@@ -62,6 +63,17 @@ def _lag_fact(found: Sequence[TopicBacklog], expiry_text: str) -> StatusFact:
         for one in behind[:TOPICS_MEASURED_MAX]
     ]
     return StatusFact("lag", text, (StatusMetric("headrace_load_lag_messages_total", total), *metrics))
+
+
+def _without_runs(found: Iterable[TopicBacklog], context: StatusContext) -> list[StatusFinding]:
+    """Returns a finding about late loads if no run log shows them, because they run on another machine: messages are
+    unread, and no load has committed any for long."""
+    age_ms = context.now_ms - context.state.committed_at_ms
+    is_late = age_ms > LATE_FACTOR * context.load_interval_ms and context.state.commit_number > 0
+    if context.runs or not is_late or not any(one.lag and one.is_loaded for one in found):
+        return []
+    problem = f"messages are unread, and the newest commit is {age_text(age_ms)} old"
+    return [finding("load-late", "load", problem, since_ms=context.state.committed_at_ms)]
 
 
 def _lost(found: Iterable[TopicBacklog]) -> list[StatusFinding]:
@@ -94,11 +106,14 @@ def _expiring(found: Sequence[TopicBacklog], context: StatusContext) -> tuple[li
         if retention[topic] >= 0
     }
     limits = {topic: limits_of(ms, context.load_interval_ms) for topic, ms in retention.items()}
-    found_soon = _older(context, unread, {topic: retention[topic] - limits[topic].soon_ms for topic in limits})
-    rest = {tp: offset for tp, offset in unread.items() if tp.topic not in found_soon}
-    found_later = _older(context, rest, {topic: retention[topic] - limits[topic].later_ms for topic in limits})
+    found_later = _older(context, unread, {topic: retention[topic] - limits[topic].later_ms for topic in limits})
+    rest = {tp: offset for tp, offset in unread.items() if tp.topic in found_later}
+    found_soon = _older(context, rest, {topic: retention[topic] - limits[topic].soon_ms for topic in limits})
     findings = [_expiry_finding(behind[topic], limits[topic].soon_ms, is_soon=True) for topic in sorted(found_soon)]
-    findings += [_expiry_finding(behind[topic], limits[topic].later_ms, is_soon=False) for topic in sorted(found_later)]
+    findings += [
+        _expiry_finding(behind[topic], limits[topic].later_ms, is_soon=False)
+        for topic in sorted(found_later - found_soon)
+    ]
     note = f"; retention of {count_text(unknown, 'topic')} unknown" if unknown else ""
     text = "some expire soon" if findings else f"none expires within {age_text(LATER_MS)} or half its retention"
     return findings, f"; unread messages: {text}{note}"

@@ -7,6 +7,7 @@ from typing import Final
 
 from headrace.loader.apply.engine import cursor_of, read_cursor
 from headrace.loader.commit.commit_log import CommitLog
+from headrace.loader.commit.document import has_stated_checksum, stated_sha256
 from headrace.loader.errors import CommitLogError
 from headrace.loader.inspect.status import ADVISORY, APPLIERS, AUDIT
 from headrace.pipeline.load import audit_positions
@@ -15,7 +16,9 @@ from headrace.pipeline.status.finding import SourceReport, StatusFact, StatusFin
 from headrace.pipeline.status.wording import age_text, count_text
 
 COMMITS_CHECKED_MAX: Final = 50
-"""The newest commits that a status reads completely. `headrace verify` reads all."""
+"""The newest commits that a status compares with their checksums. `headrace verify` reads all."""
+PREVIOUS: Final = "previous"
+"""Field of a commit with the checksum of the one before."""
 
 
 def commits(context: StatusContext) -> SourceReport:
@@ -45,22 +48,22 @@ def commits(context: StatusContext) -> SourceReport:
 
 
 def _damaged(log: CommitLog, newest: int, checked: int) -> list[StatusFinding]:
-    """Reads the newest commits, and returns a finding for each that is missing or damaged, or does not follow the one
-    before."""
+    """Reads the newest commits, and returns a finding for each that is missing or damaged, or that the next one does
+    not name. Only compares checksums: parsing a commit of 2,000 topics takes half a second."""
     found = []
-    expected = log.state.sha256
+    newer = b""
     for number in range(newest, newest - checked, -1):
         try:
-            document = log.document(number)
+            content = log.commits.read(number) or b""
+            if not has_stated_checksum(content):
+                CommitLog(log.storage, read_only=True).document(number)  # raises the reason
+            if newer and f'"{PREVIOUS}":"{stated_sha256(content)}"'.encode() not in newer:
+                problem = f"{log.commits.path(number)}: it is not the commit that commit {number + 1} names"
+                found.append(finding("commit-log-damaged", f"commit {number}", problem))
+            newer = content
         except CommitLogError as error:
             found.append(finding("commit-log-damaged", f"commit {number}", str(error)))
-            expected = ""
-            continue
-        if expected and document.sha256 != expected:
-            found.append(
-                finding("commit-log-damaged", f"commit {number}", "it is not the one that the next commit names")
-            )
-        expected = document.value.previous
+            newer = b""
     return found
 
 

@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from headrace.kafka_wire.cluster import KafkaCluster
 from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.state import LoaderState
+from headrace.loader.run_log import RunLine, newest_lines
 from headrace.loader.storage.local.lease import LeaseHolder, lease_holder
-from headrace.pipeline.load import commit_log, kafka_cluster
+from headrace.pipeline.load import commit_log, kafka_cluster, run_log_path
 from headrace.pipeline.status.probe import TIMEOUT_S, ProbeResult, probe_brokers
 from headrace.pipeline.storage import lease_path
 from headrace.pipeline.up.up_log import UpEvent, newest_events
@@ -20,6 +21,14 @@ from headrace.settings import Settings
 from headrace.settings.addresses import LiveAddresses, UpFileContent, read_up_file, resolve_bootstrap_servers
 
 T = TypeVar("T")
+
+RUNS_READ: Final = 200
+"""Lines of the run log that are read: enough to find the last success behind a day of failed loads."""
+LATE_FACTOR: Final = 3
+"""Loads are late if none has ended for more than this number of intervals."""
+YIELDED: Final = "yielded"
+RESPONSE_TIMEOUT_S: Final = 10.0
+"""Time limit of a request for the offsets of all partitions, from a broker that has just answered a small one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +77,13 @@ class StatusContext:
         return live.load_interval_ms if live is not None and live.load_interval_ms else self.settings.loader.interval.ms
 
     @property
+    def runs(self) -> Sequence[RunLine]:
+        """The newest loads in the run log that did not yield, oldest first; empty without a run log."""
+        path = run_log_path(self.settings)
+        lines = () if path is None else self.once("runs", lambda: newest_lines(path, RUNS_READ))
+        return tuple(line for line in lines if line.outcome != YIELDED)
+
+    @property
     def load_holder(self) -> LeaseHolder | None:
         """The running load of this machine; None if none runs."""
         return self.once("load_holder", lambda: lease_holder(lease_path(self.settings)))
@@ -75,12 +91,17 @@ class StatusContext:
     @property
     def cluster(self) -> KafkaCluster:
         """A client of the brokers, for one thread at a time."""
-        return self.once("cluster", lambda: kafka_cluster(self.settings, TIMEOUT_S))
+        return self.once("cluster", lambda: kafka_cluster(self.settings, RESPONSE_TIMEOUT_S))
 
     @property
     def brokers(self) -> ProbeResult:
         """Whether the brokers answer. The source `parts` reports it; others skip requests to brokers that do not."""
-        return self.once("brokers", lambda: probe_brokers(self.cluster, resolve_bootstrap_servers(self.settings)))
+
+        def probed() -> ProbeResult:
+            with kafka_cluster(self.settings, TIMEOUT_S) as cluster:
+                return probe_brokers(cluster, resolve_bootstrap_servers(self.settings))
+
+        return self.once("brokers", probed)
 
     @property
     def log(self) -> CommitLog:

@@ -3,26 +3,22 @@ start."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from headrace.loader.run_log import RunLine, newest_lines
+from headrace.loader.run_log import RunLine
 from headrace.loader.storage.local.lease import HELD_LONG_FACTOR, LeaseHolder
 from headrace.pipeline.load import run_log_path
-from headrace.pipeline.status.context import StatusContext
+from headrace.pipeline.status.context import LATE_FACTOR, StatusContext
 from headrace.pipeline.status.finding import SourceReport, StatusFact, StatusFinding, StatusMetric, finding
 from headrace.pipeline.status.wording import age_text, count_text, time_text
 
-LINES_READ: Final = 200
-"""Lines of the run log that are read: enough to find the last success behind a day of failed loads."""
-LATE_FACTOR: Final = 3
-"""Loads are late if none has ended for more than this number of intervals."""
-YIELDED, FAILED, FAILED_CODE = "yielded", "failed", 2
+FAILED_CODE: Final = 2
 
 
 def loads(context: StatusContext) -> SourceReport:
     """Reports the newest loads and the running one."""
-    path = run_log_path(context.settings)
-    ran = [line for line in newest_lines(path, LINES_READ) if line.outcome != YIELDED] if path is not None else []
+    path, ran = run_log_path(context.settings), context.runs
     holder = context.load_holder
     facts = [_last_load(ran, context, "loader.run_log is off" if path is None else f"none in {path}")]
     findings = [] if holder is None else _stuck(holder, context)
@@ -37,7 +33,7 @@ def loads(context: StatusContext) -> SourceReport:
     return SourceReport(tuple(facts), tuple(findings))
 
 
-def _last_load(ran: list[RunLine], context: StatusContext, unknown: str) -> StatusFact:
+def _last_load(ran: Sequence[RunLine], context: StatusContext, unknown: str) -> StatusFact:
     if not ran:
         return StatusFact("last load", unknown)
     last = ran[-1]
@@ -61,7 +57,7 @@ def _problems(last: RunLine) -> list[StatusFinding]:
     return [finding("load-failed", "last load", last.error or f"exit code {last.exit_code}", since_ms=since)]
 
 
-def _late(ran: list[RunLine], context: StatusContext) -> list[StatusFinding]:
+def _late(ran: Sequence[RunLine], context: StatusContext) -> list[StatusFinding]:
     """Returns a finding if no load has ended for long: the scheduler does not start them, or they are killed."""
     ended_ms = _end_ms(ran[-1])
     limit_ms = LATE_FACTOR * context.load_interval_ms

@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from headrace.loader.apply.engine import Cursor
 from headrace.loader.commit.commit import Commit, CommitKind, LoadSchema, StartOffset
 from headrace.loader.commit.document import (
     CRITICAL,
     FORMAT,
     UnknownFields,
+    has_stated_checksum,
     read_document,
     stated_sha256,
     write_document,
@@ -154,3 +156,13 @@ def test_a_release_without_operator_commits_refuses_them() -> None:
     assert read_document(write_document(state), LoaderState).value == state
     for plain in (load("w1", {"orders": topic_commit(new=True)}), EMPTY):
         assert json.loads(write_document(plain))["required_fields"] == []
+
+
+@pytest.mark.parametrize("position", [0, 10, 40, -70, -3])
+def test_stated_checksum_is_compared_without_parsing(position: int) -> None:
+    content = write_document(Cursor(7, {"ü": 3}, "abc"))
+    assert has_stated_checksum(content)
+    damaged = bytearray(content)
+    damaged[position] ^= 1
+    assert not has_stated_checksum(bytes(damaged))
+    assert not has_stated_checksum(content[:position])

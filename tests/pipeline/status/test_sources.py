@@ -99,6 +99,20 @@ def test_damaged_older_commit_is_found_although_the_state_does_not_need_it(world
     assert (found.kind, found.subject) == ("commit-log-damaged", "commit 1")
 
 
+def test_commit_of_another_log_is_damage(world: World, tmp_path: Path) -> None:
+    other = World(tmp_path / "other")
+    other.registry.register("orders-value", 1, ORDER_V1)
+    other.topic("orders", [1] * 7)
+    run_load(other.ports(), other.settings)
+    context = StatusContext(Settings(data_dir=tmp_path), NOW_MS)
+    assert context.state.commit_number == 3
+    name = Path("warehouse", "_headrace", "log", "000000001.json")
+    (tmp_path / name).write_bytes((tmp_path / "other" / name).read_bytes())
+    (found,) = commits(context).findings
+    assert (found.kind, found.subject) == ("commit-log-damaged", "commit 1")
+    assert "not the commit that commit 2 names" in found.problem
+
+
 def test_limits_of_expiry_are_at_most_half_the_retention() -> None:
     week = limits_of(7 * DAY_MS, 10 * MINUTE_MS)
     assert (week.soon_ms, week.later_ms) == (HOUR_MS, DAY_MS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ class Loads:
     def __init__(self, root: Path, topic: str) -> None:
         self.topic = topic
         self._world = World(root)
+        self._world.clock_ms = time.time_ns() // 1_000_000
         self._world.registry.register(f"{topic}-value", SCHEMA_ID, SCHEMA)
         self._world.settings = dataclasses.replace(self._world.settings, topics_include=(topic,))
 
