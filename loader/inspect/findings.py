@@ -18,6 +18,7 @@ class ConsistencyCheck(StrEnum):
     CHECKSUM = "checksum"
     ROWS = "rows"  # the file can be read, and has the committed number of rows
     FOREIGN = "foreign"  # queries read no file that is in no commit
+    TABLE = "table"  # the topic's tables exist, are Headrace's and have the files' location
     OFFSETS = "offsets"  # next offsets agree with the brokers
 
 

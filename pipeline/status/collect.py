@@ -25,6 +25,7 @@ from headrace.pipeline.status.finding import (
 from headrace.pipeline.status.loads import loads
 from headrace.pipeline.status.parts import parts
 from headrace.pipeline.status.topics import alarms, held_back
+from headrace.pipeline.status.warehouse import warehouse
 from headrace.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ SOURCES: Final[Mapping[str, Source]] = {
     "broker log": segments,
     "held back": held_back,
     "quarantine": alarms,
+    "files": warehouse,
 }
 """The sources by the name of what they check, in the order of their facts. A source reads only, in at most about a
 second, and returns facts and findings. An error that it raises becomes the finding `not-checked`."""

@@ -80,6 +80,26 @@ KINDS: Final[Mapping[str, StatusKind]] = {
             "headrace doctor",
             "repair the cause that the error names",
         ),
+        StatusKind("file-missing", FAILURE, "missing", "files", "headrace verify", "restore it from a backup"),
+        StatusKind(
+            "file-length", FAILURE, "of another length than committed", "files", "headrace verify", "restore it"
+        ),
+        StatusKind("file-content", FAILURE, "changed", "files", "headrace verify --checksums", "restore it"),
+        StatusKind("file-unreadable", FAILURE, "unreadable", "files", "headrace verify", "restore it"),
+        StatusKind(
+            "file-foreign", FAILURE, "read by queries without a commit", "files", "headrace verify", "move it away"
+        ),
+        StatusKind(
+            "files-further",
+            FAILURE,
+            "with further missing or changed files",
+            "topics",
+            "headrace verify {subject}",
+            "headrace verify {subject} lists them with their repairs",
+        ),
+        StatusKind(
+            "table-wrong", FAILURE, "missing or not Headrace's", "tables", "headrace hive plan", "headrace hive repair"
+        ),
         StatusKind(
             "commit-log-damaged",
             FAILURE,
@@ -215,6 +235,14 @@ KINDS: Final[Mapping[str, StatusKind]] = {
             "topics",
             "headrace quarantine preview {subject}",
             "register the schema of the topic, or exclude it with loader.topics_exclude",
+        ),
+        StatusKind(
+            "files-unchecked",
+            ATTENTION,
+            "not compared with the commits",
+            "warehouses",
+            "headrace load status",
+            "make _headrace/checks.json writable for loads; headrace load has the reason as a note",
         ),
         StatusKind(
             "load-problems",
@@ -372,6 +400,8 @@ METRICS: Final[Mapping[str, str]] = {
     "headrace_load_lag_messages_total": "unread messages of all topics",
     "headrace_disk_free_bytes": "free space of the disk with a directory",
     "headrace_disk_size_bytes": "size of the disk with a directory",
+    "headrace_warehouse_findings": "missing or changed files and tables, as loads found them",
+    "headrace_warehouse_compared_timestamp_seconds": "all files were compared with the commits at or after this time",
     "headrace_load_last_start_timestamp_seconds": "start of the newest load that was not yielded",
     "headrace_load_last_success_timestamp_seconds": "start of the newest load that did not fail",
 }
