@@ -4,7 +4,6 @@ start."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from headrace.loader.run_log import RunLine
 from headrace.loader.storage.local.lease import HELD_LONG_FACTOR, LeaseHolder
@@ -13,7 +12,7 @@ from headrace.pipeline.status.context import LATE_FACTOR, StatusContext
 from headrace.pipeline.status.finding import SourceReport, StatusFact, StatusFinding, StatusMetric, finding
 from headrace.pipeline.status.wording import age_text, count_text, time_text
 
-FAILED_CODE: Final = 2
+FAILED, FAILED_CODE = "failed", 2
 
 
 def loads(context: StatusContext) -> SourceReport:
