@@ -19,19 +19,7 @@ BYTES_MAX: Final = 4 * 1024 * 1024
 """Size from which a file counts as full: some 8,000 loads, eight weeks of a load every ten minutes."""
 
 TOPICS_NAMED_MAX: Final = 20
-REASONS_MAX: Final = 10
-REASON_CHARS_MAX: Final = 400
 SENTENCE_CHARS_MAX: Final = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class ProblemReason:
-    """A reason that the problems of a load have in common: a sentence with its remedy, the number of topics with it,
-    and the name of the first."""
-
-    reason: str
-    topics: int
-    topic: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +30,7 @@ class RunLine:
     rejected, usually because another load was faster), `yielded` (another load is running) or `failed`. `error` is the
     reason of the failure, or why the registry could not be used; `is_registry_refused` means that it rejected the
     loader's credentials. `imbalance` is the slowest task's time divided by the mean. `problem_topics` are the first of
-    the `problems` topics with problems, `problem_reasons` the first problem of each topic, equal ones together, the
-    most frequent first. `held_back` counts the offsets that the load left unread.
+    the `problems` topics with problems. `held_back` counts the offsets that the load left unread.
     """
 
     started_at_ms: int
@@ -65,7 +52,6 @@ class RunLine:
     waiting: int = 0
     problems: int = 0
     problem_topics: tuple[str, ...] = ()
-    problem_reasons: tuple[ProblemReason, ...] = ()
     held_back: int = 0
     conflict: str = ""
     error: str = ""
@@ -100,23 +86,11 @@ def line_of(report: RunReport, started_at_ms: int, exit_code: int) -> RunLine:
         waiting=len(report.waiting),
         problems=len(report.problems),
         problem_topics=tuple(sorted(report.problems)[:TOPICS_NAMED_MAX]),
-        problem_reasons=_problem_reasons(report),
         held_back=report.held_back,
         conflict=report.conflict[:SENTENCE_CHARS_MAX],
         error=report.registry_outage[:SENTENCE_CHARS_MAX],
         is_registry_refused=report.is_registry_refused,
     )
-
-
-def _problem_reasons(report: RunReport) -> tuple[ProblemReason, ...]:
-    """Returns the first problem of each topic, equal ones together; at most `REASONS_MAX` reasons."""
-    topics: dict[str, list[str]] = {}
-    for topic, reasons in sorted(report.problems.items()):
-        if reasons:
-            topics.setdefault(reasons[0][:REASON_CHARS_MAX], []).append(topic)
-    found = [ProblemReason(reason, len(names), names[0]) for reason, names in topics.items()]
-    found.sort(key=lambda one: (-one.topics, one.topic))
-    return tuple(found[:REASONS_MAX])
 
 
 def append_line(path: Path | None, line: RunLine) -> None:
@@ -153,8 +127,6 @@ def _read(content: bytes) -> RunLine | None:
         fields: dict[str, Any] = {
             name: tuple(item) if isinstance(item, list) else item for name, item in value.items() if name in names
         }
-        if "problem_reasons" in fields:
-            fields["problem_reasons"] = tuple(ProblemReason(**reason) for reason in fields["problem_reasons"])
         return RunLine(**fields)
     except (ValueError, TypeError, AttributeError):
         return None

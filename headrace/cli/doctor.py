@@ -9,16 +9,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import errno
 import importlib.metadata
 import os
 import platform
-import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from headrace.cli.colour import print_report_line
 from headrace.cli.command import (
@@ -37,26 +36,32 @@ from headrace.kafka_wire.errors import KafkaError
 from headrace.loader.errors import LoaderError
 from headrace.pipeline.java import JavaNotFoundError, ensure_java, java_version
 from headrace.pipeline.load import commit_log, kafka_cluster, reject_second_warehouse
+from headrace.pipeline.status.collect import platform_status
+from headrace.pipeline.status.probe import (
+    TIMEOUT_S,
+    Health,
+    ProbeResult,
+    probe_brokers,
+    probe_metastore,
+    probe_registry,
+)
 from headrace.registry.client.of_settings import registry_client
 from headrace.registry.errors import DatabaseOutdated, DatabaseUnusable, RegistryError
 from headrace.registry.storage.database import Database, sqlite_url
-from headrace.settings import Address, Settings
+from headrace.settings import Address, Settings, SettingsError
 from headrace.settings.addresses import (
-    LiveAddresses,
     RemoteDirectory,
     live_addresses,
-    resolve_metastore,
     warehouse_location,
 )
 from headrace.version import VERSION
 
-FREE_BYTES_MIN = 1024 * 1024 * 1024
-CONNECT_TIMEOUT_S = 5.0
 SPARK_VERSIONS = ">=3.5,<5"  # pyspark of a cluster, used in place of ours (docs/cluster.md, "Another Spark")
 ALL_EXTRAS = "all"  # extra that installs the libraries of all subcommands
 HARD_LINKS = "hard links of the warehouse"
 LOADS = "commit log"
 REGISTRY_DATABASE = "registry's database"
+SERVED = {"registry.listen": "schema registry", "broker.listen": "Kafka broker", "hive.listen": "Hive metastore"}
 REINSTALL = "reinstall Headrace with its extras (docs/install.md)"
 
 
@@ -75,8 +80,9 @@ class CheckResult:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Checks versions, Java, directories, disk space, file system, ports, registry, brokers, metastore and the "
-        "warehouse of the settings, and names a remedy for each problem. Changes nothing."
+        "Checks installation and configuration (versions, Java, directories, file system, ports, the registry's "
+        "database, the commit log), then shows the findings of `headrace status`. Names a remedy for each problem. "
+        "Changes nothing."
     )
     parser.epilog = examples("doctor", "doctor --config /etc/headrace/headrace.toml --format json") + (
         "\n\nexit codes:\n  0  all checks passed\n  1  problems, each with a remedy\n"
@@ -111,11 +117,15 @@ def _run_checks(settings: Settings) -> Iterator[CheckResult]:
     else:
         yield _directory("warehouse", warehouse, "loader.warehouse")
         yield _hard_links(warehouse)
-    yield _up(settings, live)
     if live is None:
         yield from _ports(settings)
-    yield from _services(settings, live)
-    yield _loads(settings, with_brokers=live is not None or bool(settings.kafka.bootstrap_servers))
+        if not settings.registry.url and (
+            settings.registry.database_url or (settings.data_dir / "registry.db").exists()
+        ):
+            yield _database(settings)
+    loads = _loads(settings, with_brokers=live is not None or bool(settings.kafka.bootstrap_servers))
+    yield loads
+    yield from _status(settings, loads)
 
 
 def _versions() -> CheckResult:
@@ -170,8 +180,7 @@ def _java(settings: Settings) -> CheckResult:
 
 
 def _directory(name: str, directory: Path, key: str) -> CheckResult:
-    """Checks that a directory can be written to and has free space. If it does not exist yet, checks its nearest
-    existing parent.
+    """Checks that a directory can be written to. If it does not exist yet, checks its nearest existing parent.
 
     Args:
         name: name of the check in the report.
@@ -182,11 +191,7 @@ def _directory(name: str, directory: Path, key: str) -> CheckResult:
         return CheckResult(
             name, f"{existing} cannot be written to", f"make it writable, or set {key} to another directory"
         )
-    free = shutil.disk_usage(existing).free
-    finding = f"{directory}{'' if existing == directory else ' (does not exist yet)'}, {free / 1024**3:,.1f} GiB free"
-    return CheckResult(
-        name, finding, "" if free >= FREE_BYTES_MIN else "free disk space: loads fail when the disk is full"
-    )
+    return CheckResult(name, f"{directory}{'' if existing == directory else ' (does not exist yet)'}")
 
 
 def _hard_links(warehouse: Path) -> CheckResult:
@@ -203,64 +208,67 @@ def _hard_links(warehouse: Path) -> CheckResult:
     return CheckResult(name, "supported")
 
 
-def _up(settings: Settings, live: LiveAddresses | None) -> CheckResult:
-    if live is None:
-        return CheckResult("headrace up", f"not running on {settings.data_dir}")
-    return CheckResult("headrace up", f"running as process {live.pid} since {live.started_at}")
-
-
 def _ports(settings: Settings) -> Iterator[CheckResult]:
-    """Checks that the addresses on which `headrace up` would listen are free, and yields a result for each. Skips a
-    service if the settings name an existing server for it."""
-    for name, listen, existing_server in (
-        ("registry", settings.registry.listen, settings.registry.url),
-        ("broker", settings.broker.listen, settings.kafka.bootstrap_servers),
-        ("hive", settings.hive.listen, settings.hive.metastore),
+    """Checks that the addresses on which `headrace up` would listen are free, or that a server of the same kind listens
+    there, such as `headrace registry serve`. Skips a service if the settings name an existing server for it."""
+
+    def registry() -> ProbeResult:
+        with registry_client(settings, TIMEOUT_S) as client:
+            return probe_registry(client)
+
+    def broker() -> ProbeResult:
+        with kafka_cluster(settings, TIMEOUT_S) as cluster:
+            return probe_brokers(cluster, str(settings.broker.listen))
+
+    for name, listen, existing_server, probe in (
+        ("registry", settings.registry.listen, settings.registry.url, registry),
+        ("broker", settings.broker.listen, settings.kafka.bootstrap_servers, broker),
+        (
+            "hive",
+            settings.hive.listen,
+            settings.hive.metastore,
+            lambda: probe_metastore(f"thrift://{settings.hive.listen}"),
+        ),
     ):
         if not existing_server:
-            yield _port(f"{name}.listen", listen)
+            yield _port(f"{name}.listen", listen, probe)
     if settings.sql.listen is not None:
         yield _port("sql.listen", settings.sql.listen)
 
 
-def _port(key: str, listen: Address) -> CheckResult:
+def _port(key: str, listen: Address, probe: Callable[[], ProbeResult] | None = None) -> CheckResult:
+    """Checks one address.
+
+    Args:
+        probe: sends a request to a server at the address; None if none is known.
+    """
     try:
-        with socket.socket(socket.AF_INET6 if ":" in listen.host else socket.AF_INET) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((listen.host, listen.port))
+        with socket.socket(socket.AF_INET6 if ":" in listen.host else socket.AF_INET) as server:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            server.bind((listen.host, listen.port))
     except OSError as error:
+        if error.errno == errno.EADDRINUSE and probe is not None and _answers(probe):
+            return CheckResult(key, f"{listen}: a {SERVED[key]} answers, which `headrace up` would start")
         return CheckResult(key, f"{listen}: {error.strerror}", f"stop the process that uses the port, or set {key}")
     return CheckResult(key, f"{listen} is free")
 
 
-def _services(settings: Settings, live: LiveAddresses | None) -> Iterator[CheckResult]:
-    """Checks the services that the settings name or a running `headrace up` provides. If there is no registry, checks
-    its database instead, if there is one. A service that `headrace up` would start is not checked.
-
-    Args:
-        live: the addresses of the running `headrace up`; None if none runs.
-    """
-    if live is not None or settings.registry.url:
-        yield _check_service("registry", "registry.url", lambda: _registry(settings))
-    elif settings.registry.database_url or (settings.data_dir / "registry.db").exists():
-        yield _database(settings)
-    if live is not None or settings.kafka.bootstrap_servers:
-        yield _check_service("brokers", "kafka.bootstrap_servers", lambda: _brokers(settings))
-    if resolve_metastore(settings) is not None:
-        yield _check_service("metastore", "hive.metastore", lambda: _metastore(str(resolve_metastore(settings))))
-
-
-def _check_service(name: str, key: str, check: Callable[[], str]) -> CheckResult:
+def _answers(probe: Callable[[], ProbeResult]) -> bool:
     try:
-        return CheckResult(name, check())
-    except (RegistryError, KafkaError, LoaderError, OSError) as error:
-        return CheckResult(name, str(error), f"start the service, or correct {key}")
+        return probe().health in (Health.UP, Health.DEGRADED)
+    except (RegistryError, KafkaError, SettingsError, OSError):
+        return False
 
 
-def _registry(settings: Settings) -> str:
-    with registry_client(settings) as client:
-        subjects = client.subjects()
-        return f"{client.url} is available, with {len(subjects):,} subjects"
+def _status(settings: Settings, loads: CheckResult) -> Iterator[CheckResult]:
+    """Yields the findings of `headrace status`, without those that the check of the commit log has reported."""
+    status = platform_status(settings, expects_servers=False)
+    known = () if loads.is_ok else ("commit log", "lag")
+    findings = [found for found in status.findings if found.subject not in known]
+    for found in findings:
+        yield CheckResult(f"status of {found.subjects_text}", f"{found.title}: {found.problem}", found.repair)
+    if not findings:
+        yield CheckResult("status", "no finding; see headrace status")
 
 
 def _database(settings: Settings) -> CheckResult:
@@ -282,21 +290,6 @@ def _database(settings: Settings) -> CheckResult:
     finally:
         database.close()
     return CheckResult(name, f"{database.name} is up to date")
-
-
-def _brokers(settings: Settings) -> str:
-    with kafka_cluster(settings) as cluster:
-        metadata = cluster.metadata()
-        return f"{len(metadata.brokers):,} available, with {len(metadata.topics):,} topics"
-
-
-def _metastore(uri: str) -> str:
-    for result in uri.split(","):
-        with contextlib.suppress(OSError, ValueError):  # ValueError: the host or port is malformed
-            parts = urlsplit(result.strip())
-            socket.create_connection((parts.hostname or "", parts.port or 0), CONNECT_TIMEOUT_S).close()
-            return f"{result.strip()} accepts connections"
-    raise OSError(f"no metastore accepts connections at {uri}")
 
 
 def _loads(settings: Settings, *, with_brokers: bool) -> CheckResult:

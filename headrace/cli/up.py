@@ -104,5 +104,5 @@ def ready_lines(addresses: LiveAddresses, database: str, *, on_terminal: bool) -
         return (" ".join(("ready", *(f"{name}={address}" for name, address in available.items()))),)
     if addresses.sql:
         available["jdbc"] = f"jdbc:hive2://{addresses.sql}/{database}"
-    available["try"] = 'headrace doctor; headrace load; headrace sql "SHOW TABLES"'
+    available["try"] = 'headrace status; headrace load; headrace sql "SHOW TABLES"'
     return ("ready, until Ctrl-C", *(f"  {name:<9}  {address}" for name, address in available.items()))

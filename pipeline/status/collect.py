@@ -47,14 +47,16 @@ SOURCES: Final[Mapping[str, Source]] = {
 second, and returns facts and findings. An error that it raises becomes the finding `not-checked`."""
 
 
-def platform_status(settings: Settings, now_ms: int | None = None) -> PlatformStatus:
+def platform_status(settings: Settings, now_ms: int | None = None, *, expects_servers: bool = True) -> PlatformStatus:
     """Returns the status of the platform that the settings describe. Changes nothing, and raises no error of a source:
     what could not be checked is a finding.
 
     Args:
         now_ms: the time to which ages refer, in milliseconds since 1970; by default the current time.
+        expects_servers: whether registry and broker should run although no setting names them and no `headrace up`
+            runs them. Otherwise they are not checked then, as before the first start.
     """
-    with contextlib.closing(StatusContext(settings, now_ms)) as context:
+    with contextlib.closing(StatusContext(settings, now_ms, expects_servers)) as context:
         reports = _reports(context)
     findings = tuple(found for report in reports for found in report.findings)
     facts = tuple(fact for report in reports for fact in report.facts)

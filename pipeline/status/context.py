@@ -14,7 +14,7 @@ from headrace.loader.commit.state import LoaderState
 from headrace.loader.run_log import RunLine, newest_lines
 from headrace.loader.storage.local.lease import LeaseHolder, lease_holder
 from headrace.pipeline.load import commit_log, kafka_cluster, run_log_path
-from headrace.pipeline.status.probe import TIMEOUT_S, ProbeResult, probe_brokers
+from headrace.pipeline.status.probe import TIMEOUT_S, Health, ProbeResult, probe_brokers
 from headrace.pipeline.storage import lease_path
 from headrace.pipeline.up.up_log import UpEvent, newest_events
 from headrace.settings import Settings
@@ -40,8 +40,9 @@ class StatusContext:
     """The settings and the time of one status, and values that its sources share. A value that could not be read is not
     requested again: each use raises the same error."""
 
-    def __init__(self, settings: Settings, now_ms: int | None = None) -> None:
+    def __init__(self, settings: Settings, now_ms: int | None = None, expects_servers: bool = True) -> None:
         self.settings = settings
+        self.expects_servers = expects_servers
         self.now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
         self._values: dict[str, Any] = {}
 
@@ -70,6 +71,14 @@ class StatusContext:
         """The newest events in the log of `headrace up`, oldest first."""
         return self.once("up_events", lambda: newest_events(self.log_dir))
 
+    def is_expected(self, named: str) -> bool:
+        """Whether registry or broker should run.
+
+        Args:
+            named: the setting that names existing servers; "" for none.
+        """
+        return self.expects_servers or bool(named) or self.live is not None
+
     @property
     def load_interval_ms(self) -> int:
         """The time between loads: that of the running `headrace up` if it runs loads, else `loader.interval`."""
@@ -96,6 +105,8 @@ class StatusContext:
     @property
     def brokers(self) -> ProbeResult:
         """Whether the brokers answer. The source `parts` reports it; others skip requests to brokers that do not."""
+        if not self.is_expected(self.settings.kafka.bootstrap_servers):
+            return ProbeResult(resolve_bootstrap_servers(self.settings), Health.DOWN, "not checked")
 
         def probed() -> ProbeResult:
             with kafka_cluster(self.settings, TIMEOUT_S) as cluster:

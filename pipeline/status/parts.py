@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
@@ -36,6 +36,13 @@ from headrace.settings.addresses import LiveAddresses, resolve_metastore
 from headrace.settings.masking import mask_passwords
 
 UP, REGISTRY, BROKER, METASTORE, SQL, LOAD = "headrace up", "registry", "broker", "metastore", "sql", "load"
+SETTINGS_OF: Final = {
+    REGISTRY: "registry.url",
+    BROKER: "kafka.bootstrap_servers",
+    METASTORE: "hive.metastore",
+    SQL: "sql.listen",
+}
+"""The setting that names an existing server of a part."""
 DEATHS_SHOWN_MS: Final = 3_600_000
 """How long a death is a finding although the part was restarted."""
 RESTARTED: Final = frozenset({METASTORE, SQL, LOAD})
@@ -102,24 +109,26 @@ def _probe(context: StatusContext) -> dict[str, ProbeResult]:
         with registry_client(settings, TIMEOUT_S) as client:
             return probe_registry(client)
 
-    probes = {REGISTRY: registry, BROKER: lambda: context.brokers}
+    probes: dict[str, Callable[[], ProbeResult]] = {}
+    if context.is_expected(settings.registry.url):
+        probes[REGISTRY] = registry
+    if context.is_expected(settings.kafka.bootstrap_servers):
+        probes[BROKER] = lambda: context.brokers
     if metastore is not None:
         probes[METASTORE] = lambda: probe_metastore(metastore)
     if live is not None and live.sql_socket:
         probes[SQL] = lambda: probe_sql(live)
-    with ThreadPoolExecutor(len(probes)) as pool:
+    with ThreadPoolExecutor(max(1, len(probes))) as pool:
         futures = {name: pool.submit(_caught, name, probe) for name, probe in probes.items()}
         return {name: future.result() for name, future in futures.items()}
 
 
-def _caught(name: str, probe: object) -> ProbeResult:
+def _caught(name: str, probe: Callable[[], ProbeResult]) -> ProbeResult:
     """Returns the result of a probe; an error, such as one of the settings, becomes a result."""
     try:
-        result = probe()  # type: ignore[operator]
+        return probe()
     except Exception as error:  # an error of one probe must not hide the others
         return ProbeResult(name, Health.FAILING, str(error) or type(error).__name__)
-    assert isinstance(result, ProbeResult)
-    return result
 
 
 def _is_named(settings: Settings, part: str) -> bool:
@@ -169,7 +178,8 @@ def _part_finding(name: str, result: ProbeResult, up: _Up, context: StatusContex
     if result.health == Health.FAILING:
         return finding("part-failing", name, f"{address}: {result.reason}", show=log if own else "")
     if up.live is None or last is None:
-        return finding("part-down", name, f"{address} {result.reason}")
+        repair = f"start it on its host, or correct {SETTINGS_OF[name]}"
+        return finding("part-down", name, f"{address} {result.reason}", repair=repair)
     if last.name == PART_STARTED:
         problem = f"{address} {result.reason}; headrace up started it and waits for it"
         return finding("part-starting", name, problem, show=log, since_ms=last.time_ms)

@@ -23,6 +23,7 @@ from headrace.pipeline.java import java_version
 from headrace.registry.storage.database import Database, sqlite_url
 from headrace.settings.loading import COMMAND_LINE, ENVIRONMENT
 from headrace.version import VERSION
+from support.registry.scripted_http import ReceivedRequest, scripted_server
 
 
 @pytest.fixture(autouse=True)
@@ -130,17 +131,18 @@ def test_doctor_names_a_remedy_for_each_problem(capsys: pytest.CaptureFixture[st
             ),
         )
     assert "broker.listen" in found["broker.listen"]["remedy"]
-    assert "connection refused" in found["registry"]["finding"].lower()
-    assert "registry.url" in found["registry"]["remedy"]
-    assert f"thrift://{unused_address}" in found["metastore"]["finding"]
-    assert not found["metastore"]["is_ok"]
+    registry, metastore = found["status of registry"], found["status of metastore"]
+    assert "connection refused" in registry["finding"].lower()
+    assert "registry.url" in registry["remedy"]
+    assert f"thrift://{unused_address}" in metastore["finding"]
+    assert not metastore["is_ok"]
     assert "hive.listen" not in found
     assert "registry.listen" not in found
 
 
 @pytest.mark.parametrize("uri", ["thrift://[x:9083", "thrift://127.0.0.1:99999"])
 def test_doctor_reports_a_malformed_metastore_uri(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
-    metastore = doctor(capsys, 1, "--metastore", uri)["metastore"]
+    metastore = doctor(capsys, 1, "--metastore", uri)["status of metastore"]
     assert uri in metastore["finding"]
     assert "hive.metastore" in metastore["remedy"]
 
@@ -166,6 +168,15 @@ def test_doctor_reports_an_unavailable_remote_warehouse(
     assert found[LOADS]["finding"] == "ConnectException: Connection refused"
     assert found[LOADS]["remedy"]
     assert HARD_LINKS not in found
+
+
+def test_doctor_knows_a_registry_that_listens_already(capsys: pytest.CaptureFixture[str]) -> None:
+    def script(request: ReceivedRequest) -> tuple[int, dict[str, str]]:
+        return 200, {"status": "ok"}
+
+    with scripted_server(script) as server:
+        found = doctor(capsys, 0, "--registry-listen", server.url.removeprefix("http://"))["registry.listen"]
+    assert "schema registry answers" in found["finding"]
 
 
 def test_doctor_checks_the_sql_port_if_it_is_configured(capsys: pytest.CaptureFixture[str]) -> None:
@@ -264,7 +275,7 @@ def no_java(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def almost_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2**30 - 1))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2**30 - 1, total=2**40))
 
 
 def no_hard_links(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,9 +300,9 @@ def loaded_into_other_warehouse(monkeypatch: pytest.MonkeyPatch) -> None:
     ("break_machine", "flags", "name", "finding", "remedy"),
     [
         (no_java, "", "Java", "PATH", "JAVA_HOME"),
-        (almost_full_disk, "", "data directory", "1.0 GiB", ""),
+        (almost_full_disk, "", "status of disk of data_dir", "1,024 MiB", "free disk space"),
         (no_hard_links, "", HARD_LINKS, "Operation not permitted", "loader.warehouse"),
-        (unchanged, "--bootstrap-servers 127.0.0.1:1", "brokers", "127.0.0.1:1", "kafka.bootstrap_servers"),
+        (unchanged, "--bootstrap-servers 127.0.0.1:1", "status of broker", "127.0.0.1:1", "kafka.bootstrap_servers"),
         (loaded_into_other_warehouse, "--bootstrap-servers 127.0.0.1:1", LOADS, "/srv/warehouse", "--new-warehouse"),
     ],
 )

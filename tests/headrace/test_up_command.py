@@ -40,5 +40,5 @@ def test_text_has_an_address_on_each_line_and_commands_to_try() -> None:
         "  sql        127.0.0.1:10000",
         "  warehouse  /data/warehouse",
         "  jdbc       jdbc:hive2://127.0.0.1:10000/shop",
-        '  try        headrace doctor; headrace load; headrace sql "SHOW TABLES"',
+        '  try        headrace status; headrace load; headrace sql "SHOW TABLES"',
     ]

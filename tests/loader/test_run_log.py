@@ -11,7 +11,7 @@ import pytest
 
 from headrace.loader import run_log
 from headrace.loader.report import LoadedTopic, RunReport
-from headrace.loader.run_log import ProblemReason, RunLine, append_line, line_of, newest_lines
+from headrace.loader.run_log import RunLine, append_line, line_of, newest_lines
 
 
 def line(number: int) -> RunLine:
@@ -40,28 +40,16 @@ def test_a_line_summarizes_the_report_of_a_load() -> None:
         imbalance_measured=2.0,
         read_ms=90,
         duration_ms=100,
+        held_back=7,
     )
     found = line_of(report, 1_000, 1)
     assert (found.outcome, found.exit_code, found.commit_number, found.topics) == ("committed", 1, 7, 2)
     assert (found.rows, found.files, found.quarantined, found.bytes_read, found.bytes_written) == (20, 4, 6, 1000, 800)
     assert (found.imbalance_planned, found.imbalance, found.read_ms, found.duration_ms) == (1.235, 2.0, 90, 100)
-    assert (found.waiting, found.problems, len(found.problem_topics)) == (1, 30, 20)
+    assert (found.waiting, found.problems, len(found.problem_topics), found.held_back) == (1, 30, 20, 7)
     assert line_of(RunReport(), 0, 0).outcome == "nothing"
     refused = line_of(RunReport(conflict="x" * 5_000), 0, 0)
     assert (refused.outcome, len(refused.conflict)) == ("refused", 1_000)
-
-
-def test_reasons_of_problems_are_grouped_bounded_and_read_again(tmp_path: Path) -> None:
-    problems = {f"t{number:04d}": ("the metastore is down",) for number in range(2_000)}
-    problems |= {f"u{number:02d}": (f"{number} " + "x" * 10_000, "more") for number in range(50)}
-    written = line_of(RunReport(problems=problems, held_back=7), 0, 1)
-    append_line(tmp_path / "runs.jsonl", written)
-    assert (tmp_path / "runs.jsonl").stat().st_size < 8_000
-    (found,) = newest_lines(tmp_path / "runs.jsonl", 1)
-    assert found == written
-    assert found.held_back == 7
-    assert found.problem_reasons[0] == ProblemReason("the metastore is down", 2_000, "t0000")
-    assert len(found.problem_reasons) == run_log.REASONS_MAX
 
 
 def test_a_full_log_is_rotated_and_one_old_file_remains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headrace.pipeline.sql import QueryResult
-from headrace.pipeline.sql_protocol import STARTED, SqlRequest, listening, read_request, read_to_end, response_bytes
+from headrace.pipeline.sql_protocol import (
+    STARTED,
+    SqlRequest,
+    error_bytes,
+    listening,
+    read_request,
+    read_to_end,
+    response_bytes,
+)
 from headrace.pipeline.up.up_file import UpFile
 from headrace.settings.addresses import UP_FILE_NAME, LiveAddresses
 
@@ -37,7 +45,11 @@ def fake_sql_server(data_dir: Path, result: QueryResult = RESULT) -> Iterator[li
             except OSError:  # shut down
                 return
             with connection:
-                requests.append(read_request(read_to_end(connection)))
+                try:
+                    requests.append(read_request(read_to_end(connection)))
+                except ValueError as error:  # the empty request of a status
+                    connection.sendall(error_bytes(str(error)))
+                    continue
                 connection.sendall(STARTED + response_bytes(result))
 
     with UpFile(data_dir / UP_FILE_NAME) as up_file, listening(path) as listener:
