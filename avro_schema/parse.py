@@ -502,9 +502,57 @@ def _no_type(value: JsonObject, kind: JsonValue) -> str:
     return f'"type": expected the name of a type, found {shorten(kind)}'
 
 
+_USUAL_NAMES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("integer", "int32", "int16", "int8", "short", "smallint", "tinyint", "byte", "uint16"), "int"),
+    **dict.fromkeys(("int64", "bigint", "biginteger", "uint32", "longint"), "long"),
+    "bool": "boolean",
+    "float32": "float",
+    **dict.fromkeys(("float64", "number", "real", "numeric"), "double"),
+    **dict.fromkeys(("str", "text", "varchar", "char", "character"), "string"),
+    **dict.fromkeys(("binary", "blob", "bytearray"), "bytes"),
+    **dict.fromkeys(("none", "nil", "void"), "null"),
+    **dict.fromkeys(("list", "tuple", "set", "vector"), '{"type": "array", "items": …}'),
+    **dict.fromkeys(("dict", "dictionary", "hash", "hashmap"), '{"type": "map", "values": …}'),
+    "object": '{"type": "record", …} or {"type": "map", "values": …}',
+    **dict.fromkeys(("struct", "message", "class"), '{"type": "record", …}'),
+    "uuid": '{"type": "string", "logicalType": "uuid"}',
+    "guid": '{"type": "string", "logicalType": "uuid"}',
+    "date": '{"type": "int", "logicalType": "date"}',
+    "time": '{"type": "int", "logicalType": "time-millis"}',
+    **dict.fromkeys(
+        ("datetime", "timestamp", "timestamptz", "instant"), '{"type": "long", "logicalType": "timestamp-millis"}'
+    ),
+    **dict.fromkeys(
+        ("decimal", "bigdecimal", "money"), '{"type": "bytes", "logicalType": "decimal", "precision": …, "scale": …}'
+    ),
+}
+"""Usual names of types in programming languages and databases, with their equivalents in Avro."""
+
+_SIMILARITY_MIN: Final = 0.75
+"""Similarity (0 to 1) of an unknown name to the name of a type from which the error suggests that type."""
+
+
 def _undefined(name: Name, names: Mapping[Name, NamedType]) -> str:
-    near = [known.full for known in names if known.name.lower() == name.name.lower()]
-    hint = f"; did you mean {near[0]}?" if near else ""
+    suggested = _suggested(name.name.lower(), names)
     kinds = ", ".join((*PRIMITIVES, *COMPLEX_TYPES))
-    expected = "" if near else f"; expected {kinds} or a type defined in this schema or in its references"
-    return f"the type {name.full} is not defined{hint}{expected}"
+    expected = (
+        f"did you mean {suggested}?"
+        if suggested
+        else f"expected {kinds} or a type defined in this schema or in its references"
+    )
+    return f"the type {name.full} is not defined; {expected}"
+
+
+def _suggested(name: str, names: Mapping[Name, NamedType]) -> str:
+    """Returns the type that is probably meant by an unknown type name in lower case, "" if none is similar.
+
+    Args:
+        names: the named types that the schema may use.
+    """
+    if name in _USUAL_NAMES and name not in {known.name.lower() for known in names}:
+        return _USUAL_NAMES[name]
+    from difflib import get_close_matches  # slow to import
+
+    types = {each: each for each in (*PRIMITIVES, *COMPLEX_TYPES)} | {known.name.lower(): known.full for known in names}
+    near = get_close_matches(name, types, 1, _SIMILARITY_MIN)
+    return types[near[0]] if near else ""

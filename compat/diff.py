@@ -1,8 +1,9 @@
 """Differences between two schemas, whether or not they affect compatibility.
 
 Each schema becomes a table of rows: types keyed by full name, fields keyed by record and field name. Rows with the same
-key are compared. The root types always share a key, so that a renamed root record appears as renamed, not as removed
-and added.
+key are compared. A type or field that the earlier schema lacks is compared with the one that its alias names, if the
+candidate lacks that one: it was renamed. The root types always share a key, so that a renamed root record appears as
+renamed even without an alias.
 """
 
 from __future__ import annotations
@@ -30,6 +31,13 @@ from headrace.compat.describe import type_fragment, type_kind
 TEXT_CHARS_MAX = 120
 """Longest text that is shown of a changed attribute, such as documentation, or of an added or removed field. The
 description of an added or removed type is not truncated."""
+
+
+NAME = "name"
+"""The attribute that changes if a type or field is renamed."""
+
+_Key = tuple[str, ...]
+"""Key of a row: (full name of the type,) or (full name of the record, field name)."""
 
 
 class SchemaChangeKind(StrEnum):
@@ -60,15 +68,20 @@ class SchemaChange:
             return f"+ {self.name}: {self.after}"
         if self.kind is SchemaChangeKind.REMOVED:
             return f"- {self.name}: {self.before}"
+        if self.attribute == NAME:
+            return f"~ {self.name}: renamed {self.before} -> {self.after}"
         return f"~ {self.name}: {self.attribute} {self.before or 'none'} -> {self.after or 'none'}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
+    """A type or field. `aliases` are its earlier names, in the form of the last part of its key."""
+
     name: str
     summary: str
     attributes: Mapping[str, str]
     position: Position
+    aliases: tuple[str, ...] = ()
 
 
 def diff_schemas(earlier: Schema, candidate: Schema) -> tuple[SchemaChange, ...]:
@@ -80,21 +93,41 @@ def diff_schemas(earlier: Schema, candidate: Schema) -> tuple[SchemaChange, ...]
         candidate: the new schema.
     """
     before, after = _rows(earlier), _rows(candidate)
+    earlier_keys = _earlier_keys(before, after)
     found: list[SchemaChange] = []
     for key, row in after.items():
-        old = before.get(key)
-        if old is None:
-            if _owner(key) not in after or _owner(key) in before:  # a new type is reported once, without its fields
-                found.append(SchemaChange(SchemaChangeKind.ADDED, row.name, "", "", row.summary, row.position))
-        else:
+        old = before.get(earlier_keys[key])
+        if old is not None:
             found += _changed(old, row)
+        elif _owner(key) not in after or earlier_keys[_owner(key)] in before:
+            # a new type is reported once, without its fields
+            found.append(SchemaChange(SchemaChangeKind.ADDED, row.name, "", "", row.summary, row.position))
+    known = set(earlier_keys.values())
     for key, row in before.items():
-        if key not in after and (_owner(key) not in before or _owner(key) in after):
+        if key not in known and (_owner(key) not in before or _owner(key) in known):
             found.append(SchemaChange(SchemaChangeKind.REMOVED, row.name, "", row.summary, "", row.position))
     return tuple(found)
 
 
-def _owner(key: tuple[str, ...]) -> tuple[str, ...]:
+def _earlier_keys(before: Mapping[_Key, _Row], after: Mapping[_Key, _Row]) -> dict[_Key, _Key]:
+    """Returns the key that each row of the candidate has in the earlier schema if it is there. Types precede their
+    fields in `after`, so the earlier name of a field's record is known.
+
+    Args:
+        before: the rows of the earlier schema.
+        after: the rows of the candidate.
+    """
+    found: dict[_Key, _Key] = {}
+    for key, row in after.items():
+        owner = _owner(key)
+        earlier_owner = found.get(owner, owner)
+        earlier = (*earlier_owner, key[-1])
+        former = ((*earlier_owner, alias) for alias in row.aliases if (*owner, alias) not in after)
+        found[key] = earlier if earlier in before else next(filter(before.__contains__, former), earlier)
+    return found
+
+
+def _owner(key: _Key) -> _Key:
     """Returns the key of the record that contains a field, given the key of the field: (record name, field name).
     Returns () for the key of a type: (type name,)."""
     return key[:1] if len(key) > 1 else ()
@@ -109,26 +142,28 @@ def _changed(old: _Row, new: _Row) -> Iterator[SchemaChange]:
             )
 
 
-def _rows(schema: Schema) -> dict[tuple[str, ...], _Row]:
+def _rows(schema: Schema) -> dict[_Key, _Row]:
     """Returns the types and fields of a schema as rows, to compare them with the rows of another schema. The key of a
     type is its full name, that of a field the full name of the field's record and the field's name. The key has "" in
     place of the name of the root type."""
-    rows: dict[tuple[str, ...], _Row] = {}
+    rows: dict[_Key, _Row] = {}
     _add(schema.root, schema.root, rows)
     return rows
 
 
-def _add(node: Type, root: Type, rows: dict[tuple[str, ...], _Row]) -> None:
+def _add(node: Type, root: Type, rows: dict[_Key, _Row]) -> None:
     match node:
         case Record():
             key = _key(node, root)
-            rows[key] = _Row(node.name.full, _summary(node), _type_attributes(node), node.position)
+            rows[key] = _type_row(node)
             for field in node.fields:
                 name = f"{node.name.full}.{field.name}"
-                rows[(*key, field.name)] = _Row(name, _field_summary(field), _field_attributes(field), field.position)
+                rows[(*key, field.name)] = _Row(
+                    name, _field_summary(field), _field_attributes(field), field.position, field.aliases
+                )
                 _add(field.type, root, rows)
         case Enum() | Fixed():
-            rows[_key(node, root)] = _Row(node.name.full, _summary(node), _type_attributes(node), node.position)
+            rows[_key(node, root)] = _type_row(node)
         case Array():
             _add(node.items, root, rows)
         case Map():
@@ -140,7 +175,12 @@ def _add(node: Type, root: Type, rows: dict[tuple[str, ...], _Row]) -> None:
         rows[("",)] = _Row("the schema", type_fragment(node), {"type": type_fragment(node)}, node.position)
 
 
-def _key(node: NamedType, root: Type) -> tuple[str, ...]:
+def _type_row(node: NamedType) -> _Row:
+    aliases = tuple(alias.full for alias in node.aliases)
+    return _Row(node.name.full, _summary(node), _type_attributes(node), node.position, aliases)
+
+
+def _key(node: NamedType, root: Type) -> _Key:
     return ("",) if node is root else (node.name.full,)
 
 
@@ -163,7 +203,7 @@ def _type_attributes(node: NamedType) -> dict[str, str]:
     aliases = ", ".join(alias.full for alias in node.aliases)
     return {
         "kind": type_kind(node),
-        "name": node.name.full,
+        NAME: node.name.full,
         **own,
         "aliases": aliases,
         "doc": node.doc or "",
@@ -178,6 +218,7 @@ def _field_summary(field: Field) -> str:
 
 def _field_attributes(field: Field) -> dict[str, str]:
     return {
+        NAME: field.name,
         "type": type_fragment(field.type),
         "default": json.dumps(field.default, ensure_ascii=False) if field.has_default else "",
         "order": "" if field.order.value == "ascending" else field.order.value,

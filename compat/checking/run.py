@@ -152,12 +152,15 @@ def check(
     failures = [*sources.failures, *failures]
     try:
         histories = baseline.histories(candidates, choice) if candidates else []
-        deleted = _check_deletions(sources, naming, baseline, choice, histories) if options.deleted else []
+        missing = _missing_files(sources, baseline) if options.deleted else ()
+        deleted = _check_deletions(missing, sources, naming, baseline, choice, histories)
     except BaselineFailed as error:
         broken = [
             failure for item in candidates if (failure := find_invalid(sources.types, item.file.path)) is not None
         ]
         return CompatCheckResult((), (*failures, *error.failures, *broken), tool_version=VERSION)
+    lost = sources.scope.lost_arguments((item.file for item in failures), (path for path, _ in missing))
+    failures = [item for item in failures if item.file not in lost]
     checker = SchemaChecker(sources.types, baseline.name, choice, options)
     with _gc_paused():
         results = run_in_processes(
@@ -205,7 +208,18 @@ def _accept_registered(
     return replace(result, problems=lint_findings, notes=(*result.notes, note))
 
 
+def _missing_files(sources: Sources, baseline: Baseline) -> Sequence[tuple[str, str]]:
+    """Returns path and text of the files that the command line selects and the working tree lacks, but the baseline or
+    the revision of `--since` has.
+
+    Raises:
+        BaselineFailed: the baseline cannot be read.
+    """
+    return baseline.deleted_files(sources.scope) if sources.deleted_files is None else sources.deleted_files
+
+
 def _check_deletions(
+    missing: Sequence[tuple[str, str]],
     sources: Sources,
     naming: SubjectNaming,
     baseline: Baseline,
@@ -216,6 +230,7 @@ def _check_deletions(
     working tree, each with a `SCHEMA_DELETED` problem.
 
     Args:
+        missing: path and text of the deleted files.
         sources: the checked schemas, and the selection of the command line.
         naming: derives the subject of each deleted file.
         choice: the level that the user requested.
@@ -225,7 +240,6 @@ def _check_deletions(
     Raises:
         BaselineFailed: the baseline cannot be read.
     """
-    missing = baseline.deleted_files(sources.scope) if sources.deleted_files is None else sources.deleted_files
     if not missing:
         return []
     deleted = deleted_candidates(missing, sources.scope, naming)

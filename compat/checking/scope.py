@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from headrace.compat.checking.git import GitRepository
 from headrace.compat.checking.inputs import (
+    STANDARD_INPUT,
     decode,
     directories_below,
     is_json_name,
@@ -31,6 +32,15 @@ class FileScope:
     @classmethod
     def of(cls, arguments: Sequence[str]) -> FileScope:
         return cls(tuple(map(normalize_path, arguments)))
+
+    def lost_arguments(self, failed: Iterable[str], missing: Iterable[str]) -> frozenset[str]:
+        """Returns the directories and patterns in `failed`, which select no file now, that selected one of the files
+        `missing`, which the baseline has."""
+        scopes = {
+            argument: FileScope.of([argument]) for argument in failed if normalize_path(argument) in self.arguments
+        }
+        paths = list(missing)
+        return frozenset(argument for argument, scope in scopes.items() if any(map(scope.covers, paths)))
 
     @property
     def directory(self) -> str | None:
@@ -71,7 +81,7 @@ class FileScope:
     def _directories(self) -> Sequence[str]:
         """Real paths of the directories that the command line names, and of the directories that links below them lead
         to."""
-        named = [argument for argument in self.arguments if Path(argument).is_dir()]
+        named = [argument for argument in self.arguments if Path(argument).is_dir() or _may_be_lost(argument)]
         links = (
             descendants
             for directory in named
@@ -84,6 +94,12 @@ class FileScope:
     def _patterns(self) -> Sequence[re.Pattern[str]]:
         patterns = [text for text in self.arguments if is_pattern(text) and not Path(text).exists()]
         return [re.compile(_expression(text)) for text in patterns]
+
+
+def _may_be_lost(argument: str) -> bool:
+    """Whether an argument may name a directory that git has removed with its last file."""
+    is_file = is_schema_name(argument) or is_json_name(argument) or argument == STANDARD_INPUT or is_pattern(argument)
+    return not is_file and not os.path.lexists(argument)
 
 
 def _is_below(parent: str, name: str, directory: str) -> bool:

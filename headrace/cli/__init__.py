@@ -100,7 +100,7 @@ EPILOG = """\
 examples:
   headrace demo                                             try it: a year of flights, with checked results
   headrace up                                               registry, broker, metastore and loads on this machine
-  headrace compat check schemas/ --against git:origin/main  is this schema change compatible?
+  headrace compat check schemas --against git:origin/main   is this schema change compatible?
 
 exit codes:
   0  success

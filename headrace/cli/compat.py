@@ -36,11 +36,11 @@ from headrace.compat.formats import FORMATS
 from headrace.version import VERSION
 
 EXAMPLES = examples(
-    "compat check schemas/ --against git:origin/main",
-    "compat check schemas/ --against-registry http://127.0.0.1:8081 --since origin/main",
+    "compat check schemas --against git:origin/main --level FULL",
+    "compat check schemas --against-registry http://127.0.0.1:8081 --since origin/main",
     "compat check order.avsc --against released/ --level FULL",
     "compat check order.avsc --against v1.avsc v2.avsc v3.avsc --level FULL_TRANSITIVE",
-    "compat check schemas/ --against git:main --format github --output sarif=compat.sarif",
+    "compat check schemas --against git:origin/main --level FULL --format github --output sarif=compat.sarif",
 )
 EXIT_CODES = """
 
@@ -69,7 +69,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="show the changes since the earlier version",
         description="Shows the changes of each SCHEMA since its latest earlier version, including documentation, and "
         "the levels that allow them. The exit code is 0 for all changes.",
-        epilog=examples("compat diff schemas/ --against git:main", "compat diff order.avsc --against released/"),
+        epilog=examples("compat diff schemas --against git:origin/main", "compat diff order.avsc --against released/"),
     )
     add_baseline_flags(diff)
     configure_diff(diff)

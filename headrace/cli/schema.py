@@ -53,7 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             help="validate schema files",
             description="Parses schema files, including types that they use of each other, and reports errors. Needs "
             "neither earlier versions nor a registry.",
-            epilog=examples("schema validate schemas/", "schema validate schemas/ --since origin/main"),
+            epilog=examples("schema validate schemas", "schema validate schemas --since origin/main"),
         )
     )
     _configure_register(
@@ -62,7 +62,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             help="register schema files",
             description="Registers schemas, referenced ones first. Checks all files before it registers the first, "
             "so that an invalid file prevents every registration. A registered schema keeps its version and id.",
-            epilog=examples("schema register schemas/ --dry-run", "schema register schemas/orders.avsc"),
+            epilog=examples("schema register schemas --dry-run", "schema register schemas/orders.avsc"),
         )
     )
     _configure_download(
@@ -82,7 +82,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             help="lock the version and id of each schema file",
             description="Writes a lock file with the registered version and id of each schema file. With --check it "
             "compares files, lock file and registry, and changes nothing.",
-            epilog=examples("schema lock schemas/", "schema lock schemas/ --check"),
+            epilog=examples("schema lock schemas", "schema lock schemas --check"),
         )
     )
 

@@ -13,6 +13,13 @@ ORDER = '{"type": "record", "name": "Order", "namespace": "shop", "fields": [%s]
 ID = '{"name": "id", "type": "long"}'
 STATUS = '{"name": "status", "type": {"type": "enum", "name": "Status", "symbols": ["NEW"%s]}}'
 
+NOTE = '{"name": "%s", "type": "string"%s}'
+ALIAS = ', "aliases": ["%s"]'
+LINE = (
+    '{"name": "line", "type": {"type": "record", "name": "%s"%s, "fields": ['
+    '{"name": "%s", "type": "int", "doc": "d"%s}]}}'
+)
+
 
 def describe_changes(earlier: str, candidate: str) -> list[str]:
     return [change.describe() for change in diff_schemas(parse_schema(earlier), parse_schema(candidate))]
@@ -25,6 +32,22 @@ CASES = [
     (ID, f'{ID}, {{"name": "n", "type": ["null", "string"], "default": null}}', ["+ shop.Order.n"]),
     (f"{ID}, {STATUS % ''}", ID, ["- shop.Order.status", "- shop.Status"]),
     (STATUS % "", STATUS % ', "PAID"', ["~ shop.Status"]),
+    (
+        f"{ID}, {NOTE % ('note', '')}",
+        f"{ID}, {NOTE % ('remark', ALIAS % 'note')}",
+        ["~ shop.Order.remark", "~ shop.Order.remark"],
+    ),
+    (
+        STATUS % "",
+        STATUS.replace('"name": "Status"', '"name": "State", "aliases": ["Status"]') % "",
+        ["~ shop.Order.status", "~ shop.State", "~ shop.State"],
+    ),
+    (
+        LINE % ("Line", "", "n", ""),
+        LINE % ("Item", ALIAS % "Line", "count", ALIAS % "n"),
+        ["~ shop.Order.line", "~ shop.Item", "~ shop.Item", "~ shop.Item.count", "~ shop.Item.count"],
+    ),
+    (ID, f"{ID}, {NOTE % ('note', ALIAS % 'id')}", ["+ shop.Order.note"]),
     (ID.replace('"long"', '{"type": "long", "logicalType": "timestamp-millis"}'), ID, ["~ shop.Order.id"]),
 ]
 """Fields of an earlier schema and of a candidate, and the start of the line of each change."""
@@ -42,7 +65,7 @@ def test_diff_lists_changes() -> None:
 def test_renamed_record_is_a_name_change() -> None:
     renamed = (ORDER % ID).replace('"Order"', '"Purchase"').replace('"fields"', '"aliases": ["Order"], "fields"')
     assert describe_changes(ORDER % ID, renamed) == [
-        "~ shop.Purchase: name shop.Order -> shop.Purchase",
+        "~ shop.Purchase: renamed shop.Order -> shop.Purchase",
         "~ shop.Purchase: aliases none -> shop.Order",
     ]
 

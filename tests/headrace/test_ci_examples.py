@@ -16,6 +16,7 @@ import yaml
 
 from headrace.cli import _parser
 from support.checkout import ROOT
+from support.pages import blocks, page
 
 EXAMPLES = ROOT / "examples" / "ci"
 ORDER = '{"type": "record", "name": "Order", "fields": [\n  {"name": "id", "type": "long"}%s\n]}\n'
@@ -136,6 +137,37 @@ def test_gitlab_template_reports_incompatible_schemas(repository: Path) -> None:
     assert entry["location"] == {"path": "schemas/order.avsc", "lines": {"begin": 3}}
     assert ET.parse(reports["junit"]).find("testsuite/testcase/failure") is not None
     assert shell(script, **{**environment, "CI_MERGE_REQUEST_TARGET_BRANCH_NAME": "gone"}).returncode != 0
+
+
+def test_jenkinsfile_reports_incompatible_schemas(repository: Path) -> None:
+    commands = re.findall(r"^ *sh '(.*)'$", (EXAMPLES / "Jenkinsfile").read_text(), re.MULTILINE)
+    assert shell("\n".join(commands), CHANGE_TARGET="main").returncode == 0
+    Path("schemas/order.avsc").write_text(INCOMPATIBLE)
+    failed = shell("\n".join(commands), CHANGE_TARGET="main")
+    assert failed.returncode == 1, failed.stderr
+    assert ET.parse("headrace-compat.xml").find("testsuite/testcase/failure") is not None
+
+
+def test_all_examples_reject_a_removed_field_that_only_old_readers_need(repository: Path) -> None:
+    """The examples have the same level, FULL."""
+    Path("schemas/order.avsc").write_text(ORDER.replace('{"name": "id", "type": "long"}', "") % "")
+    job = load(EXAMPLES / "gitlab-ci.yml")[".avro-compat"]
+    gitlab = {"HEADRACE_PACKAGE": PINNED, "CI_DEFAULT_BRANCH": "main"}
+    (repo,) = load(EXAMPLES / "pre-commit-config.yaml")["repos"]
+    (hook,) = [hook for hook in repo["hooks"] if hook["id"] == "avro-compat"]
+    (documented,) = [code for code in blocks(page("docs/compat.md"), "sh") if len(code.splitlines()) == 1]
+    jenkins = re.findall(r"^ *sh '(.*)'$", (EXAMPLES / "Jenkinsfile").read_text(), re.MULTILINE)
+    found = {
+        "github": run_action(repository)[-1].returncode,
+        "gitlab": shell(
+            "\n".join(job["script"]), **({name: str(value) for name, value in job["variables"].items()} | gitlab)
+        ).returncode,
+        "jenkins": shell("\n".join(jenkins), CHANGE_TARGET="main").returncode,
+        "pre-commit": run_hook("avro-compat", "schemas/order.avsc", args=hook["args"]).returncode,
+        "pre-commit before a commit": run_hook("avro-compat", "schemas/order.avsc").returncode,
+        "docs": shell(documented).returncode,
+    }
+    assert found == dict.fromkeys(found, 1)
 
 
 COMMIT = "a" * 40

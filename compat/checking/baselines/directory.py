@@ -132,7 +132,7 @@ class DirectoryLayout:
     def deleted_files(self, scope: FileScope) -> Sequence[tuple[str, str]]:
         """Returns path and text of the files that the baseline's directory has and the checked directory lacks. Returns
         nothing unless the command line names exactly one directory, and this directory has at least one file of the
-        baseline.
+        baseline, or no schema file at all. A missing directory may be a misspelled one.
 
         If the baseline has several versions of a schema (files such as `order/v1.avsc` and `order/v2.avsc`), and the
         checked directory has no `order`, they count as one file, `order.avsc`, with the text of the last version.
@@ -141,7 +141,9 @@ class DirectoryLayout:
             scope: the paths that the command line selects; its only directory is the checked one.
         """
         directory = scope.directory
-        if directory is None or not any(os.path.lexists(f"{directory}/{key}") for key in self._paths):
+        if directory is None:
+            return ()
+        if find_files([directory]).files and not any(os.path.lexists(f"{directory}/{key}") for key in self._paths):
             return ()
         found: dict[str, str] = {}
         for key in sorted(self._paths, key=_natural):

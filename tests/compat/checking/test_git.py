@@ -881,6 +881,31 @@ def test_deleted_schema_is_reported(repository: Path, check: Check, since: tuple
     assert (code, "schemas/order.avsc" in out) == (0, True), "renamed"
 
 
+@pytest.mark.parametrize("since", [(), ("--since", "main")])
+@pytest.mark.parametrize("argument", ["schemas", "schemas/", "schemas/*.avsc", "./schemas"])
+def test_deletion_of_the_only_schema_is_a_finding(
+    repository: Path, check: Check, since: tuple[str, ...], argument: str
+) -> None:
+    """git deletes a directory with its last file."""
+    git("rm", "-rq", "schemas")
+    git("checkout", "-q", "HEAD", "--", "schemas/order.avsc")
+    git("commit", "-qam", "only one")
+    git("branch", "-f", "base")
+    git("rm", "-q", "schemas/order.avsc")
+    assert not Path("schemas").exists()
+    arguments = ("--against", "git:base", *(("--since", "base") if since else ()))
+    code, out, err = check(argument, *arguments)
+    assert (code, deletions(out), err) == (1, 1, "")
+    assert check("schema", *arguments)[0] == 2, "no such directory in the baseline"
+    assert check("schemas/order.avsc", *arguments)[0] == 2, "named"
+    Path("schemas").mkdir()
+    code, out, err = check(argument, *arguments)
+    assert (code, deletions(out), err) == (1, 1, "")
+    Path("new").mkdir()
+    Path("new/order.avsc").write_text(ORDER % ("long", ""))
+    assert check(argument, "new", *arguments)[0] == 0, "moved"
+
+
 def test_unselected_deleted_files_are_not_reported(repository: Path, check: Check) -> None:
     Path("schemas/data.json").write_text('{"type": "record"}')
     text = HEADER.replace("Header", "T") % "int"

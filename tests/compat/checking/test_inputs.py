@@ -294,6 +294,16 @@ def test_deleted_files_of_directory_baseline(directory: Path, capsys: pytest.Cap
     assert main(["compat", "check", "elsewhere", "--against", "old"]) == 2
 
 
+def test_deletion_of_the_only_file_of_directory_baseline(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("old").mkdir()
+    Path("new").mkdir()
+    Path("old/a.avsc").write_text(RECORD % ("R", "int"))
+    assert main(["compat", "check", "new", "--against", "old"]) == 1
+    out, err = capsys.readouterr()
+    assert (out.count(" SCHEMA_DELETED\n"), err) == (1, "")
+    assert main(["compat", "check", "misspelled", "--against", "old"]) == 2
+
+
 def test_a_new_file_is_not_compared_with_another_topics(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, record in (("released/orders/value.avsc", "Order"), ("schemas/users/value.avsc", "User")):
         Path(name).parent.mkdir(parents=True, exist_ok=True)

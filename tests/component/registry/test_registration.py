@@ -21,6 +21,13 @@ def fixed(label: object) -> str:
     return f'{{"type":"fixed","name":"F","size":4,"of":"{label}"}}'
 
 
+def test_registration_suggests_a_type_for_an_unknown_name(registry: Registry, subject: str) -> None:
+    for written, suggested in (("strin", "string"), ("integer", "int"), ("r", "R")):
+        response = registry.post(f"/subjects/{subject}/versions", {"schema": BAD.replace("strin", written)})
+        assert response.status == 422, response.text
+        assert f"the type {written} is not defined; did you mean {suggested}?" in response.text
+
+
 def test_order_of_checks(registry: Registry, subject: str) -> None:
     with all_cases() as case:
         for row, (body, expected) in enumerate(
