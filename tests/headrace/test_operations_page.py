@@ -21,6 +21,7 @@ from headrace.audit import store as audit_store
 from headrace.broker import topics as broker_topics
 from headrace.cli import _parser
 from headrace.loader.commit import document as commit_document
+from headrace.pipeline.status.finding import KINDS
 from headrace.settings import load_settings
 from support.checkout import ROOT
 from support.pages import block, page
@@ -50,6 +51,12 @@ def test_settings_of_the_page_load(tmp_path: Path) -> None:
 def test_formats_of_the_changelog_equal_the_formats_of_the_code(name: str, known: int) -> None:
     section = page("CHANGELOG.md").partition("### Formats on disk")[2].partition("\n### ")[0]
     assert dict(re.findall(r"^\| (.+?) \| (\d+) \|$", section, re.MULTILINE))[name] == str(known)
+
+
+def test_page_lists_every_kind_of_finding_of_a_status() -> None:
+    section = PAGE.partition("## Is everything well?")[2].partition("\n## ")[0]
+    first_cells = re.findall(r"^\| (`[^|]+`) \|", section, re.MULTILINE)
+    assert {*re.findall(r"`([a-z-]+)`", " ".join(first_cells))} == {*KINDS}
 
 
 def test_cron_line_prints_only_failed_loads(tmp_path: Path) -> None:
