@@ -55,6 +55,15 @@ def index_directory(directory: str) -> str:
     return f"{INDEX_DIRECTORY}/{directory}"
 
 
+def days_path(directory: str) -> str:
+    """Returns the path of the list of days in a topic's index, below the directory of the log.
+
+    Args:
+        directory: directory of the topic's files.
+    """
+    return f"{index_directory(directory)}/days.json"
+
+
 @dataclass(frozen=True, slots=True)
 class _Change:
     """The changes of a topic by one commit: the files added and removed, by kind and day (`data/dt=2026-01-31`)."""
@@ -177,7 +186,7 @@ class FileIndex:
 
     def _open(self, topic: str, commits: Sequence[Commit]) -> _Topic:
         state = self._log.state.topics[topic]
-        days = self._read(f"{index_directory(state.directory)}/days.json", IndexedDays)
+        days = self._read(days_path(state.directory), IndexedDays)
         if days is None:
             return self._rebuilt(topic)
         changes = [

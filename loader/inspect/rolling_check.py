@@ -14,15 +14,16 @@ that another load publishes meanwhile is known to be committed.
 from __future__ import annotations
 
 import bisect
+import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from headrace.loader.apply.engine import FILES, read_cursor
 from headrace.loader.commit.commit_log import CommitLog
-from headrace.loader.commit.file_index import FileIndex
+from headrace.loader.commit.file_index import FileIndex, days_path
 from headrace.loader.commit.partition_index import IndexedTimePartition
 from headrace.loader.commit.state import LoaderState
 from headrace.loader.errors import CommitLogError, StorageUnavailable
@@ -130,6 +131,27 @@ class RollingCheck:
         found = FindingSet(before, now_ms)
         _CheckRun(self, self.log.read_state(), found).recheck(topics)
         write_checks(self.log.storage, dataclasses.replace(before, open=tuple(found), more=found.more))
+
+    def first_damage(self, topics: Sequence[str], seconds: float) -> VerifyFinding | None:
+        """Returns the first missing, foreign or changed file of these topics, None if there is none or it is not found
+        within the time. Stores nothing.
+
+        Raises:
+            CommitLogError: the commits cannot be read.
+            OSError: the storage failed.
+        """
+        deadline_s = self.now_s() + seconds
+        found = FindingSet(WarehouseChecks(), 0)
+        run = _CheckRun(self, self.log.read_state(), found)
+        for visit in (run._visit_listing, run._visit_content):
+            for topic in topics:
+                for expected in run._time_partitions_of(topic, CheckPosition(topic)):
+                    visit(expected, START, _Share(1 << 62, seconds, self.now_s))
+                    if (first := next(iter(found), None)) is not None:
+                        return first.finding
+                    if self.now_s() >= deadline_s:
+                        return None
+        return None
 
 
 class _CheckRun:
@@ -247,6 +269,9 @@ class _CheckRun:
 
     def _time_partitions_of(self, topic: str, first: CheckPosition) -> Iterator[ExpectedTimePartition]:
         index = FileIndex(self.log)  # released after the topic
+        if not self.log.storage.exists(days_path(self.state.topics[topic].directory)):
+            with contextlib.suppress(OSError):
+                index.update_files(topic)  # stored, so that not each load reads all commits of the topic
         for kind in FileKind:
             for day in index.days(topic, kind):
                 if CheckPosition(topic, kind, f"{day}/~") < first:
