@@ -123,11 +123,23 @@ def _query(args: argparse.Namespace) -> str | None:
 
 
 def _run_and_print(runner: _QueryRunner, statement: str, form: str) -> None:
+    from headrace.pipeline.sql import QueryFailed
+    from headrace.pipeline.sql_damage import damaged_file_text, open_finding_notes
+
     started = time.monotonic()
-    result = runner.run(statement)
+    try:
+        result = runner.run(statement)
+    except QueryFailed as error:
+        # An error in square brackets is one of the query's text or values, not of reading files.
+        damage = "" if str(error).startswith("[") else damaged_file_text(runner.settings, statement)
+        if not damage:
+            raise
+        raise QueryFailed(f"{error}; {damage}") from error
     _print(result, form)
     rows = len(result.rows)
     print(f"{rows:,} row{'' if rows == 1 else 's'} in {time.monotonic() - started:.1f} s", file=sys.stderr)
+    for note in open_finding_notes(runner.settings, statement):
+        print(f"note: {note}", file=sys.stderr)
 
 
 class _QueryRunner:
@@ -141,7 +153,7 @@ class _QueryRunner:
     """
 
     def __init__(self, settings: Settings, with_values: bool, wait_s: float | None = None) -> None:
-        self._settings = settings
+        self.settings = settings
         self._wait_s = wait_s
         self._with_values = with_values
         self._session: SparkSession | None = None
@@ -164,18 +176,18 @@ class _QueryRunner:
             if self._session is None:
                 self._session = self._session_after_wait(show)
             show("query")
-            return run_query(self._session, statement, self._settings.hive.database, with_values=self._with_values)
+            return run_query(self._session, statement, self.settings.hive.database, with_values=self._with_values)
 
     def _run_on_up(self, statement: str, show: Callable[[str], None]) -> QueryResult | None:
         from headrace.pipeline.sql_protocol import SqlRequest, SqlServerUnavailable, send_query
 
-        live = live_addresses(self._settings)
-        if live is None or not live.sql_socket or resolve_metastore(self._settings) not in (None, live.metastore):
+        live = live_addresses(self.settings)
+        if live is None or not live.sql_socket or resolve_metastore(self.settings) not in (None, live.metastore):
             return None
         show("query")
-        request = SqlRequest(statement, self._settings.hive.database, self._with_values)
+        request = SqlRequest(statement, self.settings.hive.database, self._with_values)
         try:
-            return send_query(Path(live.sql_socket), request, lambda: live_addresses(self._settings) is not None)
+            return send_query(Path(live.sql_socket), request, lambda: live_addresses(self.settings) is not None)
         except SqlServerUnavailable:  # `headrace up` has just ended
             return None
 
@@ -215,14 +227,14 @@ class _QueryRunner:
         from headrace.hive_ddl.executors.session import open_session
         from headrace.pipeline.storage import location_of
 
-        ensure_java(self._settings.data_dir)
+        ensure_java(self.settings.data_dir)
         return open_session(
             app_name="headrace sql",
-            master=self._settings.spark.get("master", "local[*]"),
-            metastore_uri=resolve_metastore(self._settings),
-            data_dir=Path(self._settings.data_dir),
-            warehouse_uri=location_of(warehouse_location(self._settings)),
-            extra=self._settings.spark,
+            master=self.settings.spark.get("master", "local[*]"),
+            metastore_uri=resolve_metastore(self.settings),
+            data_dir=Path(self.settings.data_dir),
+            warehouse_uri=location_of(warehouse_location(self.settings)),
+            extra=self.settings.spark,
             short_lived=True,
         )
 

@@ -56,8 +56,9 @@ BASE_PROPERTIES: Mapping[str, str] = {
     # Schema texts and defaults contain ${…} as data, not as a variable.
     "spark.sql.variable.substitute": "false",
     "spark.sql.session.timeZone": "UTC",
-    # A partition with a deleted directory must not make the whole table unreadable.
-    "spark.sql.files.ignoreMissingFiles": "true",
+    # A query must fail rather than leave out rows. (Hive's reader leaves out missing files even so; loads find these.)
+    "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.catalogImplementation": "hive",
     # Statistics would list every directory for each added partition and are not used.
     "spark.hadoop.hive.stats.autogather": "false",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -54,9 +54,22 @@ def problem_text(found: tuple[OpenFinding, ...]) -> str:
     first = found[0].finding
     if first.check not in PROBLEMS:
         return f"{first.where}: {first.message}" if first.where else first.message
-    one, several = PROBLEMS[first.check]
     such_as = "" if len(found) == 1 else "such as "
-    return f"{one if len(found) == 1 else several.format(count=len(found))}: {such_as}{first.where}"
+    return f"{_count_text(first.check, len(found))}: {such_as}{first.where}"
+
+
+def finding_counts_text(checks: WarehouseChecks, topic: str) -> str:
+    """Returns the numbers of a topic's open findings by check: `2 files are missing, 1 file cannot be read`."""
+    counts = Counter(one.finding.check for one in checks.open if one.finding.topic == topic)
+    texts = [_count_text(check, number) for check, number in sorted(counts.items())]
+    if topic in checks.more:
+        texts.append(f"{checks.more[topic]:,} further findings")
+    return ", ".join(texts)
+
+
+def _count_text(check: ConsistencyCheck, number: int) -> str:
+    one, several = PROBLEMS.get(check, ("1 other finding", "{count:,} other findings"))
+    return one if number == 1 else several.format(count=number)
 
 
 def show_command(topic: str) -> str:

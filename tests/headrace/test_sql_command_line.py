@@ -8,14 +8,16 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from headrace.cli import main
+from headrace.loader.inspect.rolling_check import RollingCheck
 from headrace.pipeline.sql_protocol import SqlRequest
 from support.hive.fake_sql_server import fake_sql_server
+from support.loader.shelf import Shelf
 
 QUERY = "SELECT carrier, count(*)\nFROM flights GROUP BY 1"
 CSV = "carrier,flights\nAA,32729\n,1\n"
@@ -128,3 +130,75 @@ def read_until(terminal: int, end: bytes) -> bytes:
     while not shown.endswith(end):
         shown += os.read(terminal, 65536)
     return shown
+
+
+HOUR = "dt=2026-01-01/hr=05"
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
+    monkeypatch.setenv("HEADRACE__DATA_DIR", str(tmp_path / "data"))
+    shelf = Shelf(tmp_path / "data")
+    for topic in ("orders", "orders_2", "users"):
+        shelf.load({HOUR: [(0, n) for n in range(5)]}, (0, None, 0, 5), topic=topic)
+    return shelf
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.write_bytes(path.read_bytes()[:-1]),
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(bytes(path.stat().st_size)),
+        lambda path: path.unlink(),
+    ],
+)
+@pytest.mark.parametrize("query", ["SELECT * FROM headrace.orders", "select 1 from `Orders_latest`"])
+def test_failed_query_names_the_damaged_file_and_its_repair(
+    shelf: Shelf, damage: Callable[[Path], object], query: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (path,) = (shelf.warehouse / "orders" / HOUR).glob("*.avro")
+    damage(path)
+    with fake_sql_server(shelf.warehouse.parent, "Not an Avro data file."):
+        assert main(["sql", query]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("headrace: Not an Avro data file.; topic orders: file ")
+    assert str(path) in line
+    assert f"headrace backfill orders --from {HOUR} --to {HOUR}" in line
+
+
+def test_failed_query_names_a_foreign_file(shelf: Shelf, capsys: pytest.CaptureFixture[str]) -> None:
+    foreign = shelf.warehouse / "orders" / HOUR / "notes.txt"
+    foreign.write_text("no Avro")
+    with fake_sql_server(shelf.warehouse.parent, "Not an Avro data file."):
+        assert main(["sql", "SELECT * FROM orders"]) == 2
+    line = capsys.readouterr().err
+    assert str(foreign) in line
+    assert "headrace hive repair orders" in line
+
+
+@pytest.mark.parametrize(
+    ("failure", "query"),
+    [
+        ("[TABLE_OR_VIEW_NOT_FOUND] The table is missing", "SELECT * FROM orders"),
+        ("Not an Avro data file.", "SELECT * FROM orders_2"),
+        ("Not an Avro data file.", "SELECT * FROM others"),
+    ],
+)
+def test_other_failures_name_no_file(
+    shelf: Shelf, failure: str, query: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    next((shelf.warehouse / "orders" / HOUR).glob("*.avro")).unlink()
+    with fake_sql_server(shelf.warehouse.parent, failure):
+        assert main(["sql", query]) == 2
+    assert capsys.readouterr().err == f"headrace: {failure}\n"
+
+
+def test_result_of_a_table_with_open_findings_has_a_note(shelf: Shelf, capsys: pytest.CaptureFixture[str]) -> None:
+    next((shelf.warehouse / "orders" / HOUR).glob("*.avro")).unlink()
+    RollingCheck(shelf.log, shelf.storage.files).check(1_000)
+    with fake_sql_server(shelf.warehouse.parent):
+        assert main(["sql", "SELECT * FROM orders JOIN users"]) == 0
+        assert main(["sql", "SELECT * FROM users"]) == 0
+    _, *notes = capsys.readouterr().err.splitlines()
+    assert notes[:-1] == ["note: table orders: 1 file is missing, so the result may be wrong (headrace status)"]

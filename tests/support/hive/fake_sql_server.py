@@ -32,11 +32,16 @@ RESULT = QueryResult(
 
 
 @contextlib.contextmanager
-def fake_sql_server(data_dir: Path, result: QueryResult = RESULT) -> Iterator[list[SqlRequest]]:
-    """Runs the server for a data directory while the context is open. Yields the list of requests, which grows."""
+def fake_sql_server(data_dir: Path, result: QueryResult | str = RESULT) -> Iterator[list[SqlRequest]]:
+    """Runs the server for a data directory while the context is open. Yields the list of requests, which grows.
+
+    Args:
+        result: the result of every query, or the error with which every query fails.
+    """
     data_dir.mkdir(parents=True, exist_ok=True)
     path = data_dir / "sql.sock"
     requests: list[SqlRequest] = []
+    response = error_bytes(result) if isinstance(result, str) else response_bytes(result)
 
     def serve(listener: socket.socket) -> None:
         while True:
@@ -50,7 +55,7 @@ def fake_sql_server(data_dir: Path, result: QueryResult = RESULT) -> Iterator[li
                 except ValueError as error:  # the empty request of a status
                     connection.sendall(error_bytes(str(error)))
                     continue
-                connection.sendall(STARTED + response_bytes(result))
+                connection.sendall(STARTED + response)
 
     with UpFile(data_dir / UP_FILE_NAME) as up_file, listening(path) as listener:
         up_file.publish(
