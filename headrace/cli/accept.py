@@ -9,7 +9,6 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
-from headrace.cli.colour import print_report_line
 from headrace.cli.command import (
     EXIT_FINDINGS,
     EXIT_OK,
@@ -20,6 +19,7 @@ from headrace.cli.command import (
     print_json,
 )
 from headrace.cli.loaded_state import open_loaded_state
+from headrace.cli.report import add_all_flag, count_text, print_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +37,6 @@ KINDS = {
 }
 """All kinds of alarms, copied from `loader.commit.alarms`. Importing that module would need the loader's libraries just
 to print the help."""
-ALARMS_SHOWN_MAX = 50  # --format json has all
 EPILOG = (
     "\n\nkinds of alarms:\n"
     + "\n".join(f"  {kind:12} {text}" for kind, text in KINDS.items())
@@ -61,7 +60,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         )
         + EPILOG
     )
-    parser.add_argument("topics", nargs="*", metavar="TOPIC", help="accept the open alarms of this topic")
+    add_all_flag(parser)
+    parser.add_argument("topics", nargs="*", metavar="TOPIC", help="accept the open alarms of topics that match")
     parser.add_argument(
         "--kind",
         action="append",
@@ -80,15 +80,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     _check(args)
     with open_loaded_state(args) as known:
-        for topic in args.topics:
-            known.topic(topic)
+        if args.topics:
+            args.topics = known.topics(args.topics)
         if args.withdraw:
             return _withdraw(args, known)
         alarms = _accept(args, known) if args.topics else _open(args, known)
     if args.format == "json":
         print_json({"accepted" if args.topics else "open": [dataclasses.asdict(alarm) for alarm in alarms]})
     else:
-        _print(alarms, is_accepted=bool(args.topics))
+        _print(alarms, is_accepted=bool(args.topics), shows_all=args.all)
     return EXIT_OK if args.topics or not alarms else EXIT_FINDINGS
 
 
@@ -130,15 +130,14 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _print(alarms: Sequence[OpenAlarm], *, is_accepted: bool) -> None:
-    for alarm in alarms[:ALARMS_SHOWN_MAX]:
-        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(alarm.since_ms / 1000)) if alarm.since_ms else "unknown"
-        text = f"; newest: {alarm.text}" if alarm.text else ""
-        print_report_line(
-            f"{'accepted' if is_accepted else 'ALARM'}: {alarm.topic}: {alarm.kind}: {alarm.count:,} "
-            f"{KINDS.get(alarm.kind, '')} (since {since}){text}"
-        )
-    if len(alarms) > ALARMS_SHOWN_MAX:
-        print(f"and {len(alarms) - ALARMS_SHOWN_MAX:,} more; --format json has all")
-    topics = len({alarm.topic for alarm in alarms})
-    print(f"{len(alarms):,} alarms of {topics:,} topics {'accepted' if is_accepted else 'open'}")
+def _print(alarms: Sequence[OpenAlarm], *, is_accepted: bool, shows_all: bool) -> None:
+    word = "accepted" if is_accepted else "ALARM"
+    topics = count_text(len({alarm.topic for alarm in alarms}), "topic")
+    print(f"{count_text(len(alarms), 'alarm')} of {topics} {'accepted' if is_accepted else 'open'}")
+    print_lines([f"{word}: {_alarm_text(alarm)}" for alarm in alarms], shows_all=shows_all)
+
+
+def _alarm_text(alarm: OpenAlarm) -> str:
+    since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(alarm.since_ms / 1000)) if alarm.since_ms else "unknown"
+    text = f"; newest: {alarm.text}" if alarm.text else ""
+    return f"{alarm.topic}: {alarm.kind}: {alarm.count:,} {KINDS.get(alarm.kind, '')} (since {since}){text}"

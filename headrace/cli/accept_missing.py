@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from headrace.cli.command import CommandError, examples
-from headrace.cli.rewrite_command import EXIT_CODES, add_rewrite_flags, checked_topics, open_rewrite_ports, show_report
+from headrace.cli.rewrite_command import EXIT_CODES, add_rewrite_flags, check_topic, open_rewrite_ports, show_report
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
 
     kind = FileKind.QUARANTINE if args.quarantine else FileKind.DATA
     with open_rewrite_ports(args) as (_, ports):
-        checked_topics(ports, [args.topic])
+        check_topic(ports, args.topic)
         time_partitions = {
             time_partition
             for day in ports.index.days(args.topic, kind)

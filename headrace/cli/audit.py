@@ -9,6 +9,7 @@ import getpass
 import re
 import sys
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from headrace.cli.colour import print_report_line
@@ -23,6 +24,18 @@ from headrace.cli.command import (
     print_json,
     print_table,
     settings_from,
+)
+from headrace.cli.report import (
+    ROWS_SHOWN_MAX,
+    WELL,
+    ReportRow,
+    TextReport,
+    add_all_flag,
+    add_topic_patterns,
+    check_known,
+    count_text,
+    print_report,
+    select_topics,
 )
 
 if TYPE_CHECKING:
@@ -60,15 +73,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "report",
         help="compare the counts of producers, log and tables",
         description="Compares how many messages of each topic its tiers have counted: producers, the brokers' log, "
-        "tables and consumers. First reads the new counts from the audit topic.",
+        "tables and consumers. First reads the new counts from the audit topic. With many topics it shows those with "
+        "the verdicts missing, extra, mismatch and unknown.",
         epilog=examples(
             "audit report",
-            "audit report --topic orders --format json",
-            "audit report --since 7d",
+            "audit report --topic orders --topic 'shop.*' --format json",
+            "audit report --since 7d --all",
         )
         + EPILOG,
     )
-    report.add_argument("--topic", metavar="TOPIC", help="only this topic (default: all)")
+    add_topic_patterns(report)
+    add_all_flag(report)
     _add_flags(report)
     report.set_defaults(run=run)
     accept = verbs.add_parser(
@@ -94,6 +109,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     accept.set_defaults(run=accept_findings)
 
 
+NO_COUNTS = "has no counts in the audit"
+LINES_SHOWN_MAX = 25  # about the topics that need care, if there are many topics
 _AGE = re.compile(r"(\d{1,12})(m|h|d)")
 
 
@@ -138,17 +155,18 @@ def run(args: argparse.Namespace) -> int:
     try:
         with AuditStore(settings.data_dir / DATABASE_NAME) as store:
             ingested, outage = _ingest_counts(store, settings)
-            results = _reconcile(store, settings, args.topic, _period(args))
+            topics = _audited_topics(store, settings, args.topic)
+            results = _reconcile(store, settings, topics, _period(args))
     except AuditError as error:
         raise CommandError(str(error)) from error
-    if args.topic is not None and not results:
+    if args.topic and not results:
         raise CommandError(
-            f"the audit has no counts of the topic {args.topic!r} in this period; check --since and --until"
+            f"the audit has no counts of {', '.join(args.topic)} in this period; check --since and --until"
         )
     if args.format == "json":
         print_json({**as_json(results, ingested.bad), "not_fresh": outage})
     else:
-        _print_text(results, ingested)
+        _print_text(results, ingested, shows_all=args.all)
     if outage:
         # Findings may be caused by counts that could not be read.
         raise CommandError(
@@ -169,7 +187,8 @@ def accept_findings(args: argparse.Namespace) -> int:
     try:
         with AuditStore(settings.data_dir / DATABASE_NAME) as store:
             _, outage = _ingest_counts(store, settings)
-            (result, *_) = _reconcile(store, settings, args.topic, _period(args)) or (None,)
+            check_known(args.topic, _audited_topics(store, settings, ()), NO_COUNTS)
+            (result, *_) = _reconcile(store, settings, [args.topic], _period(args)) or (None,)
             windows = result.windows if result is not None else ()
             if args.withdraw:
                 acceptances = _acceptances_to_withdraw(store, args.topic, windows)
@@ -213,7 +232,7 @@ def _acceptances_to_withdraw(store: AuditStore, topic: str, windows: Sequence[Wi
 
 
 def _print_accepted(args: argparse.Namespace, acceptances: Sequence[Acceptance]) -> None:
-    from headrace.audit.window import count_text, window_text
+    from headrace.audit.window import window_text
 
     if args.format == "json":
         print_json([{"window": window_text(one.window_start_ms), **dataclasses.asdict(one)} for one in acceptances])
@@ -273,17 +292,15 @@ def _ingest_counts(store: AuditStore, settings: Settings) -> tuple[IngestResult,
     return ingested, outage
 
 
-def _reconcile(store: AuditStore, settings: Settings, topic: str | None, period: Period) -> tuple[TopicResult, ...]:
+def _audited_topics(store: AuditStore, settings: Settings, patterns: Sequence[str]) -> list[str]:
+    topics = [topic for topic in store.topics() if topic != settings.audit.topic]
+    return select_topics(patterns, topics, NO_COUNTS)
+
+
+def _reconcile(store: AuditStore, settings: Settings, topics: Sequence[str], period: Period) -> tuple[TopicResult, ...]:
     from headrace.audit.reconcile import reconcile_topics
     from headrace.audit.verdict import FindingPolicy
 
-    topics = [topic for topic in store.topics() if topic != settings.audit.topic]
-    if topic is not None:
-        if topic not in topics:
-            raise CommandError(
-                f"the audit has no counts of the topic {topic!r}; topics with counts: {', '.join(topics) or 'none yet'}"
-            )
-        topics = [topic]
     patterns = settings.audit.counted_topics
     policy = FindingPolicy(
         all_producers_count=lambda topic: any(re.fullmatch(pattern, topic) for pattern in patterns),
@@ -300,18 +317,17 @@ def _reconcile(store: AuditStore, settings: Settings, topic: str | None, period:
     )
 
 
-def _print_text(results: Sequence[TopicResult], ingested: IngestResult) -> None:
-    from headrace.audit.report import COLUMN_DESCRIPTIONS, topic_lines, topics_listing
+def _print_text(results: Sequence[TopicResult], ingested: IngestResult, *, shows_all: bool) -> None:
+    from headrace.audit.report import COLUMN_DESCRIPTIONS, topics_listing
 
     if not results:
         print("no counts yet: send messages with headrace.Producer, or load a topic with headrace load")
         return
     listing = topics_listing(results)
-    print_table(listing.header, listing.rows, listing.right)
+    rows = tuple(ReportRow(cells, _severity(one)) for one, cells in zip(results, listing.rows, strict=True))
+    print_report(TextReport(_totals(results), "topic", listing.header, rows, listing.right), shows_all=shows_all)
     print()
-    for result in results:
-        for line in topic_lines(result):
-            print_report_line(line)
+    _print_topics(results, shows_all=shows_all or len(results) <= ROWS_SHOWN_MAX)
     print()
     for column, meaning in COLUMN_DESCRIPTIONS.items():
         print(f"{column}: {meaning}")
@@ -320,3 +336,35 @@ def _print_text(results: Sequence[TopicResult], ingested: IngestResult) -> None:
             f"{ingested.bad} messages of the audit topic were skipped, because they are not audit counts",
             file=sys.stderr,
         )
+
+
+def _totals(results: Sequence[TopicResult]) -> str:
+    from headrace.audit.verdict import SEVERITY
+
+    topics = Counter(one.verdict for one in results)
+    counts = ", ".join(f"{topics[verdict]:,} {verdict.value}" for verdict in reversed(SEVERITY) if topics[verdict])
+    return f"{count_text(len(results), 'topic')}: {counts}"
+
+
+def _severity(result: TopicResult) -> int:
+    """Returns the severity of a topic's row: the place of its verdict among all, if that needs action."""
+    from headrace.audit.verdict import EXPIRABLE, SEVERITY
+
+    return SEVERITY.index(result.verdict) if result.verdict in EXPIRABLE else WELL
+
+
+def _print_topics(results: Sequence[TopicResult], *, shows_all: bool) -> None:
+    """Prints lines about each topic, the most severe first: all, or some lines about topics that need care."""
+    from headrace.audit.report import topic_lines
+
+    ordered = sorted(results, key=_severity, reverse=True)
+    shown = ordered if shows_all else [one for one in ordered if _severity(one) > WELL]
+    printed = 0
+    for number, result in enumerate(shown):
+        lines = topic_lines(result)
+        if number and not shows_all and printed + len(lines) > LINES_SHOWN_MAX:
+            print(f"… and the windows of {count_text(len(shown) - number, 'more topic')}; --all or --topic shows them")
+            return
+        for line in lines:
+            print_report_line(line)
+        printed += len(lines)

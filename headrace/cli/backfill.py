@@ -8,14 +8,16 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
-from headrace.cli.colour import print_report_line
-from headrace.cli.command import EXIT_FINDINGS, EXIT_OK, CommandError, examples, print_json, print_table
+from headrace.cli.command import EXIT_FINDINGS, EXIT_OK, CommandError, examples, print_json
+from headrace.cli.report import ReportRow, TextReport, count_text, print_lines, print_report
 from headrace.cli.rewrite_command import (
     EXIT_CODES,
-    TIME_PARTITIONS_SHOWN,
+    TIME_PARTITION_HEADER,
     add_rewrite_flags,
-    checked_topics,
+    check_topic,
     open_rewrite_load,
+    print_problems,
+    time_partition_cells,
 )
 from headrace.cli.terminal import print_line
 
@@ -74,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
         )
     output = sys.stderr if args.format == "json" else sys.stdout
     with open_rewrite_load(args) as (_, load):
-        checked_topics(load.rewrites, [args.topic])
+        check_topic(load.rewrites, args.topic)
         known = load.rewrites.log.state.topics[args.topic]
         if known.partition_by == "day" and "/" in args.first + args.last:
             raise CommandError(
@@ -92,34 +94,36 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "json":
         print_json({"topic": args.topic, "dry_run": args.dry_run, **dataclasses.asdict(report)})
     else:
-        _print(args.topic, report, is_dry=args.dry_run)
+        _print(args.topic, report, is_dry=args.dry_run, shows_all=args.all)
     return EXIT_FINDINGS if report.problems else EXIT_OK
 
 
-def _print(topic: str, report: BackfillReport, *, is_dry: bool) -> None:
-    rows = [
-        (one.kind.value, one.time_partition, f"{one.files:,}", f"{one.rows:,}", f"{one.bytes / 1e6:,.1f}")
-        for one in report.time_partitions
+def _print(topic: str, report: BackfillReport, *, is_dry: bool, shows_all: bool) -> None:
+    rows = tuple(ReportRow(time_partition_cells(one)) for one in report.time_partitions)
+    totals = _totals(report, is_dry=is_dry)
+    print_report(
+        TextReport(totals, "time partition", TIME_PARTITION_HEADER, rows, (2, 3, 4), is_listing=True),
+        shows_all=shows_all,
+    )
+    ranges = [
+        f"partition {one.partition}: {one.offsets:,} offsets from {one.first} to {one.last}" for one in report.offsets
     ]
-    if rows:
-        print_table(("kind", "time partition", "files", "rows", "MB"), rows[:TIME_PARTITIONS_SHOWN], right=(2, 3, 4))
-    if len(rows) > TIME_PARTITIONS_SHOWN:
-        print(f"… and {len(rows) - TIME_PARTITIONS_SHOWN:,} more")
-    for one in report.offsets:
-        print(f"partition {one.partition}: {one.offsets:,} offsets from {one.first} to {one.last}")
-    for problem in report.problems:
-        print_report_line(f"PROBLEM: {topic}: {problem}")
-    for note in report.notes:
-        print_report_line(f"note: {note}")
+    print_lines(ranges, shows_all=shows_all)
+    print_problems({topic: report.problems}, report.notes, shows_all=shows_all)
+
+
+def _totals(report: BackfillReport, *, is_dry: bool) -> str:
     files = sum(one.files for one in report.time_partitions)
+    requested = count_text(report.files_requested, "file")
     if files:
-        done = _done(report, files, is_dry)
-        in_period = f"{report.files_requested:,} files are in the period"
-        print(f"{in_period}; together with files of the same offset ranges, {done}")
-    elif not report.files_requested:
-        print("no files are in the period")
-    else:
-        print(f"none of the {report.files_requested:,} files in the period was replaced")
+        return (
+            f"{requested} in the period; together with files of the same offset ranges, {_done(report, files, is_dry)}"
+        )
+    return (
+        f"none of the {requested} in the period was replaced"
+        if report.files_requested
+        else ("no files are in the period")
+    )
 
 
 def _done(report: BackfillReport, files: int, is_dry: bool) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli.colour import print_report_line, styled
+from headrace.cli.colour import styled
 from headrace.cli.command import (
     EXIT_OK,
     CommandError,
@@ -16,9 +16,21 @@ from headrace.cli.command import (
     add_settings_flags,
     examples,
     print_json,
-    print_table,
     settings_from,
 )
+from headrace.cli.report import (
+    ATTENTION,
+    WELL,
+    ReportRow,
+    TextReport,
+    add_all_flag,
+    add_topic_patterns,
+    count_text,
+    print_lines,
+    print_report,
+    select_topics,
+)
+from headrace.kafka_wire.topic_patterns import is_pattern
 from headrace.settings.addresses import resolve_bootstrap_servers
 
 if TYPE_CHECKING:
@@ -77,19 +89,19 @@ def add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "topics",
         help="show the topics of running brokers, with partitions and sizes",
         description="Shows every topic with its partitions, offsets, size and the configuration that differs from the "
-        "brokers' defaults; for a named topic, each partition. Works with all Kafka brokers.",
-        epilog=examples("broker topics", "broker topics orders", "broker topics --format json"),
+        "brokers' defaults, the largest first; for a single named topic, each partition. Works with all Kafka brokers.",
+        epilog=examples("broker topics", "broker topics orders", "broker topics 'shop.*' --all"),
     )
-    topics.add_argument("topic", nargs="?", metavar="TOPIC", help="each partition of this topic (default: all topics)")
+    add_topic_patterns(topics, positional=True)
     topics.add_argument("--internal", action="store_true", help="include the brokers' internal topics")
     _add_flags(topics)
     topics.set_defaults(run_verb=run_topics)
     groups = verbs.add_parser(
         "groups",
         help="show the consumer groups of running brokers, with members and lag",
-        description="Shows every consumer group with its state, members and lag; for a named group, its members and "
-        "each "
-        "partition. The lag is the number of offsets from the committed one to the log end.",
+        description="Shows every consumer group with its state, members and lag, first those with a lag but without "
+        "members; for a named group, its members and each partition. The lag is the number of offsets from the "
+        "committed one to the log end.",
         epilog=examples("broker groups", "broker groups shop", "broker groups --format json"),
     )
     groups.add_argument("group", nargs="?", metavar="GROUP", help="members and partitions of this group (default: all)")
@@ -98,6 +110,7 @@ def add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
+    add_all_flag(parser)
     add_settings_flags(parser, ("kafka.bootstrap_servers",))
     add_format_flag(parser)
 
@@ -126,19 +139,28 @@ def _cluster(args: argparse.Namespace) -> Iterator[KafkaCluster]:
 
 def run_topics(args: argparse.Namespace) -> int:
     with _cluster(args) as cluster:
-        metadata = cluster.metadata(None if args.topic is None else [args.topic])
-        if args.topic is not None and (problem := metadata.topics[args.topic].error):
-            raise CommandError(f"topic {args.topic}: {problem}")
-        rows, notes = _topic_rows(cluster, metadata, with_internal=args.internal or args.topic is not None)
+        names = _selected_names(cluster, args)
+        metadata = cluster.metadata(names)
+        for name in args.topics:
+            if name in metadata.topics and (problem := metadata.topics[name].error):
+                raise CommandError(f"topic {name}: {problem}")
+        rows, notes = _topic_rows(cluster, metadata, with_internal=args.internal or bool(args.topics))
     if args.format == "json":
         print_json({"topics": [_topic_json(row) for row in rows], "notes": notes})
         return EXIT_OK
-    if args.topic is None:
-        _print_topics(rows)
+    if len(args.topics) == 1 and not is_pattern(args.topics[0]):
+        _print_partitions(rows[0], shows_all=args.all)
     else:
-        _print_partitions(rows[0])
-    _print_notes(notes)
+        _print_topics(rows, shows_all=args.all)
+    _print_notes(notes, shows_all=args.all)
     return EXIT_OK
+
+
+def _selected_names(cluster: KafkaCluster, args: argparse.Namespace) -> list[str] | None:
+    """Returns the names of the topics that the command line selects; None for all."""
+    if not any(map(is_pattern, args.topics)):
+        return args.topics or None
+    return select_topics(args.topics, cluster.metadata().topics, "does not exist")
 
 
 def _topic_rows(
@@ -178,31 +200,40 @@ def _offsets(
     return responses.offsets, [f"{tp.topic}-{tp.partition}: {reason}" for tp, reason in responses.errors.items()]
 
 
-def _print_topics(rows: Iterable[TopicRow]) -> None:
-    print_table(
-        ("topic", "partitions", "offsets", "MB", "configuration"),
-        [
-            (
-                row.name,
-                str(len(row.partitions)),
-                _number(_total(one.records for one in row.partitions)),
-                _megabytes(_total(one.size_bytes for one in row.partitions)),
-                " ".join(f"{name}={value}" for name, value in sorted(row.configs.items())) or "-",
-            )
-            for row in rows
-        ],
-        right=(1, 2, 3),
+def _print_topics(rows: Sequence[TopicRow], *, shows_all: bool) -> None:
+    partitions = count_text(sum(len(row.partitions) for row in rows), "partition")
+    size = _megabytes(_total(one.size_bytes for row in rows for one in row.partitions))
+    totals = f"{count_text(len(rows), 'topic')}, {partitions}, {size} MB"
+    header = ("topic", "partitions", "offsets", "MB", "configuration")
+    print_report(
+        TextReport(totals, "topic", header, tuple(map(_topic_report_row, rows)), (1, 2, 3), is_listing=True),
+        shows_all=shows_all,
     )
 
 
-def _print_partitions(row: TopicRow) -> None:
-    facts = [f"{name}={value}" for name, value in sorted(row.configs.items())]
-    kind = ", internal" if row.is_internal else ""
-    print(styled(f"topic {row.name}{f', id {row.topic_id}' if row.topic_id else ''}{kind}", "head"))
-    print(f"configuration: {' '.join(facts) or 'default'}")
-    print_table(
-        ("partition", "leader", "start", "end", "offsets", "MB"),
-        [
+def _topic_report_row(row: TopicRow) -> ReportRow:
+    size = _total(one.size_bytes for one in row.partitions)
+    cells = (
+        row.name,
+        str(len(row.partitions)),
+        _number(_total(one.records for one in row.partitions)),
+        _megabytes(size),
+        _configuration(row) or "-",
+    )
+    is_incomplete = not row.partitions or any(one.records is None for one in row.partitions)
+    return ReportRow(cells, ATTENTION if is_incomplete else WELL, size or 0)
+
+
+def _configuration(row: TopicRow) -> str:
+    return " ".join(f"{name}={value}" for name, value in sorted(row.configs.items()))
+
+
+def _print_partitions(row: TopicRow, *, shows_all: bool) -> None:
+    title = f"topic {row.name}{f', id {row.topic_id}' if row.topic_id else ''}{', internal' if row.is_internal else ''}"
+    print(styled(title, "head"))
+    totals = f"configuration: {_configuration(row) or 'default'}"
+    rows = tuple(
+        ReportRow(
             (
                 str(one.partition),
                 str(one.leader),
@@ -210,11 +241,13 @@ def _print_partitions(row: TopicRow) -> None:
                 _plain(one.end),
                 _number(one.records),
                 _megabytes(one.size_bytes),
-            )
-            for one in row.partitions
-        ],
-        right=range(6),
+            ),
+            ATTENTION if one.records is None else WELL,
+        )
+        for one in row.partitions
     )
+    header = ("partition", "leader", "start", "end", "offsets", "MB")
+    print_report(TextReport(totals, "partition", header, rows, range(6), is_listing=True), shows_all=shows_all)
 
 
 def _topic_json(row: TopicRow) -> dict[str, Any]:
@@ -264,10 +297,10 @@ def run_groups(args: argparse.Namespace) -> int:
         print_json({"groups": [_group_json(one, lags[one.group_id]) for one in found], "notes": notes})
         return EXIT_OK
     if args.group is None:
-        _print_groups(found, lags)
+        _print_groups(found, lags, shows_all=args.all)
     else:
-        _print_group(found[0], lags[args.group])
-    _print_notes(notes)
+        _print_group(found[0], lags[args.group], shows_all=args.all)
+    _print_notes(notes, shows_all=args.all)
     return EXIT_OK
 
 
@@ -283,39 +316,42 @@ def _lag_rows(group: GroupDescription, ends: Mapping[TopicPartition, int]) -> li
     ]
 
 
-def _print_groups(groups: Iterable[GroupDescription], lags: Mapping[str, list[LagRow]]) -> None:
-    print_table(
-        ("group", "state", "protocol", "members", "partitions", "lag"),
-        [
-            (
-                one.group_id,
-                one.state or "-",
-                one.protocol or "-",
-                str(len(one.members)),
-                str(len(lags[one.group_id])),
-                _number(_total(row.lag for row in lags[one.group_id])),
-            )
-            for one in groups
-        ],
-        right=(3, 4, 5),
+def _print_groups(groups: Sequence[GroupDescription], lags: Mapping[str, Sequence[LagRow]], *, shows_all: bool) -> None:
+    lag = _number(_total(row.lag for rows in lags.values() for row in rows))
+    rows = tuple(_group_row(one, lags[one.group_id]) for one in groups)
+    header = ("group", "state", "protocol", "members", "partitions", "lag")
+    print_report(
+        TextReport(f"{count_text(len(groups), 'group')}, lag {lag}", "group", header, rows, (3, 4, 5), is_listing=True),
+        shows_all=shows_all,
     )
 
 
-def _print_group(group: GroupDescription, rows: Iterable[LagRow]) -> None:
+def _group_row(group: GroupDescription, rows: Sequence[LagRow]) -> ReportRow:
+    lag = _total(row.lag for row in rows)
+    cells = (
+        group.group_id,
+        group.state or "-",
+        group.protocol or "-",
+        str(len(group.members)),
+        str(len(rows)),
+        _number(lag),
+    )
+    return ReportRow(cells, ATTENTION if group.error or (lag and not group.members) else WELL, lag or 0)
+
+
+def _print_group(group: GroupDescription, rows: Sequence[LagRow], *, shows_all: bool) -> None:
     facts = f"{group.state or '-'}, {group.protocol or 'no protocol'}, coordinator {group.coordinator}"
-    print(f"{styled(f'group {group.group_id}', 'head')}: {facts}")
-    if group.members:
-        print_table(
-            ("member", "instance", "client", "host", "partitions"),
-            [
-                (one.member_id, one.instance_id or "-", one.client_id or "-", one.host or "-", str(len(one.assigned)))
-                for one in group.members
-            ],
-            right=(4,),
+    totals = f"group {group.group_id}: {facts}, lag {_number(_total(row.lag for row in rows))}"
+    members = tuple(
+        ReportRow(
+            (one.member_id, one.instance_id or "-", one.client_id or "-", one.host or "-", str(len(one.assigned)))
         )
-    print_table(
-        ("topic", "partition", "committed", "end", "lag", "member"),
-        [
+        for one in group.members
+    )
+    header = ("member", "instance", "client", "host", "partitions")
+    print_report(TextReport(totals, "member", header, members, (4,), is_listing=True), shows_all=shows_all)
+    partitions = tuple(
+        ReportRow(
             (
                 row.topic,
                 str(row.partition),
@@ -323,10 +359,21 @@ def _print_group(group: GroupDescription, rows: Iterable[LagRow]) -> None:
                 _plain(row.end),
                 _number(row.lag),
                 row.member or "-",
-            )
-            for row in rows
-        ],
-        right=(1, 2, 3, 4),
+            ),
+            weight=row.lag or 0,
+        )
+        for row in rows
+    )
+    print_report(
+        TextReport(
+            count_text(len(partitions), "partition"),
+            "partition",
+            ("topic", "partition", "committed", "end", "lag", "member"),
+            partitions,
+            (1, 2, 3, 4),
+            is_listing=True,
+        ),
+        shows_all=shows_all,
     )
 
 
@@ -379,6 +426,5 @@ def _megabytes(number: int | None) -> str:
     return "-" if number is None else f"{number / 1e6:,.1f}"
 
 
-def _print_notes(notes: Iterable[str]) -> None:
-    for note in notes:
-        print_report_line(f"note: {note}")
+def _print_notes(notes: Iterable[str], *, shows_all: bool) -> None:
+    print_lines([f"note: {note}" for note in notes], shows_all=shows_all)

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli.colour import print_report_line
 from headrace.cli.command import (
     EXIT_FINDINGS,
     EXIT_OK,
@@ -22,13 +21,13 @@ from headrace.cli.command import (
     print_json,
     settings_from,
 )
+from headrace.cli.report import add_all_flag, print_lines
 from headrace.cli.terminal import steps_shown
 
 if TYPE_CHECKING:
     from headrace.broker.inspect.dump import Dumped, DumpedBatch, DumpedRecord
     from headrace.broker.inspect.verify import PartitionReport
 
-FINDINGS_SHOWN_MAX = 20  # of a partition; --format json has more
 KEY_CHARS_MAX = 60
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 DUMP_CODES = """
@@ -91,6 +90,7 @@ def add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "broker ran, the last batch of a log may be incomplete; this is reported as a note, not as a finding.",
         epilog=examples("broker verify", "broker verify --directory /backup/broker --format json") + VERIFY_CODES,
     )
+    add_all_flag(verify)
     _add_flags(verify)
     verify.set_defaults(run_verb=run_verify)
 
@@ -301,18 +301,11 @@ def run_verify(args: argparse.Namespace) -> int:
     if args.format == "json":
         print_json({"directory": str(directory), "partitions": [_verified_json(one) for one in verified]})
     else:
-        _print_verified(directory, verified)
+        _print_verified(directory, verified, shows_all=args.all)
     return EXIT_OK if all(one.is_intact for one in verified) else EXIT_FINDINGS
 
 
-def _print_verified(directory: Path, verified: list[PartitionReport]) -> None:
-    for one in verified:
-        for finding in one.findings[:FINDINGS_SHOWN_MAX]:
-            kind = "note" if finding.is_note else "FINDING"
-            print_report_line(f"{kind}: {one.name}: {finding.check}: {finding.where}: {finding.message}")
-        more = one.omitted + max(len(one.findings) - FINDINGS_SHOWN_MAX, 0)
-        if more:
-            print_report_line(f"FINDING: {one.name}: and {more:,} more")
+def _print_verified(directory: Path, verified: list[PartitionReport], *, shows_all: bool) -> None:
     partitions = verified[1:]
     findings = sum(one.omitted + sum(not finding.is_note for finding in one.findings) for one in verified)
     print(
@@ -320,6 +313,14 @@ def _print_verified(directory: Path, verified: list[PartitionReport]) -> None:
         f"{sum(one.batches for one in partitions):,} batches, {sum(one.records for one in partitions):,} records, "
         f"{sum(one.size_bytes for one in partitions) / 1e6:,.1f} MB: {findings:,} findings"
     )
+    found = [
+        (finding.is_note, f"{one.name}: {finding.check}: {finding.where}: {finding.message}")
+        for one in verified
+        for finding in one.findings
+    ]
+    found += [(False, f"{one.name}: and {one.omitted:,} more, not listed") for one in verified if one.omitted]
+    print_lines([f"FINDING: {text}" for is_note, text in found if not is_note], shows_all=shows_all)
+    print_lines([f"note: {text}" for is_note, text in found if is_note], shows_all=shows_all)
 
 
 def _verified_json(one: PartitionReport) -> dict[str, Any]:

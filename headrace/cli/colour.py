@@ -17,6 +17,8 @@ STYLES: Mapping[str, str] = {"bad": "1;31", "warn": "1;33", "good": "1;32", "hea
 WORD_STYLES: Mapping[str, str] = {
     "PROBLEM": "bad",
     "NOT REPAIRED": "bad",
+    "NOT DOWNLOADED": "bad",
+    "ALARM": "bad",
     "FINDING": "bad",
     "FAILURE": "bad",
     "ATTENTION": "warn",
@@ -24,6 +26,7 @@ WORD_STYLES: Mapping[str, str] = {
     "extra": "bad",
     "mismatch": "bad",
     "schema changed": "warn",
+    "would do": "head",
     "schema changes": "warn",
     "waiting": "warn",
     "note": "warn",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 
 from headrace.cli.command import CommandError, examples
-from headrace.cli.rewrite_command import EXIT_CODES, add_rewrite_flags, checked_topics, open_rewrite_ports, show_report
+from headrace.cli.report import add_topic_patterns
+from headrace.cli.rewrite_command import EXIT_CODES, add_rewrite_flags, open_rewrite_ports, selected_topics, show_report
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -15,11 +16,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "can finish. Safe while loads run."
     )
     parser.epilog = examples("compact", "compact orders payments --dry-run") + EXIT_CODES
-    parser.add_argument(
-        "topics",
-        nargs="*",
-        metavar="TOPIC",
-        help="only these topics (default: topics for which loader.compact = true, in [loader] or [[loader.topic]])",
+    add_topic_patterns(
+        parser, positional=True, default="topics for which loader.compact = true, in [loader] or [[loader.topic]]"
     )
     add_rewrite_flags(parser)
 
@@ -31,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     with open_rewrite_ports(args) as (settings, ports):
         loader = settings.loader
         topics = [
-            topic for topic in checked_topics(ports, args.topics) if args.topics or loader.of_topic(topic).compact
+            topic for topic in selected_topics(ports, args.topics) if args.topics or loader.of_topic(topic).compact
         ]
         if not topics:
             raise CommandError(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 
 from headrace.cli.command import CommandError, examples
-from headrace.cli.rewrite_command import EXIT_CODES, add_rewrite_flags, checked_topics, open_rewrite_ports, show_report
+from headrace.cli.report import add_topic_patterns
+from headrace.cli.rewrite_command import EXIT_CODES, add_rewrite_flags, open_rewrite_ports, selected_topics, show_report
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -15,12 +16,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "loaded into a new partition. Safe while loads run."
     )
     parser.epilog = examples("expire", "expire clicks --days 90 --dry-run") + EXIT_CODES
-    parser.add_argument(
-        "topics",
-        nargs="*",
-        metavar="TOPIC",
-        help="only these topics (default: topics for which loader.retention_days is set, in [loader] or "
-        "[[loader.topic]])",
+    add_topic_patterns(
+        parser,
+        positional=True,
+        default="topics for which loader.retention_days is set, in [loader] or [[loader.topic]]",
     )
     parser.add_argument(
         "--days", type=int, metavar="N", help="keep N whole days of the named topics (default: loader.retention_days)"
@@ -38,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     with open_rewrite_ports(args) as (settings, ports):
         days = {
             topic: args.days or settings.loader.of_topic(topic).retention_days
-            for topic in checked_topics(ports, args.topics)
+            for topic in selected_topics(ports, args.topics)
         }
         retention_days = {topic: retention for topic, retention in days.items() if retention}
         if not retention_days:

@@ -13,9 +13,9 @@ from headrace.cli.command import (
     add_settings_flags,
     examples,
     print_json,
-    print_table,
 )
 from headrace.cli.loaded_state import LoadedState, open_loaded_state
+from headrace.cli.report import ReportRow, TextReport, add_all_flag, count_text, print_report
 
 if TYPE_CHECKING:
     from headrace.loader.inspect.published_files import PublishedFile
@@ -56,6 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="only time partitions before this day or hour: 2026-01-31T07, in UTC",
     )
     parser.add_argument("--quarantine", action="store_true", help="list the files of the quarantine table instead")
+    add_all_flag(parser)
     add_settings_flags(parser, ("loader.warehouse",))
     add_format_flag(parser, ("text", "json", "paths"))
 
@@ -86,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
         for one in files:
             print(known.storage.files.describe(one.path))
     else:
-        _print(known, files)
+        _print(known, files, shows_all=args.all)
         if commit_number < newest:
             print(
                 f"files as of commit {commit_number}; the newest commit {newest} is not applied yet, the next load "
@@ -105,24 +106,23 @@ def _check(args: argparse.Namespace) -> None:
             raise CommandError(f"{flag}: expected a day 2026-01-31 or an hour 2026-01-31T07, found {value}")
 
 
-def _print(known: LoadedState, files: list[PublishedFile]) -> None:
-    if files:
-        print_table(
-            ("time partition", "rows", "bytes", "commit", "path"),
-            [
-                (
-                    one.time_partition,
-                    f"{one.file.records:,}",
-                    f"{one.file.length:,}",
-                    f"{one.file.since}",
-                    known.storage.files.describe(one.path),
-                )
-                for one in files
-            ],
-            right=(1, 2, 3),
+def _print(known: LoadedState, files: list[PublishedFile], *, shows_all: bool) -> None:
+    rows = tuple(
+        ReportRow(
+            (
+                one.time_partition,
+                f"{one.file.records:,}",
+                f"{one.file.length:,}",
+                f"{one.file.since}",
+                known.storage.files.describe(one.path),
+            )
         )
-    rows, size = sum(one.file.records for one in files), sum(one.file.length for one in files)
-    print(f"{len(files):,} files, {rows:,} rows, {size / 1e6:,.1f} MB")
+        for one in files
+    )
+    records, size = sum(one.file.records for one in files), sum(one.file.length for one in files)
+    totals = f"{count_text(len(files), 'file')}, {count_text(records, 'row')}, {size / 1e6:,.1f} MB"
+    header = ("time partition", "rows", "bytes", "commit", "path")
+    print_report(TextReport(totals, "file", header, rows, (1, 2, 3), is_listing=True), shows_all=shows_all)
 
 
 def _json(known: LoadedState, one: PublishedFile) -> dict[str, Any]:

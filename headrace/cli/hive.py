@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli.colour import print_report_line, styled
+from headrace.cli.colour import styled
 from headrace.cli.command import (
     EXIT_FAILED,
     EXIT_FINDINGS,
@@ -25,6 +25,7 @@ from headrace.cli.command import (
     settings_from,
 )
 from headrace.cli.loaded_state import LoadedState, loader_errors_as_command_errors, open_loaded_state
+from headrace.cli.report import ROWS_SHOWN_MAX, add_all_flag, add_topic_patterns, count_text, print_lines, select_topics
 from headrace.cli.terminal import steps_shown
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     """The differences found so far, by topic. A topic without differences has an empty list."""
 
 KEYS = ("registry.url", "loader.warehouse", "spark.master", "hive.database", "hive.metastore", "hive.executor")
-FINDINGS_SHOWN_MAX = 40  # of a topic; --format json has all
 EXIT_CODES = """
 
 exit codes:
@@ -75,12 +75,14 @@ def _configure_verb(parser: argparse.ArgumentParser, verb: Verb) -> None:
     if verb.is_single_topic:
         parser.add_argument("topics", nargs=1, metavar="TOPIC", help="the topic")
     else:
-        parser.add_argument("topics", nargs="*", metavar="TOPIC", help="only these topics (default: all)")
+        add_topic_patterns(parser, positional=True)
     if verb.changes:
         parser.add_argument("--dry-run", action="store_true", help="show the changes without making them")
+    if verb.changes and not verb.is_single_topic:
+        add_all_flag(parser, pages=False)  # an executor that prints shows each statement at once
     add_settings_flags(parser, KEYS)
     add_format_flag(parser)
-    parser.set_defaults(run_verb=verb.run, **({} if verb.changes else {"dry_run": True}))
+    parser.set_defaults(run_verb=verb.run, **({} if verb.changes else {"dry_run": True, "pages": True}))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -319,14 +321,10 @@ def _repairing(args: argparse.Namespace, *, deep: bool) -> Iterator[tuple[Repair
     with loader_errors_as_command_errors():
         log = commit_log(settings)
         log.check_format(writing=not args.dry_run)
-        known = log.read_state().topics
-        for topic in args.topics:
-            if topic not in known:
-                loaded = ", ".join(sorted(known)) or "none yet"
-                raise CommandError(f"topic {topic} has not been loaded; loaded topics: {loaded}")
+        topics = select_topics(args.topics, log.read_state().topics)
         steps = contextlib.nullcontext() if settings.hive.executor == "print" else steps_shown()
         with steps, open_repair(settings, log, output, deep=deep) as repair:
-            yield repair, args.topics or sorted(known)
+            yield repair, topics
 
 
 @contextlib.contextmanager
@@ -371,6 +369,9 @@ def _print_plan(args: argparse.Namespace, differences_found: DifferencesByTopic)
     if args.format == "json":
         print_json({"topics": _differences_json(differences_found)})
         return
+    differing = [differences for differences in differences_found.values() if differences]
+    if differing:
+        print(f"-- {count_text(sum(map(len, differing)), 'difference')} of {count_text(len(differing), 'topic')}")
     for topic, differences in differences_found.items():
         for item in differences:
             print(f"-- {topic}: {item.where}: {item.message}")
@@ -381,17 +382,17 @@ def _print_repairs(args: argparse.Namespace, differences_found: DifferencesByTop
     if args.format == "json":
         print_json({"topics": _differences_json(differences_found), "dry_run": args.dry_run})
         return
-    repaired = left = 0
-    for differences in differences_found.values():
-        for number, item in enumerate(differences):
-            word = "NOT REPAIRED" if not item.is_repairable else "would be repaired" if args.dry_run else "repaired"
-            if number < FINDINGS_SHOWN_MAX:
-                print_report_line(f"{word}: {item.topic}: {item.where}: {item.message}")
-        if len(differences) > FINDINGS_SHOWN_MAX:
-            print(f"… and {len(differences) - FINDINGS_SHOWN_MAX:,} more; --format json has all")
-        repaired += sum(item.is_repairable for item in differences)
-        left += sum(not item.is_repairable for item in differences)
-    print(f"{repaired:,} {'would be ' if args.dry_run else ''}repaired, {left:,} need manual action")
+    found = [item for differences in differences_found.values() for item in differences]
+    repaired, left = [item for item in found if item.is_repairable], [item for item in found if not item.is_repairable]
+    word = "would be repaired" if args.dry_run else "repaired"
+    topics = count_text(sum(map(bool, differences_found.values())), "topic")
+    print(f"{len(repaired):,} {word}, {len(left):,} need manual action, of {topics}")
+    for kind, items in (("NOT REPAIRED", left), (word, repaired)):
+        print_lines(
+            [f"{kind}: {item.topic}: {item.where}: {item.message}" for item in items],
+            shows_all=args.all,
+            lines_max=ROWS_SHOWN_MAX,
+        )
 
 
 def _differences_json(differences_found: DifferencesByTopic) -> dict[str, list[dict[str, Any]]]:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.cli.command import CommandError, os_error_message, settings_from
+from headrace.cli.report import check_known, select_topics
 from headrace.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from headrace.loader.commit.commit_log import CommitLog
     from headrace.loader.commit.state import TopicState
@@ -34,10 +35,16 @@ class LoadedState:
             CommandError: the topic has never been loaded.
         """
         topics = self.log.state.topics
-        if name not in topics:
-            known = ", ".join(sorted(topics)) or "none yet"
-            raise CommandError(f"topic {name} has not been loaded; loaded topics: {known}")
+        check_known(name, sorted(topics))
         return topics[name]
+
+    def topics(self, patterns: Sequence[str]) -> list[str]:
+        """Returns the loaded topics that match one of the patterns; all loaded topics without patterns.
+
+        Raises:
+            CommandError: no topic matches one of them.
+        """
+        return select_topics(patterns, self.log.state.topics)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +19,19 @@ from headrace.cli.command import (
     examples,
     os_error_message,
     print_json,
-    print_table,
     settings_from,
+)
+from headrace.cli.report import (
+    FAILURE,
+    WELL,
+    ReportRow,
+    TextReport,
+    add_all_flag,
+    add_topic_patterns,
+    count_text,
+    print_report,
+    select_topics,
+    unknown_topic,
 )
 from headrace.settings import Settings
 
@@ -66,11 +77,12 @@ def _configure_show(verbs: Verbs[argparse.ArgumentParser]) -> None:
         "show",
         help="show the next offset of every partition",
         description="Shows the next offset of each partition, and, if the brokers are available, the offsets in the "
-        "log and "
-        "the lag.",
-        epilog=examples("offsets show", "offsets show orders --format json"),
+        "log and the lag. With many partitions it shows those that need care: their log starts after the next offset, "
+        "or ends before it.",
+        epilog=examples("offsets show --all", "offsets show orders 'shop.*'", "offsets show orders --format json"),
     )
-    show.add_argument("topic", nargs="?", metavar="TOPIC", help="only this topic (default: all)")
+    add_topic_patterns(show, positional=True)
+    add_all_flag(show)
     _add_flags(show, run_show)
 
 
@@ -188,12 +200,11 @@ def run_show(args: argparse.Namespace, settings: Settings) -> int:
 
     log, state = _read(settings)
     discovery, note = _discover(settings, settings.loader.topics_include, settings.loader.topics_exclude, state)
-    found = partition_statuses(state, discovery, args.topic)
-    if args.topic is not None and not found:
-        raise CommandError(
-            f"topic {args.topic} has not been loaded and was not found on the brokers{f' ({note})' if note else ''}; "
-            "check the name and kafka.bootstrap_servers"
-        )
+    found = partition_statuses(state, discovery)
+    if args.topics:
+        problem = f"has not been loaded and was not found on the brokers{f' ({note})' if note else ''}"
+        topics = set(select_topics(args.topics, {one.topic for one in found}, problem))
+        found = tuple(one for one in found if one.topic in topics)
     if args.format == "json":
         print_json(
             {
@@ -203,7 +214,7 @@ def run_show(args: argparse.Namespace, settings: Settings) -> int:
             }
         )
     else:
-        _print_statuses(found, note)
+        _print_statuses(found, note, shows_all=args.all)
     return EXIT_OK
 
 
@@ -244,9 +255,7 @@ def run_import(args: argparse.Namespace, settings: Settings) -> int:
         found, source = _camus_offsets(args.camus)
     unknown = sorted(set(args.topics) - set(found))
     if unknown:
-        raise CommandError(
-            f"{source} has no offsets of topic {unknown[0]}; it has: {', '.join(sorted(found)) or 'none'}"
-        )
+        raise CommandError(unknown_topic(unknown[0], sorted(found), f"has no offsets in {source}"))
     include, exclude = settings.loader.topics_include, settings.loader.topics_exclude
     selected = {
         topic: offsets
@@ -407,22 +416,29 @@ def _partition_name(move: OffsetChange) -> str:
     return styled(f"{move.topic} partition {move.partition}", "head")
 
 
-def _print_statuses(found: Iterable[PartitionStatus], note: str) -> None:
-    rows = [
-        (
-            one.topic,
-            str(one.partition),
-            "-" if one.next_offset is None else str(one.next_offset),
-            "loaded" if one.is_loaded else "nothing loaded" if one.next_offset is None else "start chosen",
-            *(
-                "-" if number in (None, -1) else str(number)
-                for number in (one.leader_epoch, one.log_start, one.log_end)
-            ),
-            "-" if one.lag is None else f"{one.lag:,}",
-        )
-        for one in found
-    ]
+def _print_statuses(found: Sequence[PartitionStatus], note: str, *, shows_all: bool) -> None:
+    lags = [one.lag for one in found if one.lag is not None]
+    totals = (
+        f"{count_text(len(found), 'partition')} of {count_text(len({one.topic for one in found}), 'topic')}, "
+        f"lag {f'{sum(lags):,}' if lags else 'unknown'}"
+    )
     header = ("topic", "partition", "next offset", "so far", "epoch", "log start", "log end", "lag")
-    print_table(header, rows, right=(1, 2, 4, 5, 6, 7))
+    rows = tuple(map(_status_row, found))
+    print_report(TextReport(totals, "partition", header, rows, (1, 2, 4, 5, 6, 7)), shows_all=shows_all)
     if note:
         print_report_line(f"note: {note}", sys.stderr)
+
+
+def _status_row(one: PartitionStatus) -> ReportRow:
+    numbers = (
+        "-" if number in (None, -1) else str(number) for number in (one.leader_epoch, one.log_start, one.log_end)
+    )
+    cells = (
+        one.topic,
+        str(one.partition),
+        "-" if one.next_offset is None else str(one.next_offset),
+        "loaded" if one.is_loaded else "nothing loaded" if one.next_offset is None else "start chosen",
+        *numbers,
+        "-" if one.lag is None else f"{one.lag:,}",
+    )
+    return ReportRow(cells, FAILURE if one.is_outside_log else WELL, one.lag or 0)

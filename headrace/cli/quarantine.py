@@ -8,6 +8,7 @@ import codecs
 import dataclasses
 import itertools
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -25,8 +26,10 @@ from headrace.cli.command import (
     settings_from,
 )
 from headrace.cli.loaded_state import loader_errors_as_command_errors, open_loaded_state
-from headrace.cli.rewrite_command import EXIT_CODES, add_rewrite_flags, checked_topics, open_rewrite_load
-from headrace.cli.terminal import steps_shown
+from headrace.cli.report import ReportRow, TextReport, add_all_flag, add_topic_patterns, count_text, print_report
+from headrace.cli.rewrite_command import EXIT_CODES, add_rewrite_flags, check_topic, open_rewrite_load
+from headrace.cli.terminal import steps_shown, terminal_width
+from headrace.pipeline.text_table import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,8 +40,7 @@ if TYPE_CHECKING:
     from headrace.loader.rewrite.replay import ReplayReport
     from headrace.loader.storage.protocols import WarehouseFiles
 
-ROWS_SHOWN = 100  # by default: one or two screens; the total is always printed
-MESSAGES_SHOWN = 20
+MESSAGES_SHOWN = 20  # by default; the total is always printed
 BYTES_SHOWN = 256  # of a key or value: a few lines of a terminal
 LIST_BYTES = 12  # of a value in the list
 REASONS = (
@@ -65,6 +67,7 @@ exit codes:
   1  some cannot be loaded, or could not be read
   2  failure
 """
+HEADER = ("topic", "partition", "offset", "time", "schema", "begins with", "reason")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -117,9 +120,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _configure_list(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("topic", nargs="?", metavar="TOPIC", help="only this topic (default: all)")
+    add_topic_patterns(parser, positional=True)
+    add_all_flag(parser)
     parser.add_argument(
-        "--limit", type=int, default=ROWS_SHOWN, metavar="N", help=f"show at most N messages (default: {ROWS_SHOWN})"
+        "--limit",
+        type=int,
+        default=MESSAGES_SHOWN,
+        metavar="N",
+        help=f"at most N messages, also in JSON; --all has all (default: {MESSAGES_SHOWN})",
     )
     add_settings_flags(parser, ("loader.warehouse",))
     add_format_flag(parser)
@@ -180,15 +188,13 @@ def run(args: argparse.Namespace) -> int:
     if args.limit < 0:
         raise CommandError(f"--limit: expected a number from 0, found {args.limit}")
     with open_loaded_state(args) as known:
-        if args.topic is not None:
-            known.topic(args.topic)
-        files = committed_files(known.log, args.topic)
+        files = committed_files(known.log, known.topics(args.topics))
     total = sum(file.records for file in files)
-    rows = list(itertools.islice(_rows(files, known.storage.files), args.limit))
+    rows = list(itertools.islice(_rows(files, known.storage.files), None if args.all else args.limit))
     if args.format == "json":
         print_json({"total": total, "messages": [_json(topic, row) for topic, row in rows]})
     else:
-        _print(rows, total)
+        _print(rows, files, args.limit, shows_all=args.all)
     return EXIT_OK
 
 
@@ -201,7 +207,7 @@ def run_show(args: argparse.Namespace) -> int:
     _check_reason(args.reason, REASONS)
     with open_loaded_state(args) as known:
         known.topic(args.topic)
-        files = committed_files(known.log, args.topic)
+        files = committed_files(known.log, [args.topic])
     selected = (row for _, row in _rows(files, known.storage.files) if not args.reason or row.code == args.reason)
     rows = list(itertools.islice(selected, args.limit))
     if args.format == "json":
@@ -249,16 +255,16 @@ def _preview_json(found: Preview) -> dict[str, Any]:
 def _print_preview(found: Preview) -> None:
     topic = found.topic
     for group in found.groups:
-        print(styled(f"{group.count:,} messages: {group.code}", "warn") + _printable(f": {group.reason}"))
+        print(styled(f"{group.count:,} messages: {group.code}", "warn") + printable(f": {group.reason}"))
         samples = ", ".join(f"{partition}:{offset}" for partition, offset in group.samples)
         print(f"  partition:offset  {samples}{', …' if group.count > len(group.samples) else ''}")
         if group.value is not None:
             shown = group.value[:PREVIEW_BYTES]
             more = f" … ({len(group.value):,} bytes)" if len(group.value) > PREVIEW_BYTES else ""
             print(f"  hex   {shown.hex(' ')}{more}")
-            print(f"  text  {_printable(shown.decode('utf-8', 'backslashreplace'))}{' …' if more else ''}")
+            print(f"  text  {printable(shown.decode('utf-8', 'backslashreplace'))}{' …' if more else ''}")
         if group.hint:
-            print(f"  looks like {_printable(group.hint)}")
+            print(f"  looks like {printable(group.hint)}")
     for problem in found.problems:
         print_report_line(f"PROBLEM: {topic}: {problem}")
     limit = f" (limit: --{'mebibytes' if found.limit == 'bytes' else found.limit})" if found.limit else ""
@@ -283,7 +289,7 @@ def run_replay(args: argparse.Namespace) -> int:
     _check_reason(args.reason, REPLAYED)
     codes = frozenset({QuarantineCode(args.reason)}) if args.reason else REPLAYABLE
     with open_rewrite_load(args) as (settings, load):
-        checked_topics(load.rewrites, [args.topic])
+        check_topic(load.rewrites, args.topic)
         policy = topic_policy(settings.loader.of_topic(args.topic))
         sizes = ReplaySettings(policy, load.settings.task.block_bytes, load.settings.task.file_bytes_target)
         report = replay(load.rewrites, load.ports.schemas, args.topic, sizes, codes, is_dry=args.dry_run)
@@ -299,7 +305,7 @@ def run_discard(args: argparse.Namespace) -> int:
         raise CommandError("--because is empty; expected the reason for discarding these messages")
     codes = {args.reason} if args.reason else frozenset()
     with open_rewrite_load(args) as (settings, load):
-        checked_topics(load.rewrites, [args.topic])
+        check_topic(load.rewrites, args.topic)
         codec, task = settings.loader.of_topic(args.topic).codec, load.settings.task
         shape = FileShape("", codec, task.block_bytes, task.file_bytes_target)
         report = discard(load.rewrites, args.topic, shape, codes, args.because, is_dry=args.dry_run)
@@ -399,7 +405,7 @@ def _print_message(row: QuarantinedRow, bytes_max: int) -> None:
     code, colon, reason = _reason_text(row).partition(":")
     print(f"  {styled(code, 'warn')}{colon}{reason}")
     for name, data in (("key", row.key), ("value", row.value), *((f"header {key}", data) for key, data in row.headers)):
-        print(f"  {_printable(name)}: {_format_bytes(data, bytes_max)}")
+        print(f"  {printable(name)}: {_format_bytes(data, bytes_max)}")
 
 
 def _format_bytes(data: bytes | None, bytes_max: int, *, with_length: bool = True) -> str:
@@ -420,13 +426,7 @@ def _format_bytes(data: bytes | None, bytes_max: int, *, with_length: bool = Tru
     except UnicodeDecodeError:
         return f"0x{shown.hex()}{more}"
     # A message in the wire format begins with a zero byte; it is not text even if all its bytes decode.
-    return f"0x{shown.hex()}{more}" if "\0" in text else f"{_printable(text)}{more}"
-
-
-def _printable(text: str) -> str:
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
-    )
+    return f"0x{shown.hex()}{more}" if "\0" in text else f"{printable(text)}{more}"
 
 
 def _complete_json(topic: str, row: QuarantinedRow) -> dict[str, Any]:
@@ -460,33 +460,44 @@ def _rows(files: Sequence[QuarantineFile], warehouse: WarehouseFiles) -> Iterato
             yield file.topic, row
 
 
-def _print(rows: Sequence[tuple[str, QuarantinedRow]], total: int) -> None:
+def _print(
+    rows: Sequence[tuple[str, QuarantinedRow]], files: Sequence[QuarantineFile], limit: int, *, shows_all: bool
+) -> None:
+    """Prints the numbers of quarantined messages by topic if there are several, and the messages in `rows`."""
+    by_topic = Counter[str]()
+    for file in files:
+        by_topic[file.topic] += file.records
+    total = by_topic.total()
+    totals = f"{count_text(total, 'quarantined message')} of {count_text(len(by_topic), 'topic')}"
+    topics = tuple(ReportRow((topic, f"{count:,}"), weight=count) for topic, count in by_topic.items())
+    topics = topics if len(topics) > 1 else ()
+    print_report(TextReport(totals, "topic", ("topic", "messages"), topics, (1,), is_listing=True), shows_all=shows_all)
     if rows:
-        print_table(
-            ("topic", "partition", "offset", "time", "schema", "begins with", "reason"),
-            [
-                (
-                    topic,
-                    str(row.partition),
-                    str(row.offset),
-                    _time(row.timestamp_ms),
-                    "-" if row.schema_id is None else str(row.schema_id),
-                    _format_bytes(row.value, LIST_BYTES, with_length=False),
-                    _reason_text(row),
-                )
-                for topic, row in rows
-            ],
-            right=(1, 2, 4),
-        )
-    more = f", {len(rows)} shown" if len(rows) < total else ""
-    print(f"{total} quarantined messages{more}")
+        print_table(HEADER, [_cells(topic, row) for topic, row in rows], (1, 2, 4), terminal_width())
+    more = count_text(total - len(rows), "more message")
+    if len(rows) < total and (shows_all or len(rows) < limit):
+        print(f"{more} in files that the next load publishes")
+    elif len(rows) < total:
+        print(f"{more}; --all shows all")
+
+
+def _cells(topic: str, row: QuarantinedRow) -> tuple[str, ...]:
+    return (
+        topic,
+        str(row.partition),
+        str(row.offset),
+        _time(row.timestamp_ms),
+        "-" if row.schema_id is None else str(row.schema_id),
+        _format_bytes(row.value, LIST_BYTES, with_length=False),
+        _reason_text(row),
+    )
 
 
 def _reason_text(row: QuarantinedRow) -> str:
     from headrace.loader.inspect.producer_hint import producer_hint
 
     hint = producer_hint(row.value, row.code)
-    return _printable(f"{row.code}: {row.reason}{f'; looks like {hint}' if hint else ''}")
+    return printable(f"{row.code}: {row.reason}{f'; looks like {hint}' if hint else ''}")
 
 
 def _json(topic: str, row: QuarantinedRow) -> dict[str, Any]:

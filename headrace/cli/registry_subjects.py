@@ -24,10 +24,10 @@ from headrace.cli.command import (
     examples,
     os_error_message,
     print_json,
-    print_table,
     settings_from,
 )
 from headrace.cli.registry_access import audit_log_target
+from headrace.cli.report import ReportRow, TextReport, add_all_flag, count_text, print_report
 
 if TYPE_CHECKING:
     from headrace.registry.client import RegisteredSchema, RegistryClient
@@ -66,6 +66,7 @@ def _add_reading_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser
     subjects.add_argument("pattern", nargs="?", metavar="PATTERN", help="only matching subjects, such as 'orders*'")
     subjects.add_argument("--prefix", help="only subjects that begin with this; :.eu: lists a context")
     subjects.add_argument("--deleted", action="store_true", help="include soft-deleted subjects")
+    add_all_flag(subjects)
     _finish(subjects, list_subjects)
 
     versions = verbs.add_parser(
@@ -76,6 +77,7 @@ def _add_reading_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser
     )
     versions.add_argument("subject", metavar="SUBJECT", help=SUBJECT_HELP)
     versions.add_argument("--deleted", action="store_true", help="include soft-deleted versions")
+    add_all_flag(versions)
     _finish(versions, list_versions)
 
     show = verbs.add_parser(
@@ -123,6 +125,7 @@ def _add_reading_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser
         epilog=examples("registry history orders-value", "registry history :.eu:orders-value --format json"),
     )
     history.add_argument("subject", metavar="SUBJECT", help="subject, or context such as :.eu:")
+    add_all_flag(history)
     _finish(history, show_history, ())
 
 
@@ -237,10 +240,12 @@ def list_subjects(args: argparse.Namespace) -> int:
     chosen = [name for name in every if not args.pattern or fnmatch.fnmatchcase(name, args.pattern)]
     if args.format == "json":
         print_json({"format": 1, "subjects": [{"subject": name, "deleted": name not in present} for name in chosen]})
-    elif args.deleted:
-        print_table(("SUBJECT", "STATE"), [(name, "" if name in present else "deleted") for name in chosen])
-    else:
-        print_table(("SUBJECT",), [(name,) for name in chosen])
+        return EXIT_OK
+    deleted = sum(name not in present for name in chosen)
+    totals = f"{count_text(len(chosen), 'subject')}{f', {deleted:,} of them deleted' if args.deleted else ''}"
+    header = ("SUBJECT", "STATE") if args.deleted else ("SUBJECT",)
+    rows = tuple(ReportRow((name, "" if name in present else "deleted")[: len(header)]) for name in chosen)
+    print_report(TextReport(totals, "subject", header, rows, is_listing=True), shows_all=args.all)
     return EXIT_OK
 
 
@@ -254,7 +259,10 @@ def list_versions(args: argparse.Namespace) -> int:
         print_json({"format": 1, "subject": args.subject, "versions": rows})
         return EXIT_OK
     cells = [(str(one.version), str(one.schema_id), "" if one.version in live else "deleted") for one in found]
-    print_table(("VERSION", "ID", "STATE"), cells, right=(0, 1))
+    totals = f"{args.subject}: {count_text(len(cells), 'version')}"
+    header = ("VERSION", "ID", "STATE")
+    report = TextReport(totals, "version", header, _newest_first(cells), (0, 1), is_listing=True)
+    print_report(report, shows_all=args.all)
     return EXIT_OK
 
 
@@ -518,13 +526,20 @@ def show_history(args: argparse.Namespace) -> int:
     if args.format == "json":
         print_json({"format": 1, "file": target, "changes": found})
     elif found:
-        print_table(("TIME", "USER", "CLIENT", "CHANGE"), [_history_row(entry, args.subject) for entry in found])
+        rows = _newest_first([_history_row(entry, args.subject) for entry in found])
+        totals = f"{args.subject}: {count_text(len(rows), 'change')}"
+        header = ("TIME", "USER", "CLIENT", "CHANGE")
+        print_report(TextReport(totals, "change", header, rows, is_listing=True), shows_all=args.all)
     else:
         exists = (
             "has no change of" if Path(target).exists() else "does not exist on this host; it would have changes of"
         )
         print(f"{target} {exists} {args.subject}")
     return EXIT_OK
+
+
+def _newest_first(cells: Sequence[tuple[str, ...]]) -> tuple[ReportRow, ...]:
+    return tuple(ReportRow(one) for one in reversed(cells))
 
 
 def _history_row(entry: Mapping[str, Any], subject: str) -> tuple[str, str, str, str]:
@@ -544,13 +559,8 @@ def _history_row(entry: Mapping[str, Any], subject: str) -> tuple[str, str, str,
     if entry.get("versions_removed"):
         facts.append(f"{entry['versions_removed']} soft-deleted versions removed")
     client = " via ".join(str(entry[key]) for key in ("forwarded_for", "client") if entry.get(key))
-    return str(entry.get("time", ""))[:19], str(entry.get("user") or "-"), _printable(client), ", ".join(facts)
+    return str(entry.get("time", ""))[:19], str(entry.get("user") or "-"), client, ", ".join(facts)
 
 
 def _value(value: Any) -> str:
     return "unset" if value is None else str(value)
-
-
-def _printable(text: str) -> str:
-    """Clients can send any text as X-Forwarded-For."""
-    return "".join(character if character.isprintable() else "?" for character in text)

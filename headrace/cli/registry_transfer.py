@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, TextIO
 
-from headrace.cli.colour import print_report_line, styled
 from headrace.cli.command import (
     EXIT_FINDINGS,
     EXIT_OK,
@@ -26,6 +25,7 @@ from headrace.cli.command import (
     print_json,
     settings_from,
 )
+from headrace.cli.report import ROWS_SHOWN_MAX, add_all_flag, print_lines
 
 if TYPE_CHECKING:
     from headrace.registry.transfer.plan import ImportAction, ImportProblem
@@ -103,6 +103,7 @@ def _configure_import(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="omit versions that the target registry rejects, and the versions that reference them",
     )
+    add_all_flag(parser)
     _add_selection(parser, "import")
     add_settings_flags(parser, ("registry.url",))
     add_format_flag(parser)
@@ -217,8 +218,7 @@ def _report_problems(args: argparse.Namespace, problems: Sequence[ImportProblem]
     if args.format == "json":
         print_json({"problems": [problem.sentence for problem in problems]})
     else:
-        for problem in problems:
-            print(styled(problem.sentence, "bad"))
+        print_lines([f"PROBLEM: {problem.sentence}" for problem in problems], shows_all=args.all)
     advice = "; --skip-rejected imports the rest" if all(problem.can_be_skipped for problem in problems) else ""
     raise CommandError(f"nothing was imported, because of {_count(len(problems), 'problem')}{advice}", EXIT_FINDINGS)
 
@@ -230,12 +230,9 @@ def _report_plan(args: argparse.Namespace, actions: Sequence[ImportAction], skip
             {"dry_run": True, **facts, "skipped": _sentences(skipped), "actions": [str(action) for action in actions]}
         )
         return EXIT_OK
-    for problem in skipped:
-        print_report_line(f"left out: {problem.sentence}")
-    for action in actions:
-        subject, colon, detail = str(action).partition(": ")
-        print(f"{styled(subject, 'head')}{colon}{detail}")
     print(f"would do: {_as_text(facts)}; nothing was written" if actions else "nothing to do")
+    print_lines([f"left out: {sentence}" for sentence in _sentences(skipped)], shows_all=args.all)
+    print_lines([f"would do: {action}" for action in actions], shows_all=args.all, lines_max=ROWS_SHOWN_MAX)
     return EXIT_OK
 
 
@@ -257,16 +254,14 @@ def _report_import(
             }
         )
         return
-    for problem in rejected:
-        print_report_line(f"left out: {problem.sentence}")
-    for sentence in differences:
-        print(styled(sentence, "bad"))
     done = (
         f"imported: {_as_text(facts)}"
         if any(facts.values())
         else "nothing to do: the registry has all schemas of the file"
     )
     print(done)
+    print_lines([f"left out: {sentence}" for sentence in _sentences(rejected)], shows_all=args.all)
+    print_lines([f"FINDING: {sentence}" for sentence in differences], shows_all=args.all)
 
 
 def _sentences(problems: Sequence[ImportProblem]) -> list[str]:

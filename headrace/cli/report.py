@@ -21,6 +21,7 @@ ROWS_SHOWN_MAX = 20
 LINES_SHOWN_MAX = 10  # of each kind, such as problems and notes
 NAMES_SHOWN_MAX = 3  # of topics with the same problem
 NAMES_LISTED_MAX = 5  # in the error about an unknown name
+NOT_LOADED = "has not been loaded"
 WELL, ATTENTION, FAILURE = range(3)
 """Severities of rows. A report may use further numbers above `WELL` to order its rows."""
 
@@ -88,14 +89,14 @@ def _print_more(number: int, noun: str, verb: str) -> None:
         print(f"{count_text(number, noun)}{verb}; --all shows {'it' if number == 1 else 'them'}")
 
 
-def print_lines(lines: Sequence[str], *, shows_all: bool) -> None:
+def print_lines(lines: Sequence[str], *, shows_all: bool, lines_max: int = LINES_SHOWN_MAX) -> None:
     """Prints lines of a report that begin with the same word and a colon, such as its notes: all, or at most
-    `LINES_SHOWN_MAX` and the number of the others."""
-    limit = len(lines) if shows_all or len(lines) <= LINES_SHOWN_MAX + 1 else LINES_SHOWN_MAX
-    for line in lines[:limit]:
+    `lines_max` and the number of the others."""
+    shown = lines if shows_all or len(lines) <= lines_max + 1 else lines[:lines_max]
+    for line in shown:
         print_report_line(line)
-    if len(lines) > limit:
-        print_report_line(f"{lines[limit].partition(':')[0]}: and {len(lines) - limit:,} more; --all shows them")
+    if len(lines) > len(shown):
+        print_report_line(f"{lines[-1].partition(':')[0]}: and {len(lines) - len(shown):,} more; --all shows them")
 
 
 def print_reasons(word: str, reasons: Iterable[tuple[str, str]], *, shows_all: bool) -> None:
@@ -146,18 +147,23 @@ def count_text(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def add_topic_patterns(parser: argparse.ArgumentParser) -> None:
-    """Adds `--topic PATTERN` for `select_topics`."""
-    parser.add_argument(
-        "--topic",
-        action="append",
-        default=[],
-        metavar="PATTERN",
-        help="only topics that match, such as orders or 'shop.*' (* ? [a-z]); may be repeated",
-    )
+def add_topic_patterns(parser: argparse.ArgumentParser, *, positional: bool = False, default: str = "all") -> None:
+    """Adds an option or arguments for the patterns of `select_topics`.
+
+    Args:
+        positional: whether to add arguments `topics` instead of the option `--topic`.
+        default: the topics without a pattern, for the help text.
+    """
+    topics = "only topics that match: orders or 'shop.*' (* ? [a-z])"
+    if positional:
+        parser.add_argument("topics", nargs="*", metavar="TOPIC", help=f"{topics} (default: {default})")
+    else:
+        parser.add_argument(
+            "--topic", action="append", default=[], metavar="PATTERN", help=f"{topics}; may be repeated"
+        )
 
 
-def select_topics(patterns: Sequence[str], known: Iterable[str], problem: str = "has not been loaded") -> list[str]:
+def select_topics(patterns: Sequence[str], known: Iterable[str], problem: str = NOT_LOADED) -> list[str]:
     """Returns the known topics that match any of the patterns, sorted; all known topics without patterns.
 
     Args:
@@ -179,7 +185,17 @@ def select_topics(patterns: Sequence[str], known: Iterable[str], problem: str = 
     return sorted(selected)
 
 
-def unknown_topic(pattern: str, names: Sequence[str], problem: str) -> str:
+def check_known(topic: str, names: Sequence[str], problem: str = NOT_LOADED) -> None:
+    """Checks that `topic` is one of the known topics.
+
+    Raises:
+        CommandError: it is not.
+    """
+    if topic not in names:
+        raise CommandError(unknown_topic(topic, names, problem))
+
+
+def unknown_topic(pattern: str, names: Sequence[str], problem: str = NOT_LOADED) -> str:
     """Returns the error message for a name or pattern that matches none of the topics `names`."""
     subject = f"no topic matches {pattern!r}" if is_pattern(pattern) else f"topic {pattern} {problem}"
     if len(names) <= NAMES_LISTED_MAX:

@@ -9,24 +9,32 @@ import dataclasses
 import sys
 from typing import TYPE_CHECKING
 
-from headrace.cli.colour import print_report_line
 from headrace.cli.command import (
     EXIT_FINDINGS,
     EXIT_OK,
-    CommandError,
     add_format_flag,
     add_settings_flags,
     print_json,
-    print_table,
     settings_from,
 )
 from headrace.cli.loaded_state import loader_errors_as_command_errors
+from headrace.cli.report import (
+    ReportRow,
+    TextReport,
+    add_all_flag,
+    check_known,
+    count_text,
+    print_lines,
+    print_reasons,
+    print_report,
+    select_topics,
+)
 from headrace.cli.terminal import steps_shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from headrace.loader.rewrite.run import RewritePorts, RewriteReport
+    from headrace.loader.rewrite.run import RewritePorts, RewriteReport, TimePartitionRow
     from headrace.pipeline.load import Load
     from headrace.settings import Settings
 
@@ -38,7 +46,7 @@ KEYS = (
     "hive.metastore",
     "hive.executor",
 )
-TIME_PARTITIONS_SHOWN = 40  # one screen; --format json has all
+TIME_PARTITION_HEADER = ("kind", "time partition", "files", "rows", "MB")
 EXIT_CODES = """
 
 exit codes:
@@ -55,6 +63,7 @@ def add_rewrite_flags(parser: argparse.ArgumentParser, more: Sequence[str] = ())
         more: keys of settings that only this command uses.
     """
     parser.add_argument("--dry-run", action="store_true", help="show the changes without making them")
+    add_all_flag(parser, pages=False)  # a backfill shows its progress
     add_settings_flags(parser, (*more, *KEYS))
     add_format_flag(parser)
 
@@ -84,21 +93,25 @@ def open_rewrite_ports(args: argparse.Namespace) -> Iterator[tuple[Settings, Rew
         yield settings, load.rewrites
 
 
-def checked_topics(ports: RewritePorts, topics_given: Sequence[str]) -> list[str]:
-    """Returns the given topics, or all loaded topics if none is given.
+def selected_topics(ports: RewritePorts, patterns: Sequence[str]) -> list[str]:
+    """Returns the loaded topics that match one of the patterns; all loaded topics without patterns.
 
     Args:
         ports: the interfaces of a rewrite; this function uses only the commit log.
 
     Raises:
-        CommandError: a topic has never been loaded.
+        CommandError: no loaded topic matches one of the patterns.
     """
-    topics = ports.log.read_state().topics
-    for topic in topics_given:
-        if topic not in topics:
-            known = ", ".join(sorted(topics)) or "none yet"
-            raise CommandError(f"topic {topic} has not been loaded; loaded topics: {known}")
-    return list(topics_given) or sorted(topics)
+    return select_topics(patterns, ports.log.read_state().topics)
+
+
+def check_topic(ports: RewritePorts, topic: str) -> None:
+    """Checks that a topic has been loaded.
+
+    Raises:
+        CommandError: the topic has never been loaded.
+    """
+    check_known(topic, sorted(ports.log.read_state().topics))
 
 
 def show_report(args: argparse.Namespace, report: RewriteReport, participle: str, empty_text: str) -> int:
@@ -111,28 +124,40 @@ def show_report(args: argparse.Namespace, report: RewriteReport, participle: str
     if args.format == "json":
         print_json({**dataclasses.asdict(report), "dry_run": args.dry_run})
     else:
-        _print(report, f"would be {participle}" if args.dry_run else participle, empty_text)
+        _print(report, f"would be {participle}" if args.dry_run else participle, empty_text, shows_all=args.all)
     return EXIT_FINDINGS if report.problems else EXIT_OK
 
 
-def _print(report: RewriteReport, participle: str, empty_text: str) -> None:
-    rows = [
-        (one.topic, one.kind.value, one.time_partition, f"{one.files:,}", f"{one.rows:,}", f"{one.bytes / 1e6:,.1f}")
-        for one in report.time_partitions
-    ]
+def _print(report: RewriteReport, participle: str, empty_text: str, *, shows_all: bool) -> None:
+    rows = [ReportRow((one.topic, *time_partition_cells(one))) for one in report.time_partitions]
+    totals = empty_text
     if rows:
-        header = ("topic", "kind", "time partition", "files", "rows", "MB")
-        print_table(header, rows[:TIME_PARTITIONS_SHOWN], right=(3, 4, 5))
-    if len(rows) > TIME_PARTITIONS_SHOWN:
-        print(f"… and {len(rows) - TIME_PARTITIONS_SHOWN:,} more")
-    for topic, sentences in report.problems.items():
-        for sentence in sentences:
-            print_report_line(f"PROBLEM: {topic}: {sentence}")
-    for note in report.notes:
-        print_report_line(f"note: {note}")
-    if rows:
-        files, time_partitions = sum(one.files for one in report.time_partitions), len(report.time_partitions)
+        files = count_text(sum(one.files for one in report.time_partitions), "file")
+        topics = len({one.topic for one in report.time_partitions})
         commit_number = f" (commit {report.commit_number})" if report.commit_number else ""
-        print(f"{files:,} files of {time_partitions:,} time partitions {participle}{commit_number}")
-    elif not report.problems:
-        print(empty_text)
+        totals = (
+            f"{files} of {count_text(len(rows), 'time partition')} of {count_text(topics, 'topic')} "
+            f"{participle}{commit_number}"
+        )
+    elif report.problems:
+        totals = f"nothing {participle}"
+    print_report(
+        TextReport(
+            totals, "time partition", ("topic", *TIME_PARTITION_HEADER), tuple(rows), (3, 4, 5), is_listing=True
+        ),
+        shows_all=shows_all,
+    )
+    print_problems(report.problems, report.notes, shows_all=shows_all)
+
+
+def time_partition_cells(one: TimePartitionRow) -> tuple[str, ...]:
+    """Returns the cells below `TIME_PARTITION_HEADER`."""
+    return (one.kind.value, one.time_partition, f"{one.files:,}", f"{one.rows:,}", f"{one.bytes / 1e6:,.1f}")
+
+
+def print_problems(problems: Mapping[str, Sequence[str]], notes: Sequence[str], *, shows_all: bool) -> None:
+    """Prints problems by topic, and notes."""
+    print_reasons(
+        "PROBLEM", ((topic, text) for topic, texts in problems.items() for text in texts), shows_all=shows_all
+    )
+    print_lines([f"note: {note}" for note in notes], shows_all=shows_all)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,9 +23,9 @@ from headrace.cli.command import (
     add_settings_flags,
     examples,
     print_json,
-    print_table,
     settings_from,
 )
+from headrace.cli.report import ReportRow, TextReport, add_all_flag, print_lines, print_report
 from headrace.compat.check_result import EXIT_CODES, CompatCheckResult, Failure, FailureKind, pluralize
 from headrace.compat.checking.baselines.base import BaselineFailed, LevelChoice
 from headrace.compat.checking.options import add_source_flags, load_sources, open_client, parse_naming
@@ -128,6 +129,7 @@ def _configure_lock(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_registry_flags(parser: argparse.ArgumentParser) -> None:
+    add_all_flag(parser)
     add_format_flag(parser)
     add_settings_flags(parser, ("registry.url",))
 
@@ -246,15 +248,20 @@ def _print_registered(args: argparse.Namespace, done: Sequence[RegisteredFile]) 
     if args.format == "json":
         print_json({"format": 1, "dry_run": args.dry_run, "schemas": rows})
         return
-    _print_rows(("FILE", "SUBJECT", "ACTION", "VERSION", "ID"), rows)
+    _print_rows(args, ("FILE", "SUBJECT", "ACTION", "VERSION", "ID"), rows)
     if args.dry_run:
         print("dry run: nothing was registered")
 
 
-def _print_rows(header: Sequence[str], rows: Sequence[dict[str, Any]]) -> None:
-    if rows:
-        cells = [["-" if value is None else str(value) for value in row.values()] for row in rows]
-        print_table(header, cells, right=(3, 4))
+def _print_rows(args: argparse.Namespace, header: tuple[str, ...], rows: Sequence[dict[str, Any]]) -> None:
+    # Of many schemas, the first rows shown are those with the rarest action, such as new ones among unchanged ones.
+    actions = Counter(row["action"] for row in rows)
+    totals = f"{pluralize(len(rows), 'schema')}{''.join(f', {count:,} {name}' for name, count in actions.items())}"
+    cells = tuple(
+        ReportRow(tuple("-" if value is None else str(value) for value in row.values()), weight=-actions[row["action"]])
+        for row in rows
+    )
+    print_report(TextReport(totals, "schema", header, cells, (3, 4), is_listing=True), shows_all=args.all)
 
 
 def run_download(args: argparse.Namespace) -> int:
@@ -291,12 +298,11 @@ def _print_downloads(
         reasons = [{"subject": item.subject, "reason": item.reason} for item in skipped]
         print_json({"format": 1, "dry_run": args.dry_run, "schemas": rows, "skipped": reasons})
         return
-    _print_rows(("FILE", "SUBJECT", "ACTION", "VERSION"), rows)
+    _print_rows(args, ("FILE", "SUBJECT", "ACTION", "VERSION"), rows)
     default = SubjectNaming()
     if not args.all_versions and any(_derived_subject(default, row["file"]) != row["subject"] for row in rows):
         print("check and register these files with --subject-strategy file: other strategies give other subjects")
-    for item in skipped:
-        print(styled(f"not downloaded: {item.subject}: {item.reason}", "bad"))
+    print_lines([f"NOT DOWNLOADED: {item.subject}: {item.reason}" for item in skipped], shows_all=args.all)
     if args.dry_run:
         print("dry run: no file was written")
 
@@ -374,8 +380,7 @@ def _check_lock(
     if args.format == "json":
         print_json({"format": 1, "agree": not found, "differences": found})
     else:
-        for line in found:
-            print(styled(line, "bad"))
+        print_lines([f"FINDING: {line}" for line in found], shows_all=args.all)
         if not found:
             where = "files and lock" if client is None else f"files, lock and {client.url}"
             print(f"{pluralize(len(rows), 'schema')} locked: {styled(f'{where} agree', 'good')}")

@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli.colour import print_report_line
 from headrace.cli.command import (
     EXIT_FINDINGS,
     EXIT_OK,
@@ -14,9 +13,21 @@ from headrace.cli.command import (
     add_settings_flags,
     examples,
     print_json,
-    print_table,
 )
 from headrace.cli.loaded_state import LoadedState, open_loaded_state
+from headrace.cli.report import (
+    ATTENTION,
+    FAILURE,
+    WELL,
+    ReportRow,
+    TextReport,
+    add_all_flag,
+    add_topic_patterns,
+    count_text,
+    print_lines,
+    print_reasons,
+    print_report,
+)
 from headrace.cli.terminal import steps_shown
 
 if TYPE_CHECKING:
@@ -25,7 +36,8 @@ if TYPE_CHECKING:
     from headrace.loader.inspect.findings import VerifiedTopic
     from headrace.loader.plan.discover import Discovery
 
-FINDINGS_SHOWN_MAX = 20  # of a topic; --format json has all
+HEADER = ("topic", "commits", "files", "rows", "MB", "waiting", "findings")
+ABSENT = "not compared with the brokers, because the topic is missing there or excluded by the settings"
 EPILOG = """
 
 Checks:
@@ -46,8 +58,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "Compares commits with the files on disk and with the brokers. Changes nothing, except that `headrace status` "
         "then shows its findings about files in place of earlier ones. Safe while loads run."
     )
-    parser.epilog = examples("verify", "verify orders payments --checksums", "verify --format json") + EPILOG
-    parser.add_argument("topics", nargs="*", metavar="TOPIC", help="only these topics (default: all)")
+    parser.epilog = examples("verify", "verify orders 'shop.*' --checksums", "verify --format json") + EPILOG
+    add_topic_patterns(parser, positional=True)
+    add_all_flag(parser)
     parser.add_argument(
         "--checksums", action="store_true", help="also read every file and compare its checksum with the commit"
     )
@@ -57,22 +70,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     with open_loaded_state(args) as known:
-        topics = args.topics or sorted(known.log.state.topics)
-        for topic in topics:
-            known.topic(topic)
+        topics = known.topics(args.topics)
         discovery, notes = _discover(known)
         verified = _verify(known, topics, discovery, checksums=args.checksums)
-    if discovery is not None:
-        for topic in topics:
-            if topic not in discovery.topics:
-                notes.append(
-                    f"{topic}: not compared with the brokers, because the topic is missing there or excluded by the "
-                    "settings"
-                )
+    absent = [topic for topic in topics if discovery is not None and topic not in discovery.topics]
     if args.format == "json":
+        notes += [f"{topic}: {ABSENT}" for topic in absent]
         print_json({"topics": [_json(one) for one in verified], "notes": notes})
     else:
-        _print(verified, notes)
+        _print(verified, notes, absent, shows_all=args.all)
     return EXIT_FINDINGS if any(one.findings for one in verified) else EXIT_OK
 
 
@@ -109,35 +115,29 @@ def _verify(
     return verified
 
 
-def _print(verified: Sequence[VerifiedTopic], notes: Sequence[str]) -> None:
-    if verified:
-        print_table(
-            ("topic", "commits", "files", "rows", "MB", "waiting", "findings"),
-            [
-                (
-                    one.topic,
-                    f"{one.commits:,}",
-                    f"{one.files:,}",
-                    f"{one.rows:,}",
-                    f"{one.bytes / 1e6:,.1f}",
-                    f"{one.waiting:,}",
-                    f"{len(one.findings):,}",
-                )
-                for one in verified
-            ],
-            right=range(1, 7),
-        )
-    for one in verified:
-        for finding in one.findings[:FINDINGS_SHOWN_MAX]:
-            where = f": {finding.where}" if finding.where else ""
-            print_report_line(f"FINDING: {one.topic}: {finding.check}{where}: {finding.message}")
-        if len(one.findings) > FINDINGS_SHOWN_MAX:
-            more = len(one.findings) - FINDINGS_SHOWN_MAX
-            print_report_line(f"FINDING: {one.topic}: and {more:,} more; --format json has all")
-    for note in notes:
-        print_report_line(f"note: {note}")
+def _print(verified: Sequence[VerifiedTopic], notes: Sequence[str], absent: Sequence[str], *, shows_all: bool) -> None:
     findings = sum(len(one.findings) for one in verified)
-    print(f"{len(verified):,} topics, {sum(one.files for one in verified):,} files: {findings:,} findings")
+    totals = (
+        f"{count_text(len(verified), 'topic')}, {count_text(sum(one.files for one in verified), 'file')}: "
+        f"{count_text(findings, 'finding')}"
+    )
+    rows = tuple(map(_row, verified))
+    print_report(TextReport(totals, "topic", HEADER, rows, range(1, len(HEADER))), shows_all=shows_all)
+    lines = []
+    for one in verified:
+        for finding in one.findings:
+            where = f": {finding.where}" if finding.where else ""
+            lines.append(f"FINDING: {one.topic}: {finding.check}{where}: {finding.message}")
+    print_lines(lines, shows_all=shows_all)
+    print_reasons("note", ((topic, ABSENT) for topic in absent), shows_all=shows_all)
+    print_lines([f"note: {note}" for note in notes], shows_all=shows_all)
+
+
+def _row(one: VerifiedTopic) -> ReportRow:
+    numbers = (f"{number:,}" for number in (one.commits, one.files, one.rows))
+    rest = (f"{one.bytes / 1e6:,.1f}", f"{one.waiting:,}", f"{len(one.findings):,}")
+    severity = FAILURE if one.findings else ATTENTION if one.waiting else WELL
+    return ReportRow((one.topic, *numbers, *rest), severity, len(one.findings))
 
 
 def _json(one: VerifiedTopic) -> dict[str, Any]:

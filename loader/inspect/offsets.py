@@ -27,15 +27,19 @@ class PartitionStatus:
     log_end: int | None
     lag: int | None
 
+    @property
+    def is_outside_log(self) -> bool:
+        """Whether the next offset is not in the log: it was deleted, or the log ends before it."""
+        if self.next_offset is None or self.log_start is None or self.log_end is None:
+            return False
+        return not self.log_start <= self.next_offset <= self.log_end
 
-def partition_statuses(
-    state: LoaderState, discovery: Discovery | None, topic: str | None = None
-) -> tuple[PartitionStatus, ...]:
-    """Returns the offsets of each partition that is in the commit log or on the brokers, of one topic or of all.
+
+def partition_statuses(state: LoaderState, discovery: Discovery | None) -> tuple[PartitionStatus, ...]:
+    """Returns the offsets of each partition that is in the commit log or on the brokers.
 
     Args:
         discovery: the topics on the brokers, None if the brokers are unavailable.
-        topic: None for all topics.
     """
     discovered = {
         (name, found.partition): found
@@ -53,7 +57,6 @@ def partition_statuses(
     return tuple(
         _status(*key, loaded.get(key), start_offsets.get(key), discovered.get(key))
         for key in sorted({*discovered, *loaded, *start_offsets})
-        if topic in (None, key[0])
     )
 
 

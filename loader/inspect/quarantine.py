@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -55,16 +55,15 @@ class QuarantineFile:
     records: int
 
 
-def committed_files(log: CommitLog, topic: str | None = None) -> list[QuarantineFile]:
-    """Returns the quarantine files of one topic or of all, ordered by topic and time partition. Some may not be
-    published yet.
+def committed_files(log: CommitLog, topics: Iterable[str]) -> list[QuarantineFile]:
+    """Returns the quarantine files of loaded topics, in the order of the topics, then of the time partitions. Some may
+    not be published yet.
 
     Raises:
         CommitLogError: the commits cannot be read.
     """
     state = log.read_state()
     index = FileIndex(log)
-    topics = sorted(state.topics) if topic is None else [topic] if topic in state.topics else []
     return [
         QuarantineFile(name, published.time_partition, published.path, published.file.records)
         for name in topics

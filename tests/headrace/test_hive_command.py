@@ -55,8 +55,8 @@ def test_apply_without_differences_changes_nothing(metastore: World, capsys: pyt
 
 
 def counts(printed: str) -> tuple[int, int]:
-    """Returns the numbers of repaired and of remaining differences in the last line of a report."""
-    repaired, remaining = re.findall(r"\b\d+\b", printed.splitlines()[-1])
+    """Returns the numbers of repaired and of remaining differences in the totals of the last report."""
+    repaired, remaining = re.findall(r"^(\d+) .*\brepaired, (\d+) ", printed, re.MULTILINE)[-1]
     return int(repaired), int(remaining)
 
 
@@ -67,7 +67,7 @@ def test_plan_prints_statements_and_changes_nothing(metastore: World, capsys: py
     executed = len(metastore.hive.executed)
     assert hive(metastore, "plan", "orders") == 1
     printed = capsys.readouterr().out
-    assert re.match(r"-- orders: headrace\.orders: .*\bheadrace\.version\n", printed)
+    assert re.match(r"-- 2 .*\n-- orders: headrace\.orders: .*\bheadrace\.version\n", printed)
     assert re.search(r"^-- .*\bheadrace\.revision\b.* 2-", printed, re.MULTILINE)
     assert "ALTER TABLE `headrace`.`orders` SET TBLPROPERTIES (" in printed
     assert re.search(r"^-- orders: headrace\.orders: .*\b2026-01-01/00\nALTER TABLE", printed, re.MULTILINE)
@@ -204,7 +204,7 @@ def test_drop_leaves_tables_of_other_programs(metastore: World, capsys: pytest.C
 def test_print_executor_needs_no_metastore(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     assert hive(world, "plan", "--hive-executor", "print") == 1
     printed = capsys.readouterr().out
-    assert re.match(r"-- orders: headrace\.orders: .*\n-- column id: bigint\n", printed)
+    assert re.match(r"-- 2 .*\n-- orders: headrace\.orders: .*\n-- column id: bigint\n", printed)
     assert "CREATE EXTERNAL TABLE `headrace`.`orders`" in printed
     assert "ADD IF NOT EXISTS\n  PARTITION (`dt` = '2026-01-01', `hr` = '00')" in printed
 

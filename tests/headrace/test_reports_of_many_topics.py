@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import io
 import json
 from typing import Any
 
 import pytest
 
+from headrace.audit.ingest import IngestResult
 from headrace.cli import main
+from headrace.cli.load import print_run
+from headrace.loader.report import LoadedTopic, RunReport
 from support.loader.many_topics import (
     LONG_TOPIC,
+    LOST_TOPIC,
     OFFSETS,
     PARTITIONS,
     PENDING_TOPIC,
@@ -69,3 +76,64 @@ def test_unknown_topic_names_the_most_similar_one(report: Any, capsys: pytest.Ca
     assert capsys.readouterr().err.endswith("; did you mean shop.eu-0012.page_views?\n")
     assert main(["load", "status", "--topic", "clicks*"]) == 2
     assert "no topic matches 'clicks*'; none of 2,001 topics is similar" in capsys.readouterr().err
+
+
+def test_offsets_show_counts_partitions_that_are_well(report: Any) -> None:
+    totals, rest = report("offsets show")[1].splitlines()
+    assert totals == f"{TOPICS * PARTITIONS:,} partitions of {TOPICS:,} topics, lag 0"
+    assert rest == f"{TOPICS * PARTITIONS:,} partitions are well; --all shows them"
+    assert len(report("offsets show --all")[1].splitlines()) == 3 + TOPICS * PARTITIONS
+    assert len(report(f"offsets show {LOST_TOPIC}")[1].splitlines()) == 3 + PARTITIONS
+
+
+def test_offsets_show_partition_whose_log_lost_offsets(
+    report: Any, many: ManyTopics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = dataclasses.replace(many.cluster.topics[LOST_TOPIC], first=OFFSETS + 4)
+    monkeypatch.setitem(many.cluster.topics, LOST_TOPIC, lost)
+    _, _, _, *lines = report("offsets show")[1].splitlines()
+    assert [line.split()[:2] for line in lines[:-1]] == [[LOST_TOPIC, str(n)] for n in range(PARTITIONS)]
+    assert lines[-1].startswith(f"{(TOPICS - 1) * PARTITIONS:,} partitions are well")
+
+
+def test_verify_shows_topics_with_findings(report: Any) -> None:
+    code, text = report("verify")
+    totals, _, _, row, rest, finding = text.splitlines()
+    assert (code, totals) == (1, f"{TOPICS:,} topics, 3 files: 1 finding")
+    assert row.split()[0] == LOST_TOPIC
+    assert rest == f"{TOPICS - 1:,} topics are well; --all shows them"
+    assert finding.startswith(f"FINDING: {LOST_TOPIC}: ")
+
+
+def test_quarantine_list_counts_by_topic(report: Any) -> None:
+    _, text = report("quarantine list")
+    assert text.splitlines()[0] == "1 quarantined message of 1 topic"
+    assert report("quarantine list shop.eu-001?.*")[1] == "0 quarantined messages of 0 topics\n"
+
+
+def test_audit_report_counts_topics_by_verdict(many: ManyTopics, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE__DATA_DIR", str(many.root))
+    monkeypatch.setattr("headrace.cli.audit._ingest_counts", lambda store, settings: (IngestResult(), ""))
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        assert main(["audit", "report"]) == 0
+    assert out.getvalue().splitlines()[0].startswith(f"{TOPICS:,} topics: ")
+    assert len(out.getvalue().splitlines()) <= LINES_MAX
+
+
+def test_load_of_all_topics_is_reported_on_one_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    loaded = [
+        LoadedTopic(f"t{n}", f"t{n}", n, 1, 1, 0, 0, 0, n, n, n, new=False, schema_changed=True) for n in range(TOPICS)
+    ]
+    loaded[5] = dataclasses.replace(loaded[5], quarantined=7)
+    problems = {f"p{n}": (f"problem {n}",) for n in range(TOPICS)}
+    report = RunReport(1, loaded=tuple(loaded), problems=problems, waiting={"w": "no schema"}, notes=("a",) * TOPICS)
+    print_run(report)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= LINES_MAX
+    assert f" of {TOPICS:,} topics " in lines[0]
+    assert [line.split()[0] for line in lines[3:6]] == ["t5", "t2000", "t1999"]
+    assert f"{TOPICS - 20:,} more topics; --all shows them" in lines
+    assert f"PROBLEM: and {TOPICS - 10:,} more; --all shows them" in lines
+    print_run(report, shows_all=True)
+    assert len(capsys.readouterr().out.splitlines()) == 3 + 4 * TOPICS + 1

@@ -52,8 +52,9 @@ def test_expire_as_json_and_text(shelf: Shelf, capsys: pytest.CaptureFixture[str
 
 
 def numbers(printed: str) -> list[int]:
-    """Returns the numbers in the last line of a report: files, partitions and the commit."""
-    return [int(number) for number in re.findall(r"\b\d+\b", printed.splitlines()[-1])]
+    """Returns the numbers in the totals of a report: files, partitions and the commit; of one topic."""
+    (totals,) = re.findall(r"^(?:nothing|no) .*|^.* of 1 topic .*", printed, re.MULTILINE)
+    return [int(number) for number in re.findall(r"\b\d+\b", totals.replace(" of 1 topic", ""))]
 
 
 def test_expire_uses_the_retention_of_the_settings(

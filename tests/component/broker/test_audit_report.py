@@ -74,7 +74,7 @@ def test_a_topic_goes_from_pending_to_complete(settings: Settings, capsys: pytes
     follow(settings, "whole")
     code, out, _ = report(settings, capsys, "--topic", "whole")
     assert code == 0
-    assert out.splitlines()[2].split()[:6] == ["whole", "complete", "5", "5", "5", "5"]
+    assert out.splitlines()[3].split()[:6] == ["whole", "complete", "5", "5", "5", "5"]
 
 
 def test_report_names_window_of_lost_messages(
@@ -163,11 +163,11 @@ def test_report_shows_messages_of_producer_without_counts(
     report(settings, capsys)
     follow(settings, "two-kinds", count=7, fingerprint=1)
     code, out, _ = report(settings, capsys, "--topic", "two-kinds")
-    assert (code, out.splitlines()[2].split()[1]) == (0, "untracked")
+    assert (code, out.splitlines()[3].split()[1]) == (0, "untracked")
     assert re.search(r"\b2 messages\b", out)
     monkeypatch.setenv("HEADRACE__AUDIT__COUNTED_TOPICS", "two-.*")
     code, out, _ = report(settings, capsys, "--topic", "two-kinds")
-    assert (code, out.splitlines()[2].split()[1]) == (1, "extra")
+    assert (code, out.splitlines()[3].split()[1]) == (1, "extra")
 
 
 def test_period_limits_the_report(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
@@ -176,7 +176,7 @@ def test_period_limits_the_report(settings: Settings, capsys: pytest.CaptureFixt
     follow(settings, "in-2013")
     assert report(settings, capsys, "--topic", "in-2013", "--since", "2013-01-01", "--until", "2013-01-02")[0] == 0
     code, _, err = report(settings, capsys, "--topic", "in-2013", "--since", "7d")
-    assert (code, "'in-2013'" in err) == (2, True)
+    assert (code, "in-2013" in err) == (2, True)
     with pytest.raises(SystemExit):
         report(settings, capsys, "--since", "soon")
     assert "'soon'" in capsys.readouterr().err
@@ -197,7 +197,7 @@ def test_bad_audit_messages_are_counted_and_skipped(settings: Settings, capsys: 
 def test_impossible_report_gives_one_line_error(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = report(settings, capsys, "--topic", "never-seen")
     assert (code, err.count("\n")) == (2, 1)
-    assert "'never-seen'" in err
+    assert "never-seen" in err
 
 
 @pytest.mark.parametrize("down", ["brokers", "registry"])
@@ -217,7 +217,7 @@ def test_report_is_marked_stale_if_a_service_is_down(
     )
     code, out, err = report(nowhere, capsys, "--topic", topic)
     assert code == 2
-    assert out.splitlines()[2].split()[:6] == [topic, "complete", "5", "5", "5", "5"]
+    assert out.splitlines()[3].split()[:6] == [topic, "complete", "5", "5", "5", "5"]
     assert "127.0.0.1:1" in err.splitlines()[-1]
     code, out, _ = report(nowhere, capsys, "--topic", topic, "--format", "json")
     assert (code, "127.0.0.1:1" in json.loads(out)["not_fresh"]) == (2, True)

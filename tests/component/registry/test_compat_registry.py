@@ -421,8 +421,8 @@ def test_lock_file_is_written_and_checked(registry: ServedRegistry, run: Run) ->
     code, out, _ = run("schema", "lock", "schemas", "--check", "--offline")
     assert code == 1
     differs, missing = out.splitlines()
-    assert differs.startswith("schemas/header.avsc: ") and "header-value version 1" in differs
-    assert missing.startswith("schemas/more.avsc: ")
+    assert differs.startswith("FINDING: schemas/header.avsc: ") and "header-value version 1" in differs
+    assert missing.startswith("FINDING: schemas/more.avsc: ")
     write(header=HEADER)
     Path("schemas/more.avsc").unlink()
     registry.client.delete_subject("pay-value")
@@ -540,7 +540,7 @@ def test_download_continues_after_a_subject_without_a_file(
     assert list(skipped) == ["J", "b", "c"]
     assert "PROTOBUF" in skipped["b"]
     code, out, err = run(*arguments)
-    assert (code, out.count("not downloaded: "), err.count("\n")) == (2, 3, 1)
+    assert (code, out.count("NOT DOWNLOADED: "), err.count("\n")) == (2, 3, 1)
 
 
 @pytest.mark.parametrize(("subject", "is_shown"), [("orders-value", False), ("a/b-key", False), ("shop.Order", True)])

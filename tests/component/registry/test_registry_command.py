@@ -66,9 +66,9 @@ def run(served: ServedRegistry, tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def lines(ran: Ran) -> list[list[str]]:
-    """The rows of a printed table without its header."""
+    """The rows of a printed table without its header and the totals above it."""
     assert ran.exit_code == 0, ran.err
-    return [line.split() for line in ran.out.splitlines()[2:]]
+    return [line.split() for line in ran.out.splitlines()[3:]]
 
 
 def test_subjects_are_listed_in_one_request_by_pattern_prefix_and_state(
@@ -93,7 +93,7 @@ def test_versions_have_their_ids_and_states(run: Run, client: RegistryClient) ->
     ids = [client.register("s", text).schema_id for text in (USER_1, USER_2)]
     client.delete_version("s", 1)
     assert lines(run("versions", "s")) == [["2", str(ids[1])]]
-    assert lines(run("versions", "s", "--deleted")) == [["1", str(ids[0]), "deleted"], ["2", str(ids[1])]]
+    assert lines(run("versions", "s", "--deleted")) == [["2", str(ids[1])], ["1", str(ids[0]), "deleted"]]
     client.delete_subject("s")
     found = run("versions", "s", "--deleted", "--format", "json").json["versions"]
     assert [(row["version"], row["id"], row["deleted"]) for row in found] == [(1, ids[0], True), (2, ids[1], True)]
@@ -273,7 +273,7 @@ def test_history_tells_who_changed_a_subject(run: Run, client: RegistryClient, t
     client.delete_mode("s")
     client.delete_subject("s")
     ran = run("history", "s")
-    changes = [line.split("127.0.0.1")[1].strip() for line in ran.out.splitlines()[2:]]
+    changes = [line.split("127.0.0.1")[1].strip() for line in reversed(ran.out.splitlines()[3:])]
     assert changes == [
         "configuration changed of :.:, compatibility unset → FULL",
         f"version registered, version 1 (id {schema_id})",

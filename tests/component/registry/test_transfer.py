@@ -145,7 +145,7 @@ def test_selection_is_imported_into_a_registry_in_use(
     target.registered("mine", FIXED.format(8))
     conflict = run("import", file, target)
     assert conflict.exit_code == 1
-    assert re.search(r"^id 1 .*\bz-money version 1 .*\bmine version 1 .*\n$", conflict.out)
+    assert re.search(r"^PROBLEM: id 1 .*\bz-money version 1 .*\bmine version 1 .*\n$", conflict.out)
     assert re.search(r"^headrace: .*\b1 problem$", conflict.err.splitlines()[-1])
     assert target.get("/subjects").json == ["mine"]
     other = start_registry()
@@ -331,7 +331,7 @@ def test_unsupported_versions_are_skipped_on_request(
     target = start_registry()
     stopped = run("import", file, target)
     assert stopped.exit_code == 1
-    assert re.search(r"^subject mixed-p version 1 .*PROTOBUF.*AVRO\n$", stopped.out)
+    assert re.search(r"^PROBLEM: subject mixed-p version 1 .*PROTOBUF.*AVRO\n$", stopped.out)
     assert "--skip-rejected" in stopped.err
     assert target.get("/subjects?subjectPrefix=mixed").json == []
     done = run("import", file, target, "--skip-rejected", "--format", "json")

@@ -95,8 +95,8 @@ def test_daily_time_partitions_sort_among_hourly_ones() -> None:
 
 def test_files_are_listed_as_a_table_and_as_json(list_files, shelf: Shelf) -> None:  # type: ignore[no-untyped-def]
     lines = list_files().splitlines()
-    assert lines[2].split()[:2] == [FIVE, "2"]
-    assert re.findall(r"\d+", lines[-1])[:2] == ["4", "5"]
+    assert lines[3].split()[:2] == [FIVE, "2"]
+    assert re.findall(r"\d+", lines[0])[:2] == ["4", "5"]
     run = json.loads(list_files("--format", "json"))
     assert (run["topic"], run["commit_number"], run["newest_commit_number"], len(run["files"])) == (
         "orders",

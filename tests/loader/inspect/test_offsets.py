@@ -22,5 +22,8 @@ def test_offsets_distinguish_loaded_chosen_and_new_partitions() -> None:
         PartitionStatus("orders", 1, 7, False, -1, 5, 50, 43),
         PartitionStatus("orders", 2, None, False, -1, 5, 50, 45),
     )
-    assert [one.partition for one in partition_statuses(STATE, None, "orders")] == [0, 1]
-    assert partition_statuses(STATE, None, "none") == ()
+    assert [(one.topic, one.partition) for one in partition_statuses(STATE, None)] == [
+        ("clicks", 0),
+        ("orders", 0),
+        ("orders", 1),
+    ]

@@ -66,7 +66,7 @@ class ValueWorld(TaskWorld):
     def quarantine_codes(self, topic: str = "orders") -> Counter[str]:
         log = self.log()
         found: Counter[str] = Counter()
-        for file in committed_files(log, topic):
+        for file in committed_files(log, [topic]):
             with (self.warehouse / file.name).open("rb") as stream:
                 found.update(row.code for row in read_rows(stream))
         return found

@@ -276,9 +276,9 @@ def no_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_verify_command_exits_1_with_findings(shelf: Shelf, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", "--data-dir", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[2].split() == ["orders", "3", "5", "8", "0.0", "0", "0"]
-    assert re.match(r"note: .*: no broker of 127\.0\.0\.1:1 answers$", lines[-2])
-    assert re.findall(r"\d+", lines[-1]) == ["1", "5", "0"]
+    assert lines[3].split() == ["orders", "3", "5", "8", "0.0", "0", "0"]
+    assert re.match(r"note: .*: no broker of 127\.0\.0\.1:1 answers$", lines[-1])
+    assert re.findall(r"\d+", lines[0]) == ["1", "5", "0"]
     path(shelf, 1).unlink()
     assert main(["verify", "orders", "--checksums", "--data-dir", str(tmp_path)]) == 1
     out = capsys.readouterr().out

@@ -58,7 +58,7 @@ def discarded(shelf: Shelf, *codes: str, is_dry: bool = False) -> DiscardReport:
 
 def offsets_left(shelf: Shelf) -> list[tuple[int, str]]:
     found = []
-    for file in committed_files(shelf.log, "orders"):
+    for file in committed_files(shelf.log, ["orders"]):
         with shelf.storage.files.open(file.name) as opened:
             found += [(row.offset, row.code) for row in read_rows(opened)]
     return sorted(found)
@@ -96,14 +96,14 @@ def merge_quarantine(shelf: Shelf) -> None:
         now_ms=lambda: TIME_MS + 10**9,
     )
     assert compact(merge_ports, ["orders"], merge_settings, is_dry=False).problems == {}
-    assert [file.records for file in committed_files(shelf.log, "orders")] == [1, 3]
+    assert [file.records for file in committed_files(shelf.log, ["orders"])] == [1, 3]
 
 
 def test_a_file_with_other_messages_is_rewritten(shelf: Shelf) -> None:
     merge_quarantine(shelf)
     assert discarded(shelf, "malformed").discarded == {"malformed": 2}
     assert offsets_left(shelf) == [(2, "schema_not_found"), (5, "schema_not_found")]
-    assert [file.records for file in committed_files(shelf.log, "orders")] == [1, 1]
+    assert [file.records for file in committed_files(shelf.log, ["orders"])] == [1, 1]
     assert verified(shelf) == []
     remaining = locate(shelf.log, FileIndex(shelf.log), shelf.storage.files, "orders", 0, 5)
     assert (remaining.status, remaining.detail) == (OffsetStatus.QUARANTINED, "schema_not_found: there is no schema 7")
@@ -136,7 +136,7 @@ def test_discard_leaves_messages_with_unknown_codes(shelf: Shelf, monkeypatch: p
 
 
 def test_discard_stops_at_a_missing_file_with_a_remedy(shelf: Shelf) -> None:
-    file = committed_files(shelf.log, "orders")[0]
+    file = committed_files(shelf.log, ["orders"])[0]
     (shelf.warehouse / file.name).unlink()
     report = discarded(shelf)
     assert (report.commit_number, report.discarded) == (0, {})

@@ -110,7 +110,7 @@ def rows(shelf: Shelf) -> list[int]:
 
 def quarantined(shelf: Shelf) -> list[QuarantinedRow]:
     found: list[QuarantinedRow] = []
-    for one in committed_files(shelf.log, "orders"):
+    for one in committed_files(shelf.log, ["orders"]):
         with shelf.storage.files.open(one.name) as file:
             found += read_rows(file)
     return sorted(found, key=lambda row: row.offset)
@@ -143,10 +143,10 @@ def test_replay_reports_the_warnings_of_its_catch_up(shelf: Shelf, registry: Fak
 
 
 def test_only_files_with_loadable_messages_are_rewritten(shelf: Shelf, registry: FakeRegistry) -> None:
-    names = {one.name for one in committed_files(shelf.log, "orders")}
+    names = {one.name for one in committed_files(shelf.log, ["orders"])}
     registry.register("", 8, ORDER_V1)
     replayed(shelf, registry)
-    (left,) = committed_files(shelf.log, "orders")
+    (left,) = committed_files(shelf.log, ["orders"])
     assert left.name.split("/")[-1] in {name.split("/")[-1] for name in names}
 
 
@@ -335,7 +335,7 @@ def test_a_registry_outage_is_a_problem_without_a_commit(shelf: Shelf, registry:
 @pytest.mark.parametrize("damage", ["removed", "changed"])
 def test_files_that_differ_from_the_commit_are_not_replaced(shelf: Shelf, registry: FakeRegistry, damage: str) -> None:
     registry.register("", 8, ORDER_V1)
-    path = shelf.warehouse / committed_files(shelf.log, "orders")[0].name
+    path = shelf.warehouse / committed_files(shelf.log, ["orders"])[0].name
     content = path.read_bytes()
     if damage == "removed":
         path.unlink()
