@@ -13,10 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 
 from headrace import Consumer, Producer, ProducerError
 from headrace.audit.row import Tier
+from headrace.cli import main
 from headrace.clients.errors import SourceUnavailable
 from headrace.kafka_wire.cluster import KafkaCluster
 from headrace.kafka_wire.errors import AuthenticationFailed, KafkaError
@@ -25,6 +36,7 @@ from headrace.settings import KafkaSettings, RegistrySettings, Settings
 from support.broker.audit_topic import audit_rows
 from support.certificates import Authority
 from support.checkout import ROOT
+from support.permission_rows import CONSUMER, LOADER, LOADER_GROUP, OPERATOR, PRODUCER, READERS, TOPIC, rows_of
 from support.servers.apache_kafka import ApacheKafka
 from support.servers.kafka_security import MECHANISMS, PASSWORD, SESSION_MS, USER, KafkaSecurity, token
 
@@ -131,13 +143,102 @@ def test_encrypted_key_and_password_from_environment(
     topics_of_load(security.client("LOGIN", kafka.secured["LOGIN"], "SCRAM-SHA-256", password_file=""))
 
 
-def test_user_names_with_scram_special_characters_log_in(kafka: ApacheKafka, security: KafkaSecurity) -> None:
-    user = "team=a,b"
+def add_user(kafka: ApacheKafka, user: str) -> AdminClient:
     known = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
     upsertion = UserScramCredentialUpsertion(user, known, PASSWORD.encode())
     admin = AdminClient({"bootstrap.servers": kafka.address})
     for done in admin.alter_user_scram_credentials([upsertion]).values():
         done.result(30)
+    return admin
+
+
+def user_of_role(kafka: ApacheKafka, role: str) -> str:
+    """Adds a user with exactly the ACLs of docs/permissions.md for a role, and returns its name."""
+    user = f"only-{role}"
+    admin = add_user(kafka, user)
+    acls = [
+        AclBinding(
+            ResourceType[row.resource[0].upper()],
+            row.resource[1],
+            ResourcePatternType.LITERAL,
+            f"User:{user}",
+            "*",
+            AclOperation[operation.upper()],
+            AclPermissionType.ALLOW,
+        )
+        for row in rows_of(role)
+        for operation in row.operations
+    ]
+    for done in admin.create_acls(acls).values():
+        done.result(30)
+    return user
+
+
+@pytest.mark.spark
+def test_documented_acls_suffice_for_clients_and_reports(
+    kafka: ApacheKafka,
+    security: KafkaSecurity,
+    registry_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    settings = {
+        role: settings_of(
+            security.client("LOGIN", kafka.secured["LOGIN"], "SCRAM-SHA-256", user=user_of_role(kafka, role)),
+            registry_url,
+            tmp_path / role,
+        )
+        for role in (PRODUCER, CONSUMER, LOADER, OPERATOR)
+    }
+    with Producer(settings[PRODUCER], app=PRODUCER) as producer:  # creates both topics
+        producer.send(TOPIC, {"id": 1}, schema=SCHEMA)
+    with Consumer(settings[CONSUMER], topics=[TOPIC], group=READERS, idle_timeout_s=60, app=CONSUMER) as consumer:
+        assert next(consumer).value == {"id": 1}
+        consumer.commit()
+    set_environment(monkeypatch, settings[LOADER])
+    assert [(one["topic"], one["rows"]) for one in load(tmp_path)] == [(TOPIC, 1)], "the only topic it can see"
+    unsecured = dataclasses.replace(settings[PRODUCER], kafka=KafkaSettings(bootstrap_servers=kafka.address))
+    unsecured.data_dir.mkdir(exist_ok=True)
+    assert {row.application for row in audit_rows(unsecured, TOPIC)} == {PRODUCER, CONSUMER}
+    set_environment(monkeypatch, settings[OPERATOR])
+    for words, expected in (
+        (["broker", "topics"], TOPIC),
+        (["broker", "groups"], LOADER_GROUP),
+        (["audit", "report"], '"acknowledged": 1'),
+    ):
+        capsys.readouterr()
+        main([*words, "--format", "json"])
+        assert expected in capsys.readouterr().out, words
+
+
+def load(tmp_path: Path) -> list[dict[str, Any]]:
+    """Runs a load with the settings of the environment, and returns the loaded topics."""
+    command = [sys.executable, "-m", "headrace", "load", "--master", "local[2]", "--format", "json"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    loaded: list[dict[str, Any]] = json.loads(done.stdout)["loaded"]
+    return loaded
+
+
+def set_environment(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> None:
+    kafka = settings.kafka
+    values = {
+        "DATA_DIR": settings.data_dir,
+        "REGISTRY__URL": settings.registry.url,
+        **{f"KAFKA__{key.upper()}": getattr(kafka, key) for key in ("bootstrap_servers", "security_protocol", "ca")},
+        **{f"KAFKA__{key.upper()}": getattr(kafka, key) for key in ("sasl_mechanism", "user", "password_file")},
+    }
+    for key, value in values.items():
+        monkeypatch.setenv(f"HEADRACE__{key}", str(value))
+
+
+def test_user_names_with_scram_special_characters_log_in(kafka: ApacheKafka, security: KafkaSecurity) -> None:
+    user = "team=a,b"
+    add_user(kafka, user)
     topics_of_load(security.client("LOGIN", kafka.secured["LOGIN"], "SCRAM-SHA-256", user=user))
 
 

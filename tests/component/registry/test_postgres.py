@@ -15,10 +15,12 @@ from typing import Any, TypeVar
 
 import pytest
 
+from headrace.registry.errors import StoreError
 from support.memory_directory import memory_parent
+from support.permission_rows import POSTGRES_GRANTS
 from support.processes import kill_with_children
 from support.registry.migrated_databases import PostgresTemplate
-from support.registry.registry_calls import STRING, Registry, RestResponse
+from support.registry.registry_calls import STRING, Registry, RestResponse, registry_in_process
 from support.servers.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.postgres
@@ -382,3 +384,54 @@ def test_killed_registry_leaves_a_consistent_database(
         assert set(writers.statuses) <= {200}
     require_acknowledged(stays, acknowledged)
     require_consistent(lambda query: postgres_server.execute(query, url.rpartition("/")[2]))
+
+
+def test_documented_privileges_suffice_and_each_is_necessary(
+    postgres_server: PostgresServer, postgres_template: PostgresTemplate
+) -> None:
+    url = postgres_template.copy()
+    database = url.rpartition("/")[2]
+    postgres_server.execute("CREATE ROLE registry_server LOGIN PASSWORD 'secret'")
+    postgres_server.execute("REVOKE ALL ON SCHEMA public FROM PUBLIC", database)
+    served_url = f"postgresql://registry_server:secret@127.0.0.1:{postgres_server.port}/{database}"
+    try:
+        for missing in (*POSTGRES_GRANTS, None):
+            for grant in POSTGRES_GRANTS:
+                postgres_server.execute(grant.replace("GRANT ", "REVOKE ", 1).replace(" TO ", " FROM "), database)
+            for grant in POSTGRES_GRANTS:
+                if grant is not missing:
+                    postgres_server.execute(grant, database)
+            assert serves_all_requests(served_url) == (missing is None), missing
+    finally:
+        postgres_server.execute("DROP OWNED BY registry_server", database)
+        postgres_server.execute("DROP ROLE registry_server")
+
+
+def serves_all_requests(url: str) -> bool:
+    """Whether a registry starts and succeeds with every kind of change."""
+    steps: list[tuple[str, str, Any]] = [
+        ("POST", "/subjects/a/versions", {"schema": fixed("A")}),
+        ("POST", "/subjects/b/versions", {"schema": '{"type":"array","items":"F"}', "references": [
+            {"name": "F", "subject": "a", "version": 1}
+        ]}),
+        ("POST", "/contexts/.c/subjects/a/versions", {"schema": fixed("A")}),
+        ("PUT", "/config/b", {"compatibility": "FULL"}),
+        ("PUT", "/mode/b", {"mode": "READWRITE"}),
+        ("GET", "/subjects", None),
+        ("GET", "/readyz", None),
+        ("GET", "/metrics", None),
+        ("DELETE", "/mode/b", None),
+        ("DELETE", "/config/b", None),
+        ("DELETE", "/subjects/b", None),
+        ("DELETE", "/subjects/b?permanent=true", None),
+        ("DELETE", "/subjects/a/versions/1", None),
+        ("DELETE", "/subjects/a?permanent=true", None),
+        ("DELETE", "/contexts/.c/subjects/a", None),
+        ("DELETE", "/contexts/.c/subjects/a?permanent=true", None),
+        ("DELETE", "/contexts/.c", None),
+    ]  # fmt: skip
+    try:
+        with registry_in_process(url) as registry:
+            return all(registry.call(method, path, body).status < 300 for method, path, body in steps)
+    except StoreError:
+        return False

@@ -42,6 +42,9 @@ class KafkaSecurity:
             "ssl.truststore.location": self.authority.ca_file,
             "listener.name.mtls.ssl.client.auth": "required",
             "connections.max.reauth.ms": SESSION_MS,
+            # Other users have only the permissions that a test grants them.
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": f"User:ANONYMOUS;User:{USER};User:CN=client;User:CN=encrypted",
         }
         for listener, mechanisms in (("login", MECHANISMS), ("clear", ("SCRAM-SHA-512",))):
             prefix = f"listener.name.{listener}"
