@@ -343,7 +343,7 @@ def live_time_partitions(day: DayIndex, commit_number: int) -> list[str]:
 
 def _lag(topic: str, discovered: Mapping[str, DiscoveredTopic], state: LoaderState) -> int | None:
     found = discovered.get(topic)
-    return None if found is None or found.errors else held_back({topic: found}, state)
+    return None if found is None or found.errors else held_back({topic: found}, state).get(topic, 0)
 
 
 def _schema_key(row: Row) -> tuple[Any, ...]:

@@ -51,7 +51,7 @@ def _last_load(ran: Sequence[RunLine], context: StatusContext, unknown: str) -> 
 
 def _problems(last: RunLine) -> list[StatusFinding]:
     since = last.started_at_ms
-    if last.outcome != FAILED:
+    if last.outcome != "failed":
         return []  # topics with problems and a registry that cannot be used are findings of `topics`
     return [finding("load-failed", "last load", last.error or f"exit code {last.exit_code}", since_ms=since)]
 
