@@ -43,6 +43,8 @@ LOADER = [
     "thrift>=0.21,<1",
     "thrift-sasl>=0.4.3,<0.5",
     "pure-sasl>=0.6.2,<0.7",
+    "plotext>=5.3,<6",  # plots of `headrace sql` in a terminal
+    "pygal>=3,<4",  # and as SVG
 ]
 ALL = sorted({*PRODUCER, *REGISTRY, *BROKER, *LOADER})
 DEV = [

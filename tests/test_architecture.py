@@ -80,6 +80,7 @@ LAYERS = (
 
 MAY_IMPORT_LIBRARIES: dict[str, tuple[str, ...]] = {
     "hive_ddl.executors": ("pyspark", "py4j"),
+    "headrace.cli.sql_plot": ("plotext", "pygal"),
     "hive_ddl.executors.hiveserver": ("pyhive", "thrift", "thrift_sasl", "TCLIService"),
     "kafka_wire": ("kafka", "crc32c"),
     "kafka_wire.codecs": ("cramjam", "lz4", "zlib_ng", "zstandard"),

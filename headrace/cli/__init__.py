@@ -127,6 +127,8 @@ LIBRARIES = frozenset(
         "marshmallow",
         "puresasl",
         "py4j",
+        "plotext",
+        "pygal",
         "pyhive",
         "pyspark",
         "re2",

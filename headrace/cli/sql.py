@@ -6,11 +6,13 @@ import argparse
 import contextlib
 import csv
 import os
+import shutil
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headrace.cli.colour import shows_colours
 from headrace.cli.command import (
     EXIT_OK,
     CommandError,
@@ -21,6 +23,7 @@ from headrace.cli.command import (
     print_table,
     settings_from,
 )
+from headrace.cli.sql_plot import KINDS, plot_data, plot_svg, plot_text
 from headrace.cli.terminal import steps_shown
 from headrace.pipeline.java import JavaNotFoundError, ensure_java
 from headrace.settings import Duration, user_state_directory
@@ -52,6 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         'sql "SHOW TABLES"',
         'sql "SELECT carrier, count(*) FROM flights GROUP BY carrier" --format csv',
         "sql --file report.sql --format json",
+        'sql "SELECT carrier, count(*) FROM flights GROUP BY carrier ORDER BY 2 DESC LIMIT 10" --plot bar',
         "sql",
     )
     parser.add_argument(
@@ -67,6 +71,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="maximum wait for a metastore that another command has open or that is starting, such as 30s or 5m "
         "(default: no wait)",
     )
+    parser.add_argument(
+        "--plot",
+        choices=KINDS,
+        help="plot the result instead of printing it: the first column has labels or times, the others numbers",
+    )
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="write the plot to this file, as SVG")
     parser.add_argument("--file", type=Path, metavar="FILE", help="file with the query")
     add_format_flag(parser, ("table", "json", "csv"))
     add_settings_flags(parser, ("loader.warehouse", "hive.database", "hive.metastore", "spark.master"))
@@ -85,18 +95,22 @@ def run(args: argparse.Namespace) -> int:
     from headrace.pipeline.sql import QueryFailed, check_statement
 
     settings = settings_from(args)
+    if args.plot and args.format != "table":
+        raise CommandError(f"--plot draws the result, and --format {args.format} prints it; omit one of them")
+    if args.svg and not args.plot:
+        raise CommandError("--svg writes a plot to a file; add --plot bar or --plot line")
     query = _query(args)
     with_values = args.format == "json"
     try:
         if query is not None:
             statement = check_statement(query)
             with _QueryRunner(settings, with_values, args.wait) as runner:
-                _run_and_print(runner, statement, args.format)
+                _run_and_print(runner, statement, args)
             return EXIT_OK
         with _QueryRunner(settings, with_values, args.wait) as runner:
             for typed in typed_statements("headrace sql"):
                 try:
-                    _run_and_print(runner, check_statement(typed), args.format)
+                    _run_and_print(runner, check_statement(typed), args)
                 except QueryFailed as error:
                     print(f"headrace: {error}", file=sys.stderr)
     except (QueryFailed, HiveDdlError, JavaNotFoundError) as error:
@@ -122,7 +136,7 @@ def _query(args: argparse.Namespace) -> str | None:
     return args.query if args.query is None else str(args.query)
 
 
-def _run_and_print(runner: _QueryRunner, statement: str, form: str) -> None:
+def _run_and_print(runner: _QueryRunner, statement: str, args: argparse.Namespace) -> None:
     from headrace.pipeline.sql import QueryFailed
     from headrace.pipeline.sql_damage import damaged_file_text, open_finding_notes
 
@@ -135,7 +149,10 @@ def _run_and_print(runner: _QueryRunner, statement: str, form: str) -> None:
         if not damage:
             raise
         raise QueryFailed(f"{error}; {damage}") from error
-    _print(result, form)
+    if args.plot:
+        _plot(result, args.plot, args.svg)
+    else:
+        _print(result, args.format)
     rows = len(result.rows)
     print(f"{rows:,} row{'' if rows == 1 else 's'} in {time.monotonic() - started:.1f} s", file=sys.stderr)
     for note in open_finding_notes(runner.settings, statement):
@@ -255,6 +272,18 @@ def _print(result: QueryResult, form: str) -> None:
         else:
             cell_chars_max = CELL_CHARS_MAX if len(result.columns) > 1 else _terminal_width()
         print_table(result.columns, aligned_rows(result, cell_chars_max), result.numeric_columns)
+
+
+def _plot(result: QueryResult, kind: str, svg: Path | None) -> None:
+    data = plot_data(result, kind)
+    if svg is None:
+        print(plot_text(data, kind, shutil.get_terminal_size().columns, with_colour=shows_colours(sys.stdout)))
+        return
+    try:
+        svg.write_bytes(plot_svg(data, kind))
+    except OSError as error:
+        raise CommandError(f"cannot write the plot to {svg}: {error.strerror or error}") from error
+    print(f"plot written to {svg}", file=sys.stderr)
 
 
 def _distinct(names: tuple[str, ...]) -> list[str]:
