@@ -13,6 +13,7 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple
@@ -27,7 +28,7 @@ from headrace.audit.verdict import Acceptance, AuditVerdict
 from headrace.audit.window import known_window
 
 DATABASE_NAME: Final = "audit.db"
-FORMAT: Final = 1
+FORMAT: Final = 2
 BUSY_TIMEOUT_S: Final = 60.0
 """How long a writer waits for another one. A transaction adds the rows of commits of one topic, or of one batch of the
 audit topic, which takes seconds."""
@@ -74,6 +75,9 @@ _TABLES: Final = (
         topic TEXT NOT NULL, window_start_ms INTEGER NOT NULL, verdict TEXT NOT NULL, difference INTEGER NOT NULL,
         reason TEXT NOT NULL, accepted_by TEXT NOT NULL, accepted_at_ms INTEGER NOT NULL,
         PRIMARY KEY (topic, window_start_ms))""",
+    "CREATE TABLE IF NOT EXISTS report (created_at_ms INTEGER NOT NULL)",
+    """CREATE TABLE IF NOT EXISTS reported (
+        topic TEXT PRIMARY KEY, verdict TEXT NOT NULL, windows INTEGER NOT NULL, sentence TEXT NOT NULL)""",
 )
 _FACTS: Final = """SELECT topic, window_start_ms, outcome, application, count, bytes, fingerprint, sent, crashed,
     emitted_at_ms, hash FROM audit_row WHERE topic = ? AND outcome != 'skipped' ORDER BY window_start_ms"""
@@ -84,6 +88,24 @@ class CountedCommit(NamedTuple):
 
     commit_number: int
     sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedFinding:
+    """A topic with a finding or an unknown window in a report, and the number of such windows."""
+
+    topic: str
+    verdict: AuditVerdict
+    windows: int
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredReport:
+    """The newest report of all topics and windows: its time, in milliseconds since 1970, and its findings by topic."""
+
+    created_at_ms: int
+    findings: tuple[ReportedFinding, ...]
 
 
 class AuditStore:
@@ -206,6 +228,39 @@ class AuditStore:
                 Acceptance(topic, start, AuditVerdict(verdict), *rest) for topic, start, verdict, *rest in rows
             )
 
+    def set_report(self, report: StoredReport) -> None:
+        """Stores the findings of a report of all topics and windows in place of those of the previous report."""
+        with self._transaction() as connection:
+            connection.execute("DELETE FROM report")
+            connection.execute("INSERT INTO report VALUES (?)", (report.created_at_ms,))
+            connection.execute("DELETE FROM reported")
+            connection.executemany("INSERT INTO reported VALUES (?, ?, ?, ?)", map(_reported_values, report.findings))
+
+    def set_reported(self, topic: str, finding: ReportedFinding | None) -> None:
+        """Replaces the finding of one topic in the stored report, after an operator accepted windows or withdrew that;
+        None for no finding. Does nothing without a stored report."""
+        with self._transaction() as connection:
+            connection.execute("DELETE FROM reported WHERE topic = ?", (topic,))
+            if finding is not None and connection.execute("SELECT 1 FROM report").fetchone():
+                connection.execute("INSERT INTO reported VALUES (?, ?, ?, ?)", _reported_values(finding))
+
+    def report(self) -> StoredReport | None:
+        """Returns the stored report; None if there is none. Takes the same time for any number of audit rows."""
+        with self._reading() as connection:
+            created = connection.execute("SELECT created_at_ms FROM report").fetchone()
+            rows = connection.execute("SELECT topic, verdict, windows, sentence FROM reported ORDER BY topic")
+            findings = tuple(
+                ReportedFinding(topic, AuditVerdict(verdict), windows, sentence)
+                for topic, verdict, windows, sentence in rows
+            )
+        return None if created is None else StoredReport(created[0], findings)
+
+    def first_emitted_ms(self) -> int | None:
+        """Returns the time of the row that was added first, in milliseconds since 1970; None without rows."""
+        with self._reading() as connection:
+            row = connection.execute("SELECT emitted_at_ms FROM audit_row ORDER BY rowid LIMIT 1").fetchone()
+            return None if row is None else row[0]
+
     def next_offsets(self, topic: str) -> dict[int, int]:
         """Returns the offset by partition at which ingestion of the audit topic continues."""
         with self._reading() as connection:
@@ -297,6 +352,10 @@ def _insert(connection: sqlite3.Connection, rows: Iterable[AuditRow]) -> int:
     before = connection.total_changes
     connection.executemany(_INSERT, map(_values, rows))
     return connection.total_changes - before
+
+
+def _reported_values(finding: ReportedFinding) -> tuple[object, ...]:
+    return finding.topic, finding.verdict.value, finding.windows, finding.sentence
 
 
 def _values(row: AuditRow) -> tuple[object, ...]:

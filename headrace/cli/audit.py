@@ -147,7 +147,7 @@ def _instant_ms(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     from headrace.audit.errors import AuditError
-    from headrace.audit.report import as_json, has_findings, worst_verdict
+    from headrace.audit.report import as_json, has_findings, stored_report, worst_verdict
     from headrace.audit.store import DATABASE_NAME, AuditStore
     from headrace.audit.verdict import AuditVerdict
 
@@ -157,6 +157,8 @@ def run(args: argparse.Namespace) -> int:
             ingested, outage = _ingest_counts(store, settings)
             topics = _audited_topics(store, settings, args.topic)
             results = _reconcile(store, settings, topics, _period(args))
+            if not outage and not args.topic and (args.since, args.until) == (None, None):
+                store.set_report(stored_report(results, time.time_ns() // 1_000_000))
     except AuditError as error:
         raise CommandError(str(error)) from error
     if args.topic and not results:
@@ -181,7 +183,9 @@ def accept_findings(args: argparse.Namespace) -> int:
     """Runs the verb `accept`: accepts the findings of a topic with `--reason`, or withdraws earlier acceptances with
     `--withdraw`. Prints the windows that changed, or with `--dry-run` would change. Returns the exit code."""
     from headrace.audit.errors import AuditError
+    from headrace.audit.report import reported_finding
     from headrace.audit.store import DATABASE_NAME, AuditStore
+    from headrace.audit.verdict import ALL_TIME
 
     settings = settings_from(args)
     try:
@@ -203,6 +207,9 @@ def accept_findings(args: argparse.Namespace) -> int:
                 acceptances = _acceptances(args.topic, windows, args.reason)
                 if not args.dry_run:
                     store.accept(acceptances)
+            if not args.dry_run:
+                (remaining, *_) = _reconcile(store, settings, [args.topic], ALL_TIME) or (None,)
+                store.set_reported(args.topic, None if remaining is None else reported_finding(remaining))
     except AuditError as error:
         raise CommandError(str(error)) from error
     _print_accepted(args, acceptances)

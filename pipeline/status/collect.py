@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from headrace.loader.errors import CommitLogError
+from headrace.pipeline.status.audit import audit
 from headrace.pipeline.status.backlog import backlog
 from headrace.pipeline.status.commits import commits
 from headrace.pipeline.status.context import StatusContext
@@ -37,6 +38,7 @@ SOURCES: Final[Mapping[str, Source]] = {
     "loads": loads,
     "commit log": commits,
     "lag": backlog,
+    "audit": audit,
     "disks": disks,
     "broker log": segments,
     "held back": held_back,

@@ -116,6 +116,14 @@ KINDS: Final[Mapping[str, StatusKind]] = {
             "headrace offsets show {subject}",
             'accept the loss with loader.on_data_loss = "skip" for the topic, then headrace load',
         ),
+        StatusKind(
+            "audit-missing",
+            FAILURE,
+            "with missing messages by the audit",
+            "topics",
+            "headrace audit report --topic {subject}",
+            "send them again, or headrace audit accept {subject} --reason TEXT",
+        ),
         StatusKind("disk-full", FAILURE, "full", "disks", "df -h", "free disk space"),
         StatusKind(
             "data-expires-soon",
@@ -217,6 +225,17 @@ KINDS: Final[Mapping[str, StatusKind]] = {
             "topics",
             "headrace broker topics {subject}",
             "start the brokers of its partitions",
+        ),
+        StatusKind(
+            "audit-differs",
+            ATTENTION,
+            "with other counts by the audit",
+            "topics",
+            "headrace audit report --topic {subject}",
+            "remove the cause that the report names, or headrace audit accept {subject} --reason TEXT",
+        ),
+        StatusKind(
+            "audit-old", ATTENTION, "not up to date", "reports", "headrace audit report", "headrace audit report"
         ),
         StatusKind("disk-low", ATTENTION, "low on space", "disks", "df -h", "free disk space"),
         StatusKind("not-applied", ATTENTION, "not applied", "topics", "headrace load status", "headrace load"),
@@ -398,6 +417,8 @@ METRICS: Final[Mapping[str, str]] = {
     "headrace_load_problem_topics": "topics with problems in the last load",
     "headrace_load_lag_messages": "unread messages of a topic; the topics with most of them only",
     "headrace_load_lag_messages_total": "unread messages of all topics",
+    "headrace_audit_report_timestamp_seconds": "time of the newest audit report of all topics",
+    "headrace_audit_topics_with_findings": "topics with findings in the newest audit report",
     "headrace_disk_free_bytes": "free space of the disk with a directory",
     "headrace_disk_size_bytes": "size of the disk with a directory",
     "headrace_warehouse_findings": "missing or changed files and tables, as loads found them",

@@ -66,6 +66,11 @@ class _Up:
     def last_event(self, part: str) -> UpEvent | None:
         return next((event for event in reversed(self.events) if event.values.get("part") == part), None)
 
+    def last_death(self, part: str) -> UpEvent | None:
+        return next(
+            (one for one in reversed(self.events) if one.name == PART_DIED and one.values.get("part") == part), None
+        )
+
     def ready_since_ms(self, part: str) -> int | None:
         event = self.last_event(part)
         return event.time_ms if event is not None and event.name == PART_READY else None
@@ -182,6 +187,8 @@ def _part_finding(name: str, result: ProbeResult, up: _Up, context: StatusContex
         return finding("part-down", name, f"{address} {result.reason}", repair=repair)
     if last.name == PART_STARTED:
         problem = f"{address} {result.reason}; headrace up started it and waits for it"
+        died = up.last_death(name)
+        problem += f"; it died before: {died.reason}" if died is not None else ""
         return finding("part-starting", name, problem, show=log, since_ms=last.time_ms)
     if last.name == PART_DIED and name in RESTARTED:
         repair = (

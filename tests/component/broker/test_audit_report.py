@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import time
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from headrace import Producer
 from headrace.audit.row import AuditOutcome, AuditRow, Tier, range_row_id
 from headrace.audit.store import AuditStore
 from headrace.cli import main
+from headrace.pipeline.status.audit import REPORT_AGE_MS_MAX, audit
+from headrace.pipeline.status.context import StatusContext
 from headrace.settings import KafkaSettings, RegistrySettings, Settings
 
 pytestmark = pytest.mark.servers
@@ -153,6 +156,30 @@ def test_finding_can_be_accepted_with_reason_and_revoked(
     monkeypatch.setenv("HEADRACE__AUDIT__FINDINGS_TTL", "0s")
     code, out, _ = report(settings, capsys, "--topic", "given-up")
     assert (code, "2013-01-01" in out) == (0, True)
+
+
+def audit_kinds(settings: Settings) -> list[tuple[str, str]]:
+    """Returns kind and subject of the audit's findings in `headrace status`."""
+    return [(one.kind, one.subject) for one in audit(StatusContext(settings)).findings]
+
+
+def test_status_shows_findings_of_last_report_until_they_are_accepted(
+    settings: Settings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE__AUDIT__GRACE", "0s")
+    produce(settings, "reported")
+    report(settings, capsys)
+    follow(settings, "reported", count=3, fingerprint=1)
+    report(settings, capsys, "--topic", "reported")
+    assert ("audit-missing", "reported") not in audit_kinds(settings), "a report of one topic is not stored"
+    report(settings, capsys)
+    assert ("audit-missing", "reported") in audit_kinds(settings)
+    assert report(settings, capsys, "reported", "--reason", "ticket 7", verb="accept")[0] == 0
+    assert "reported" not in [subject for _, subject in audit_kinds(settings)]
+    report(settings, capsys, "reported", "--withdraw", verb="accept")
+    assert ("audit-missing", "reported") in audit_kinds(settings)
+    tomorrow_ms = time.time_ns() // 1_000_000 + REPORT_AGE_MS_MAX + 60_000
+    assert "audit-old" in [one.kind for one in audit(StatusContext(settings, tomorrow_ms)).findings]
 
 
 def test_report_shows_messages_of_producer_without_counts(

@@ -36,6 +36,7 @@ from support.loader.warm_commands import WarmCommands
 from support.memory_directory import memory_directory
 from support.processes import command_line, descendants, is_running, start_ticks
 from support.shared import shared
+from support.status_faults import status_json
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("up_parts")]
 
@@ -229,6 +230,29 @@ def test_query_beyond_memory_restarts_sql_alone_and_is_logged(up: Up) -> None:
     wait_for(lambda: any("part_died part=sql" in line and reason in line for line in up.service.errors[before:]))
     assert up.rows("SELECT 1 AS one") == [{"one": 1}]
     assert {name: up.part(name) for name in others} == others
+
+
+@pytest.mark.timeout(600)
+def test_status_names_killed_metastore_and_sql_until_they_have_served_for_an_hour(up: Up) -> None:
+    arguments = ["--data-dir", str(up.data_dir)]
+    assert up.rows("SELECT 1 AS one") == [{"one": 1}]
+    log = up.data_dir / "logs" / "up.log"
+    known = log.read_text()
+    for part in ("metastore", "sql"):
+        os.killpg(up.part(part), signal.SIGKILL)
+    wait_for(lambda: log.read_text().removeprefix(known).count("part_died") == 2)
+    code, document = status_json(arguments)
+    problems = {one["subject"]: (one["problem"], one["repair"], one["show"]) for one in document["findings"]}
+    assert code > 0
+    for part in ("metastore", "sql"):
+        assert "killed by SIGKILL" in problems[part][0]
+        assert problems[part][1]
+        assert f"{part}.log" in problems[part][2]
+    assert up.rows("SELECT 2 AS two") == [{"two": 2}], "waits for the restart"
+    wait_for(lambda: "part_ready part=sql" in log.read_text().removeprefix(known))
+    _, document = status_json(arguments)
+    found = {one["subject"]: one["kind"] for one in document["findings"] if one["subject"] in ("metastore", "sql")}
+    assert found == {"metastore": "part-restarted", "sql": "part-restarted"}
 
 
 @pytest.mark.timeout(600)
