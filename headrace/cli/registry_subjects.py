@@ -7,7 +7,6 @@ log on the registry's host. `headrace schema` works on schema files instead.
 from __future__ import annotations
 
 import argparse
-import fnmatch
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from headrace.cli.command import (
 )
 from headrace.cli.registry_access import audit_log_target
 from headrace.cli.report import ReportRow, TextReport, add_all_flag, count_text, print_report
+from headrace.kafka_wire.topic_patterns import matching_topics, similar_topic
 
 if TYPE_CHECKING:
     from headrace.registry.client import RegisteredSchema, RegistryClient
@@ -237,7 +237,11 @@ def list_subjects(args: argparse.Namespace) -> int:
         live = client.subjects(args.prefix)
         every = client.subjects(args.prefix, deleted=True) if args.deleted else live
     present = set(live)
-    chosen = [name for name in every if not args.pattern or fnmatch.fnmatchcase(name, args.pattern)]
+    chosen = matching_topics(args.pattern or "*", every)
+    if args.pattern and not chosen:
+        similar = similar_topic(args.pattern, every)
+        hint = f"did you mean {similar}?" if similar else "see: headrace registry subjects --deleted"
+        raise CommandError(f"no subject of {client.url} matches {args.pattern!r}; {hint}")
     if args.format == "json":
         print_json({"format": 1, "subjects": [{"subject": name, "deleted": name not in present} for name in chosen]})
         return EXIT_OK
@@ -523,6 +527,10 @@ def show_history(args: argparse.Namespace) -> int:
         raise CommandError(f"the subject {args.subject!r} is not valid; expected a name, or :.context:name") from None
     except OSError as error:
         raise CommandError(os_error_message(error)) from None
+    if not Path(target).exists():
+        raise CommandError(
+            f"the audit log {target} does not exist; run the command on the registry's host, with its settings"
+        )
     if args.format == "json":
         print_json({"format": 1, "file": target, "changes": found})
     elif found:
@@ -531,10 +539,7 @@ def show_history(args: argparse.Namespace) -> int:
         header = ("TIME", "USER", "CLIENT", "CHANGE")
         print_report(TextReport(totals, "change", header, rows, is_listing=True), shows_all=args.all)
     else:
-        exists = (
-            "has no change of" if Path(target).exists() else "does not exist on this host; it would have changes of"
-        )
-        print(f"{target} {exists} {args.subject}")
+        print(f"{target} has no change of {args.subject}")
     return EXIT_OK
 
 

@@ -83,6 +83,8 @@ def test_subjects_are_listed_in_one_request_by_pattern_prefix_and_state(
     assert lines(run("subjects", "orders*")) == [["orders-value"]]
     assert lines(run("subjects", "--prefix", ":.eu:")) == [[":.eu:orders-value"]]
     assert lines(run("subjects", "orders*", "--deleted")) == [["orders-key", "deleted"], ["orders-value"]]
+    misspelt = run("subjects", "order-value")
+    assert (misspelt.exit_code, "did you mean orders-value?" in misspelt.err) == (2, True)
     assert run("subjects", "orders*", "--deleted", "--format", "json").json["subjects"] == [
         {"subject": "orders-key", "deleted": True},
         {"subject": "orders-value", "deleted": False},
@@ -290,7 +292,8 @@ def test_history_without_a_file_says_where_the_log_is(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / LOGS / "registry-audit.jsonl").unlink()
-    assert "does not exist on this host" in run("history", "s").out
+    missing = run("history", "s")
+    assert (missing.exit_code, "does not exist; run the command on the registry's host" in missing.err) == (2, True)
     for value, words in (("off", "turned off"), ("-", "standard error")):
         monkeypatch.setenv("HEADRACE__REGISTRY__AUDIT_LOG", value)
         ran = run("history", "s")

@@ -3,6 +3,8 @@ with users files."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -11,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -19,6 +22,7 @@ from headrace.audit.ingest import ingest
 from headrace.audit.store import AuditStore
 from headrace.broker.access.scram import Verifier
 from headrace.broker.access.users import user_line as broker_user_line
+from headrace.cli import main
 from headrace.clients.errors import ConsumerError, ProducerError, SchemaRefused
 from headrace.kafka_wire.cluster import KafkaCluster
 from headrace.kafka_wire.from_settings import client_options, kafka_security
@@ -139,10 +143,10 @@ class Services:
         with KafkaCluster(self.broker, timeout_s=10, security=kafka_security(settings)) as cluster:
             return any(item.topic == TOPIC for item in cluster.group_offsets(LOADER_GROUP))
 
-    def command(self, user: str, *words: str, data_dir: Path | None = None) -> subprocess.CompletedProcess[str]:
+    def environment(self, user: str) -> dict[str, str]:
         settings = self.settings(user)
-        environment = {
-            "DATA_DIR": str(data_dir or settings.data_dir),
+        values = {
+            "DATA_DIR": str(settings.data_dir),
             "REGISTRY__URL": self.registry_url,
             "REGISTRY__CLIENT_USER": user,
             "REGISTRY__CLIENT_PASSWORD": PASSWORD,
@@ -153,15 +157,25 @@ class Services:
             "KAFKA__PASSWORD": PASSWORD,
             "LOADER__TOPICS_INCLUDE": TOPIC,
         }
+        return {f"HEADRACE__{key}": value for key, value in values.items()}
+
+    def load(self, user: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "headrace", *words, "--format", "json"],
-            env={**os.environ, **{f"HEADRACE__{key}": value for key, value in environment.items()}},
+            [sys.executable, "-m", "headrace", "load", "--master", "local[1]", "--format", "json"],
+            env={**os.environ, **self.environment(user)},
             cwd=ROOT,
             capture_output=True,
             text=True,
             check=False,
             timeout=240,
         )
+
+    def output(self, user: str, *words: str) -> str:
+        """Runs a command in this process and returns its JSON."""
+        out = io.StringIO()
+        with mock.patch.dict(os.environ, self.environment(user)), contextlib.redirect_stdout(out):
+            main([*words, "--format", "json"])
+        return out.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -203,20 +217,19 @@ def failures_of_consumer(services: Services, user: str) -> set[str]:
 
 
 def failures_of_loader(services: Services, user: str) -> set[str]:
-    done = services.command(user, "load", "--master", "local[1]")
+    done = services.load(user)
     if "GROUP_AUTHORIZATION_FAILED" in done.stderr:
         return {COMMIT}
     report = json.loads(done.stdout)
     if not sum(one["rows"] for one in report["loaded"]):
         return {DECODE if f"{TOPIC}-value" in done.stdout + done.stderr else READ}
     if not services.loaded_offsets():  # a busy broker may delay them, and the next load commits them
-        services.command(user, "load", "--master", "local[1]")
+        services.load(user)
     assert services.loaded_offsets(), done.stdout + done.stderr
     return set()
 
 
 def failures_of_operator(services: Services, user: str) -> set[str]:
-    data_dir = services.directory / user
     failed = set()
     for purpose, words, expected in (
         (LIST_TOPICS, ("broker", "topics"), f'"{TOPIC}"'),
@@ -224,9 +237,12 @@ def failures_of_operator(services: Services, user: str) -> set[str]:
         (LIST_SUBJECTS, ("registry", "subjects"), f'"{TOPIC}-value"'),
         (COUNTS, ("audit", "report"), '"acknowledged": '),
     ):
-        done = services.command(user, *words, data_dir=data_dir)
-        if expected not in done.stdout:
+        if expected not in services.output(user, *words):
             failed.add(purpose)
+    if not failed:
+        status = services.output(user, "status")
+        assert "AUTHORIZATION" not in status, status
+        assert "denied" not in status, status
     return failed
 
 
