@@ -3,7 +3,7 @@ most `WINDOWS_SHOWN` of them per topic, and the pending ones in one line."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,6 +26,18 @@ COLUMN_DESCRIPTIONS: Final = {
     "quarantined": "rows of the topic's quarantine",
     "loaded within": "95th percentile of the time from a window's end (or last message) until 99.9 % of it were loaded",
 }
+
+ACCEPT: Final = "if the cause is known and cannot be repaired: `headrace audit accept {topic} --reason TEXT`"
+
+NEXT_STEPS: Final[Mapping[AuditVerdict, str]] = {
+    AuditVerdict.MISMATCH: f"`headrace verify {{topic}} --checksums` reads every file; {ACCEPT}",
+    AuditVerdict.MISSING: "`headrace verify {topic}` finds lost files, `headrace quarantine list {topic}` shows "
+    f"messages that were not loaded, `headrace load status` shows loads that have not ended; {ACCEPT}",
+    AuditVerdict.EXTRA: "`headrace verify {topic}` finds files that no commit contains; producers that retry without "
+    f"idempotence send messages twice; {ACCEPT}",
+    AuditVerdict.UNKNOWN: "let all producers publish counts (audit.topic), and run a load; " + ACCEPT,
+}
+"""What an operator does next, by the verdict of a topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +98,8 @@ def topics_listing(results: Sequence[TopicResult]) -> ReportTable:
 
 def topic_lines(result: TopicResult) -> list[str]:
     """Returns the lines about one topic in the text report: its verdict in a sentence, the counts of consumers, its
-    incomplete windows (the most severe first, at most `WINDOWS_SHOWN`), and one line about its pending windows."""
+    incomplete windows (the most severe first, at most `WINDOWS_SHOWN`), one line about its pending windows, and the
+    next step if its verdict needs action."""
     lines = [f"{result.topic}: {result.sentence}"]
     lines += [f"  {name}: {count:,}" for name, count in result.totals.items() if name.startswith("consumed by ")]
     listed = [window for window in incomplete_windows(result) if window.verdict is not AuditVerdict.PENDING]
@@ -96,7 +109,9 @@ def topic_lines(result: TopicResult) -> list[str]:
     ]
     if len(listed) > WINDOWS_SHOWN:
         lines.append(f"  … and {len(listed) - WINDOWS_SHOWN} more windows (--format json lists them)")
-    return lines + _pending_lines([window for window in result.windows if window.verdict is AuditVerdict.PENDING])
+    lines += _pending_lines([window for window in result.windows if window.verdict is AuditVerdict.PENDING])
+    next_step = NEXT_STEPS.get(result.verdict)
+    return lines if next_step is None else [*lines, f"  next      {next_step.format(topic=result.topic)}"]
 
 
 def _pending_lines(windows: Sequence[WindowResult]) -> list[str]:
@@ -133,6 +148,7 @@ def as_json(results: Sequence[TopicResult], bad_messages: int) -> dict[str, Any]
                 "topic": result.topic,
                 "verdict": result.verdict.value,
                 "sentence": result.sentence,
+                "next_step": NEXT_STEPS.get(result.verdict, "").format(topic=result.topic),
                 "producer_is_silent": result.producer_is_silent,
                 "untracked": result.untracked,
                 "counts": dict(result.totals),

@@ -35,6 +35,8 @@ SESSION_USED_RATIO = 0.8  # fraction of the session lifetime after which a new c
 BUFFERS_MAX = 2  # a response is usually processed while the next one is received
 POOLED_BYTES_MAX = 32 * 1024 * 1024  # per buffer; larger responses are not pooled
 
+LOGIN_REMEDY = "correct kafka.user and kafka.password, or kafka.token_file"
+
 NONE = 0
 UNSUPPORTED_SASL_MECHANISM = 33
 
@@ -122,14 +124,17 @@ class BrokerConnection:
         self._buffers = buffers
         self.name = f"{host}:{port}"
         self._timeout_s = timeout_s
+        self._security = security
         self._correlation_id = 0
         self._session_ends = float("inf")
         self._early_request: bytes | None = None  # the request that was sent early
         self.is_closed = False
         try:
             self._socket = socket.create_connection((host, port), timeout=timeout_s)
-        except OSError as error:
-            raise KafkaUnavailable(f"cannot connect to broker {self.name}: {error}") from error
+        except (OSError, UnicodeError) as error:  # UnicodeError: the host name is invalid
+            raise KafkaUnavailable(
+                f"cannot connect to broker {self.name}: {error}; {_connect_remedy(error)}"
+            ) from error
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if security.uses_tls:
@@ -225,7 +230,8 @@ class BrokerConnection:
                 ) from error
             reason = str(error) or type(error).__name__
             raise KafkaUnavailable(
-                f"connection to broker {self.name} failed during {request.name}: {reason}"
+                f"connection to broker {self.name} failed during {request.name}: {reason}; "
+                f"{_exchange_remedy(error, self._security)}"
             ) from error
         (correlation_id,) = struct.unpack_from(">i", frame)
         if correlation_id != self._correlation_id:
@@ -267,8 +273,7 @@ class BrokerConnection:
         (length,) = struct.unpack(">i", self._fill(memoryview(bytearray(4))))
         if not 4 <= length <= RESPONSE_BYTES_MAX:
             raise EOFError(
-                f"the response would have {length} bytes; expected 4 to {RESPONSE_BYTES_MAX}; check that the address "
-                "is a Kafka broker's and that kafka.security_protocol is the broker's"
+                f"the response would have {length} bytes, expected 4 to {RESPONSE_BYTES_MAX}, so it is not Kafka's"
             )
         return self._fill(self._buffers.take(length))
 
@@ -314,16 +319,20 @@ class BrokerConnection:
             if reply.error_code != NONE:
                 reason = reply.error_message or error_name(reply.error_code)
                 raise AuthenticationFailed(
-                    f"broker {self.name} rejected the login of {_client_name(security)}: {reason}"
+                    f"broker {self.name} rejected the login of {_client_name(security)}: {reason}; {LOGIN_REMEDY}"
                 )
             try:
                 mechanism.receive(reply.auth_bytes)
             except ValueError as error:  # SCRAM: the broker does not know the password
-                raise AuthenticationFailed(f"broker {self.name} failed to authenticate itself: {error}") from error
+                raise AuthenticationFailed(
+                    f"broker {self.name} failed to authenticate itself: {error}; {LOGIN_REMEDY}"
+                ) from error
             if mechanism.is_done():
                 break
         if not mechanism.is_authenticated():
-            raise AuthenticationFailed(f"broker {self.name} rejected the login of {_client_name(security)}")
+            raise AuthenticationFailed(
+                f"broker {self.name} rejected the login of {_client_name(security)}; {LOGIN_REMEDY}"
+            )
         if version >= 1 and reply.session_lifetime_ms > 0:
             self._session_ends = time.monotonic() + SESSION_USED_RATIO * reply.session_lifetime_ms / 1000
 
@@ -338,6 +347,29 @@ class BrokerConnection:
 def _request_body(request: Message) -> bytes:
     """Returns name, version and body of a request as bytes, to recognise a request that was sent early."""
     return b"%s %d " % (request.name.encode(), request.version) + bytes(request.encode())
+
+
+def _connect_remedy(error: Exception) -> str:
+    """Returns the remedy for a broker to which no connection was possible."""
+    if isinstance(error, socket.gaierror | UnicodeError):
+        return "correct the host name in kafka.bootstrap_servers, or the address that the broker advertises"
+    if isinstance(error, ConnectionRefusedError):
+        return "start the broker, or correct kafka.bootstrap_servers"
+    return "check that no firewall is in between, or correct kafka.bootstrap_servers"
+
+
+def _exchange_remedy(error: Exception, security: KafkaSecurity) -> str:
+    """Returns the remedy for a broker that accepted the connection and sent no valid response.
+
+    A broker does not say that it expects TLS or a login; it closes the connection, or waits.
+    """
+    if isinstance(error, EOFError | ConnectionError) and not security.uses_tls and not security.uses_sasl:
+        return "if the broker expects TLS or a login, set kafka.security_protocol; else see its log"
+    if isinstance(error, EOFError | ConnectionError):
+        return f"check that kafka.security_protocol ({security.protocol}) is the broker's; else see its log"
+    if isinstance(error, TimeoutError):
+        return "check that the broker is not suspended or overloaded, and that kafka.security_protocol is its own"
+    return "check the network between this host and the broker"
 
 
 def _alert(error: Exception) -> str:

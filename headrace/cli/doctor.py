@@ -62,6 +62,8 @@ HARD_LINKS = "hard links of the warehouse"
 LOADS = "commit log"
 REGISTRY_DATABASE = "registry's database"
 SERVED = {"registry.listen": "schema registry", "broker.listen": "Kafka broker", "hive.listen": "Hive metastore"}
+WAREHOUSE_SERVICE = "check that the service runs and is reachable from this machine, or correct loader.warehouse"
+WAREHOUSE_PERMISSION = "permit this user to read and write loader.warehouse, or renew its credentials"
 REINSTALL = "reinstall Headrace with its extras (docs/install.md)"
 
 
@@ -305,9 +307,9 @@ def _loads(settings: Settings, *, with_brokers: bool) -> CheckResult:
         return CheckResult(name, finding, remedy or "repair the warehouse before the next load")
     except (OSError, HiveDdlError) as error:  # the warehouse may be on HDFS or S3
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        return CheckResult(
-            name, reason, "check that the service runs and is reachable from this machine, or correct loader.warehouse"
-        )
+        finding, _, remedy = reason.partition("; ")
+        is_refused = isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM)
+        return CheckResult(name, finding, remedy or (WAREHOUSE_PERMISSION if is_refused else WAREHOUSE_SERVICE))
     except KafkaError:  # the check of the brokers reports it
         return CheckResult(name, "no load yet")
     return CheckResult(name, f"at commit {commit_number:,}" if commit_number else "no load yet")

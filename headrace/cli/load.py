@@ -262,15 +262,15 @@ def _load_once(args: argparse.Namespace, settings: Settings, session: LoadSessio
 
 
 def _raise_for_outage(registry_outage: str) -> None:
-    """Ends the command with an error if the registry was unavailable during the load.
+    """Ends the command with an error if the registry could not be used during the load.
 
     Raises:
         CommandError: `registry_outage` is not empty. Messages that need newer schemas may not have been loaded.
     """
     if registry_outage:
         raise CommandError(
-            f"{registry_outage}; loads continue with the cached schemas; messages that need newer schemas are loaded "
-            "by the first load after the registry is available again"
+            f"{registry_outage}; loads continue with the cached schemas, and the first load that can use the registry "
+            "again loads the messages that need newer ones"
         )
 
 

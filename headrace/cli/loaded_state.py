@@ -85,9 +85,8 @@ def loader_errors_as_command_errors() -> Iterator[None]:
     try:
         yield
     except KafkaUnavailable as error:
-        raise CommandError(
-            f"{error}; start the broker, such as with `headrace up`, or set kafka.bootstrap_servers"
-        ) from error
+        remedy = "" if "; " in str(error) else "; start the broker, or correct kafka.bootstrap_servers"
+        raise CommandError(f"{error}{remedy}") from error
     except (LoaderError, KafkaError, HiveDdlError, AuditError, RegistryError, JavaNotFoundError) as error:
         raise CommandError(str(error)) from error
     except BrokenPipeError:

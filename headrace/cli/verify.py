@@ -116,6 +116,8 @@ def _verify(
 
 
 def _print(verified: Sequence[VerifiedTopic], notes: Sequence[str], absent: Sequence[str], *, shows_all: bool) -> None:
+    from headrace.loader.inspect.finding_texts import file_repair
+
     findings = sum(len(one.findings) for one in verified)
     totals = (
         f"{count_text(len(verified), 'topic')}, {count_text(sum(one.files for one in verified), 'file')}: "
@@ -127,7 +129,9 @@ def _print(verified: Sequence[VerifiedTopic], notes: Sequence[str], absent: Sequ
     for one in verified:
         for finding in one.findings:
             where = f": {finding.where}" if finding.where else ""
-            lines.append(f"FINDING: {one.topic}: {finding.check}{where}: {finding.message}")
+            repair = file_repair(finding)
+            remedy = f"; {repair}" if repair else ""
+            lines.append(f"FINDING: {one.topic}: {finding.check}{where}: {finding.message}{remedy}")
     print_lines(lines, shows_all=shows_all)
     print_reasons("note", ((topic, ABSENT) for topic in absent), shows_all=shows_all)
     print_lines([f"note: {note}" for note in notes], shows_all=shows_all)

@@ -137,7 +137,8 @@ def _skipped_problem(partition: int, skipped: SkippedOffsets) -> str:
     where = "its bytes are in the quarantine" if skipped.is_quarantined else "its bytes are not stored"
     return (
         f"partition {partition}: corrupt_batches skipped {count_text(skipped.end - skipped.start, 'offset')} from "
-        f"{skipped.start}; {where}: {skipped.reason}"
+        f"{skipped.start} ({skipped.reason}), and {where}; send their messages again, or accept the alarm with "
+        "`headrace accept`"
     )
 
 

@@ -76,6 +76,11 @@ def show_command(topic: str) -> str:
     return f"headrace verify {shlex.quote(topic)}"
 
 
+def file_repair(finding: VerifyFinding) -> str:
+    """Returns how a finding about a published file is repaired, "" for other findings, whose messages state it."""
+    return repair_text(finding) if finding.check in PROBLEMS and finding.time_partition else ""
+
+
 def repair_text(finding: VerifyFinding) -> str:
     """Returns how the file or table of a finding is repaired, with the commands."""
     topic = shlex.quote(finding.topic)

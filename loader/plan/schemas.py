@@ -179,11 +179,16 @@ class WriterSchemas:
             reason = (
                 "the registry rejects the loader's credentials" if self.is_refused else "the registry is unavailable"
             )
-            return SchemasUnavailable(f"{reason} and no schema of this topic is cached")
+            return SchemasUnavailable(
+                f"{reason} and no schema of this topic is cached; the first load that can use the registry continues"
+            )
         if load_schema is None and problems:
             return SchemaProblem("; ".join(problems))
         if load_schema is None:
-            return SchemasUnavailable(f"no subject {subject} is registered yet")
+            return SchemasUnavailable(
+                f"no subject {subject} is registered yet; register a schema for it, or exclude the topic with "
+                "loader.topics_exclude"
+            )
         texts: dict[int, str] = {}
         absent: set[int] = set()
         for schema_id in sorted(load_schema.writer_ids | (known.foreign_ids if known else frozenset())):

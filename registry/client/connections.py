@@ -5,10 +5,11 @@ from __future__ import annotations
 import http.client
 import os
 import select
+import socket
 import ssl
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 
@@ -19,7 +20,8 @@ IDLE_CONNECTIONS_MAX = 32  # with more threads, some open a new connection for e
 RESPONSE_BYTES_MAX = 256 * 1024 * 1024  # no list or schema is larger; a faulty server could send forever
 RESPONSE_TIMEOUTS_MAX = 6  # timeouts for a whole response; a faulty server could send a byte at a time
 PART_BYTES = 64 * 1024
-PROXY_REFUSAL = "Tunnel connection failed: 4"  # begins the library's message for a 4xx response of a proxy
+TUNNEL_FAILED = "Tunnel connection failed: "  # begins the library's message for an error response of a proxy
+PROXY_REFUSAL = f"{TUNNEL_FAILED}4"  # for a 4xx response
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,13 +219,50 @@ def _retry_after_s(text: str | None) -> float | None:
         return None
 
 
+HOST_MISMATCHES = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
+PLAIN_SERVER = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
+"""Reasons of TLS errors if the server answers without TLS, by release of OpenSSL."""
+
+REMEDIES: Sequence[tuple[type[Exception], str]] = (
+    (socket.gaierror, "correct the host name in registry.url"),
+    (UnicodeError, "correct the host name in registry.url"),
+    (ConnectionRefusedError, "start the registry, or correct registry.url"),
+    (TimeoutError, "check that the registry is not suspended or overloaded, and that no firewall is in between"),
+    (http.client.BadStatusLine, "if the server uses TLS, use https:// in registry.url"),
+    (ConnectionResetError, "if the server uses TLS, use https:// in registry.url; else see its log"),
+    (http.client.HTTPException, "check that registry.url is that of a registry"),
+    (OSError, "check the network between this host and the registry"),
+)
+"""The remedy by the type of the error, without TLS errors. The first type that fits applies."""
+
+
 def _reason(error: Exception) -> str:
+    """Returns why there is no response, and the remedy after a semicolon."""
+    if isinstance(error, ssl.SSLError):
+        return _tls_reason(error)
+    if str(error).startswith(TUNNEL_FAILED):
+        return f"{error}; correct the proxy in HTTPS_PROXY, or name the host in NO_PROXY"
+    problem = str(error) or type(error).__name__
     if isinstance(error, TimeoutError):
-        return "no response in time"
+        problem = "no response in time"
+    elif isinstance(error, http.client.BadStatusLine) and not isinstance(error, http.client.RemoteDisconnected):
+        problem = "the response is not HTTP"
+    elif isinstance(error, OSError) and error.strerror:
+        problem = error.strerror
+    return f"{problem}; {next(remedy for kind, remedy in REMEDIES if isinstance(error, kind))}"
+
+
+def _tls_reason(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not trusted: {error.verify_message}"
-    if isinstance(error, ssl.SSLError) and error.reason:
-        return f"TLS: {error.reason.lower().replace('_', ' ')}"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return str(error) or type(error).__name__
+        remedy = "name its authority in registry.client_ca"
+        if error.verify_code in HOST_MISMATCHES:
+            remedy = "use a host name of the certificate in registry.url"
+        return f"its certificate is not trusted: {error.verify_message}; {remedy}"
+    reason = error.reason or ""
+    problem = f"TLS: {(reason or str(error)).lower().replace('_', ' ')}"
+    if reason in PLAIN_SERVER:
+        return f"{problem}; the server does not use TLS: use http:// in registry.url"
+    if "ALERT" in reason:
+        return f"{problem}; it needs another client certificate: set registry.client_certificate"
+    # A server that rejects the client's certificate may close the connection without an alert.
+    return f"{problem}; if the server needs a client certificate, set registry.client_certificate; else see its log"

@@ -44,6 +44,8 @@ ERRORS_BY_CODE: Final[Mapping[int, type[RegistryError]]] = {
 }
 """The exception for each `error_code` of a response: the inverse of `registry/api/problems.py`."""
 
+LOGIN_REMEDY: Final = "correct registry.client_user and registry.client_password, or registry.client_token"
+
 
 @dataclass(frozen=True, slots=True)
 class RegisteredSchema:
@@ -153,13 +155,14 @@ def response_value(
     if response.status == 407:
         raise ServiceError("the proxy requires other credentials (HTTP 407); set them in HTTP_PROXY", status=407)
     if not isinstance(value, dict) or not isinstance(value.get("error_code"), int):
+        _raise_for_status(response.status)
         raise ServiceError(
             f"the response is not one of a schema registry (HTTP {response.status}); check the URL",
             status=response.status,
         )
     message = str(value.get("message", ""))
     if response.status == 401:
-        detail = f"the registry requires credentials or rejected them: {message}"
+        detail = f"the registry requires credentials or rejected them: {message.removesuffix('.')}; {LOGIN_REMEDY}"
         raise CredentialsRefused(detail, status=response.status, error_code=value["error_code"])
     kind = ERRORS_BY_CODE.get(value["error_code"], errors.AccessDenied if response.status == 403 else None)
     if kind is None:
@@ -167,6 +170,22 @@ def response_value(
     error = kind(message=message)
     error.subject, error.version, error.schema_id = subject, version, schema_id
     raise error
+
+
+def _raise_for_status(status: int) -> None:
+    """Raises the error of a response without the registry's JSON, such as one of a proxy before the registry, if its
+    status has a cause of its own."""
+    if status == 401:
+        detail = f"the registry, or a proxy before it, requires credentials or rejected them (HTTP 401); {LOGIN_REMEDY}"
+        raise CredentialsRefused(detail, status=status)
+    if status == 403:
+        raise errors.AccessDenied(message="the registry, or a proxy before it, denies access (HTTP 403)")
+    if status >= 500:
+        raise ServiceError(
+            f"the registry, or a proxy before it, failed (HTTP {status}); it may be starting or overloaded: see its "
+            "log",
+            status=status,
+        )
 
 
 def _redirect_error(response: HttpResponse) -> ServiceError:

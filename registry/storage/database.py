@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import importlib.resources
 import logging
+import re
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
@@ -442,7 +443,38 @@ class Database:
             with self._connected(Purpose.WRITE) as connection, connection.begin():
                 yield connection
         except SQLAlchemyError as error:
-            raise DatabaseUnusable(f"database {self.name} cannot be used: {_driver_message(error)}") from error
+            message = _driver_message(error)
+            problem = f"database {self.name} cannot be used: {message}"
+            raise DatabaseUnusable(problem, remedy=connection_remedy(message)) from error
+
+
+REMEDIES: Sequence[tuple[str, str]] = (
+    (r"password authentication failed|no password supplied", "correct user and password in registry.database_url"),
+    (r"no pg_hba\.conf entry", "permit this host and user in the pg_hba.conf of the database server"),
+    (r'role ".*" does not exist', "create this user, or correct it in registry.database_url"),
+    (r'database ".*" does not exist', "create this database, or correct its name in registry.database_url"),
+    (r"permission denied", "grant the user of registry.database_url this permission"),
+    (r"certificate|SSL|sslmode", "correct sslmode and sslrootcert in registry.database_url"),
+    (r"could not translate host name|Name or service not known", "correct the host in registry.database_url"),
+    (r"Connection refused|No such file or directory", "start the database server, or correct registry.database_url"),
+    (r"too many clients|connection slots", "raise max_connections of the database server"),
+    (r"timeout expired|timed out", "check that the database server is not overloaded or behind a firewall"),
+    (r"unable to open database file|readonly database", "make the file and its directory writable"),
+    (r"disk is full|No space left", "free disk space"),
+    (r"malformed|not a database", "restore the file from a backup, or correct registry.database_url"),
+    (r"database is locked", "end the other process that uses the file"),
+)
+"""The remedy by a pattern of the driver's message: libpq gives no error codes for failed connections. The first pattern
+that is found applies."""
+
+
+def connection_remedy(message: str) -> str:
+    """Returns the remedy for a database that cannot be opened or written, "" if none is known.
+
+    Args:
+        message: the driver's message.
+    """
+    return next((remedy for pattern, remedy in REMEDIES if re.search(pattern, message)), "")
 
 
 class _CommitState:

@@ -26,7 +26,7 @@ def topic(lost_windows: int, pending_windows: int = 0, name: str = "t") -> Topic
 
 def test_report_lists_the_most_severe_windows_first_up_to_a_maximum() -> None:
     lines = topic_lines(topic(WINDOWS_SHOWN + 3, 40))
-    assert [line.split()[0] for line in lines[2:-2]] == ["missing"] * WINDOWS_SHOWN
+    assert [line.split()[0] for line in lines[2:-3]] == ["missing"] * WINDOWS_SHOWN
     text = "\n".join((*lines, ""))
     assert text == golden("audit/report.txt", text)
 

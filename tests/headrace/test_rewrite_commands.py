@@ -100,6 +100,8 @@ def test_accept_missing_removes_missing_files_from_the_record(shelf: Shelf, caps
     assert numbers(capsys.readouterr().out) == []
     (lost,) = (shelf.warehouse / "orders" / SIX).glob("0-2-*")
     lost.unlink()
+    assert run(shelf, "verify", "orders") == 1
+    assert f"headrace accept-missing orders --time-partition {SIX}" in capsys.readouterr().out
     assert run(shelf, "accept-missing", "orders", "--time-partition", SEVEN) == 0
     assert numbers(capsys.readouterr().out) == []
     assert run(shelf, "accept-missing", "orders", "--quarantine") == 0

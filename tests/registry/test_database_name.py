@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.registry.storage.database import connection_remedy
 from headrace.registry.storage.engines import DatabaseAddress
 
 
@@ -18,3 +19,22 @@ from headrace.registry.storage.engines import DatabaseAddress
 )
 def test_display_name_has_no_password(url: str, shown: str) -> None:
     assert DatabaseAddress.of(url).name == shown
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ('connection failed: FATAL:  password authentication failed for user "r"', "user and password"),
+        ('connection failed: FATAL:  no pg_hba.conf entry for host "10.0.0.1", user "r", no encryption', "pg_hba"),
+        ('connection failed: FATAL:  database "nowhere" does not exist', "create this database"),
+        ("failed to resolve host 'db': [Errno -2] Name or service not known", "host"),
+        ('connection to server at "127.0.0.1", port 1 failed: Connection refused', "start the database server"),
+        ("connection failed: SSL error: certificate verify failed", "sslrootcert"),
+        ("connection timeout expired", "overloaded"),
+        ("FATAL:  sorry, too many clients already", "max_connections"),
+        ("attempt to write a readonly database", "writable"),
+        ("database disk image is malformed", "backup"),
+    ],
+)
+def test_each_cause_of_an_unusable_database_has_its_remedy(message: str, words: str) -> None:
+    assert words in connection_remedy(message)

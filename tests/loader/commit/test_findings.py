@@ -120,5 +120,5 @@ def test_skipped_batches_are_one_problem(is_quarantined: bool) -> None:
     one = ReconciledTopic(ranges=(dataclasses.replace(committed, skipped=(skipped,)),), problems=("before",))
     ((problem,), notes) = findings_of(one)
     assert notes == ()
-    assert re.match(r"partition 0: .*\bcorrupt_batches\b.*\b20 offsets .*\b40\b.*: broker b:1 reports it$", problem)
+    assert re.match(r"partition 0: .*\bcorrupt_batches\b.*\b20 offsets .*\b40\b \(broker b:1 reports it\)", problem)
     assert ("quarantine" in problem) is is_quarantined
