@@ -50,7 +50,11 @@ class OpenProblems:
 
 
 def read_problems(storage: CommitStorage) -> OpenProblems:
-    """Returns the stored problems; none if the file is missing or damaged."""
+    """Returns the stored problems; none if the file is missing or damaged.
+
+    Raises:
+        OSError: the storage failed.
+    """
     content = storage.read(PROBLEMS_PATH)
     try:
         return OpenProblems() if content is None else from_json(json.loads(content), OpenProblems)
@@ -59,14 +63,13 @@ def read_problems(storage: CommitStorage) -> OpenProblems:
         return OpenProblems()
 
 
-def write_problems(storage: CommitStorage, problems: OpenProblems, before: OpenProblems) -> None:
-    """Stores the problems, unless they equal those `before`. A failure is logged and does not fail the load."""
-    if problems == before:
-        return
-    try:
-        storage.replace(PROBLEMS_PATH, canonical(to_json(problems)) + b"\n")
-    except OSError as error:
-        logger.warning("problems_not_written path=%s error=%s", PROBLEMS_PATH, error)
+def write_problems(storage: CommitStorage, problems: OpenProblems) -> None:
+    """Stores the problems.
+
+    Raises:
+        OSError: the storage failed.
+    """
+    storage.replace(PROBLEMS_PATH, canonical(to_json(problems)) + b"\n")
 
 
 def next_problems(

@@ -26,7 +26,7 @@ from headrace.loader.commit.findings import with_findings
 from headrace.loader.commit.prepare import new_load_commit, split_commit, staged_files
 from headrace.loader.commit.reconcile import reconcile
 from headrace.loader.commit.revalidate import fetch_changes, revalidate
-from headrace.loader.errors import CommitLogError, NoSuchTopic
+from headrace.loader.errors import CommitLogError, NoSuchTopic, StorageUnavailable
 from headrace.loader.inspect.finding_texts import finding_sentences
 from headrace.loader.inspect.rolling_check import RollingCheck
 from headrace.loader.open_problems import next_problems, read_problems, write_problems
@@ -183,8 +183,10 @@ def run_load(ports: RunDependencies, settings: RunSettings) -> RunReport:
         applied = catch_up
         report = with_applied(report, catch_up)
     left = held_back(plan.discovered, ports.log.state)
-    _store_problems(ports, settings, report, left, alarms)
-    if applied.outage is None:
+    outage = applied.outage
+    if outage is None and (outage := _store_problems(ports, settings, report, left, alarms)) is not None:
+        report = _unchecked(report, outage)
+    if outage is None:
         warnings = _finish(ports, settings, plan, failed=frozenset(applied.failures))
         report = _checked(ports, dataclasses.replace(report, notes=(*report.notes, *warnings)))
     return dataclasses.replace(report, held_back=sum(left.values()), duration_ms=max(0, ports.now_ms() - started_ms))
@@ -196,19 +198,26 @@ def _store_problems(
     report: RunReport,
     left: Mapping[str, int],
     alarms: Mapping[str, Collection[str]],
-) -> None:
+) -> StorageUnavailable | None:
     """Stores the problems that this run leaves, for `headrace status`; not those of the comparison of files, which
-    stores its own.
+    stores its own. Returns the error if the storage is unavailable; other errors are logged, and do not fail the load.
 
     Args:
         left: by topic, the number of offsets that are in no commit.
         alarms: by topic, the sentences of the report about committed messages.
     """
-    before, only = read_problems(ports.log.storage), settings.topics_only
-    after = next_problems(
-        before, report, left, ports.now_ms(), alarms=alarms, is_loaded=lambda topic: not only or topic in only
-    )
-    write_problems(ports.log.storage, after, before)
+    only = settings.topics_only
+    try:
+        before = read_problems(ports.log.storage)
+        after = next_problems(
+            before, report, left, ports.now_ms(), alarms=alarms, is_loaded=lambda topic: not only or topic in only
+        )
+        if after != before:
+            write_problems(ports.log.storage, after)
+    except OSError as error:
+        logger.warning("problems_not_stored error=%s", error)
+        return error if isinstance(error, StorageUnavailable) else None
+    return None
 
 
 def _finish(
@@ -249,10 +258,15 @@ def _checked(ports: RunDependencies, report: RunReport) -> RunReport:
     try:
         checks = ports.file_check.check(ports.now_ms())
     except (CommitLogError, OSError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        note = f"the files were not compared with the commits: {reason}; the next load compares them"
-        return dataclasses.replace(report, notes=(*report.notes, note))
+        return _unchecked(report, error)
     return dataclasses.replace(report, problems=merged_problems(report.problems, finding_sentences(checks)))
+
+
+def _unchecked(report: RunReport, error: Exception) -> RunReport:
+    """Returns the report with a note that the files were not compared, and the error that prevented it."""
+    reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    note = f"the files were not compared with the commits: {reason}; the next load compares them"
+    return dataclasses.replace(report, notes=(*report.notes, note))
 
 
 def _execute(

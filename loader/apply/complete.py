@@ -34,6 +34,7 @@ from headrace.hive_ddl.ops import SetProperties
 from headrace.hive_ddl.table import COMPLETE_UNTIL, REVISION
 from headrace.loader.commit.json_values import canonical, from_json, to_json
 from headrace.loader.commit.state import LoaderState, TopicState
+from headrace.loader.errors import StorageUnavailable
 from headrace.loader.plan.discover import DiscoveredTopic
 from headrace.loader.storage.protocols import CommitStorage
 
@@ -229,6 +230,8 @@ class CompleteUntil:
         if after != before:
             try:
                 self.storage.replace(COMPLETE_PATH, canonical(to_json(after)) + b"\n")
+            except StorageUnavailable:
+                raise  # each further call would wait for the same timeouts
             except OSError as error:
                 logger.warning("complete_until_file_not_written path=%s error=%s", COMPLETE_PATH, error)
         return warnings
