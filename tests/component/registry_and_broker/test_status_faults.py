@@ -241,6 +241,24 @@ def test_status_after_stop_names_time_and_start(tmp_path: Path, start_service: S
     check_status(arguments, ExpectedFinding("up-down", "headrace up", "stopped by a signal", "headrace up"))
 
 
+def test_status_names_segment_that_prevents_a_start(tmp_path: Path, start_service: StartService) -> None:
+    """With `broker.on_corruption=fail`, the default, and after the start with `rename`."""
+    command = ("headrace", "up", "--data-dir", str(tmp_path), *FREE_PORTS, "--only", "registry,broker")
+    platform = Platform(start_service(*command), tmp_path)
+    platform.loaded_topic("torn")
+    assert platform.service.stop() == 0
+    segment = tmp_path / "broker" / "torn-0" / f"{0:020d}.log"
+    os.truncate(segment, segment.stat().st_size // 2)
+    with pytest.raises(RuntimeError):
+        start_service(*command)
+    expected = ExpectedFinding("up-down", "headrace up", r"the broker did not start: .*torn-0", r"headrace up")
+    check_status(platform.arguments, expected)
+    renamed = start_service(*command, environment={"HEADRACE__BROKER__ON_CORRUPTION": "rename"})
+    damaged = ExpectedFinding("segment-damaged", "torn-0", r"0{20}\.log\.corrupt damaged", r"restore .*\.corrupt")
+    check_status(platform.arguments, damaged)
+    assert renamed.stop() == 0
+
+
 @pytest.mark.postgres
 def test_status_names_postgres_that_is_down(tmp_path: Path, start_service: StartService) -> None:
     server = PostgresServer()
