@@ -1,9 +1,10 @@
-"""Appends a line of JSON per load to a file, for monitoring. `<path>.1` has the lines before; see
+"""Appends a line of JSON per load or compaction to a file, for monitoring. `<path>.1` has the lines before; see
 `settings.line_file`."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import logging
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from headrace.loader.report import RunReport
+from headrace.loader.rewrite.run import RewriteReport
 from headrace.settings.line_file import LineFile
 
 logger = logging.getLogger(__name__)
@@ -18,13 +20,18 @@ logger = logging.getLogger(__name__)
 BYTES_MAX: Final = 4 * 1024 * 1024
 """Size from which a file counts as full: some 8,000 loads, eight weeks of a load every ten minutes."""
 
+LOAD_LINE, COMPACTION_LINE = "load", "compact"
+"""The kinds of lines."""
+
 TOPICS_NAMED_MAX: Final = 20
 SENTENCE_CHARS_MAX: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class RunLine:
-    """The line of one load in the run log. Times are in milliseconds, `started_at_ms` since 1970.
+    """The line of one load, or of one compaction that merged files or had problems, in the run log. Times are in
+    milliseconds, `started_at_ms` since 1970. `kind` is `load` or `compact`. In the line of a compaction, `rows`,
+    `files` and `bytes_read` are those of the replaced files.
 
     `outcome` is `committed` (rows or table changes), `nothing` (nothing to commit), `refused` (at least one commit was
     rejected, usually because another load was faster), `yielded` (another load is running) or `failed`. `error` is the
@@ -56,6 +63,7 @@ class RunLine:
     conflict: str = ""
     error: str = ""
     is_registry_refused: bool = False
+    kind: str = LOAD_LINE
 
 
 def line_of(report: RunReport, started_at_ms: int, exit_code: int) -> RunLine:
@@ -93,6 +101,26 @@ def line_of(report: RunReport, started_at_ms: int, exit_code: int) -> RunLine:
     )
 
 
+def compaction_line(report: RewriteReport, started_at_ms: int, duration_ms: int, exit_code: int) -> RunLine:
+    """Returns the line of a compaction for the run log."""
+    first = next(iter(report.problems.items()), None)
+    return RunLine(
+        started_at_ms=started_at_ms,
+        duration_ms=duration_ms,
+        outcome="committed" if report.commit_number else "nothing",
+        exit_code=exit_code,
+        commit_number=report.commit_number,
+        topics=len({one.topic for one in report.time_partitions}),
+        rows=sum(one.rows for one in report.time_partitions),
+        files=sum(one.files for one in report.time_partitions),
+        bytes_read=sum(one.bytes for one in report.time_partitions),
+        problems=len(report.problems),
+        problem_topics=tuple(sorted(report.problems)[:TOPICS_NAMED_MAX]),
+        error=f"{first[0]}: {first[1][0]}"[:SENTENCE_CHARS_MAX] if first else "",
+        kind=COMPACTION_LINE,
+    )
+
+
 def append_line(path: Path | None, line: RunLine) -> None:
     """Appends the line of a load to the run log `path`; does nothing if `path` is None. A failure is logged and does
     not fail the load."""
@@ -106,17 +134,18 @@ def append_line(path: Path | None, line: RunLine) -> None:
         logger.warning("run_not_logged path=%s error=%s", path, error)
 
 
-def newest_lines(path: Path, count: int) -> tuple[RunLine, ...]:
-    """Returns the last `count` lines of the run log `path` and of `<path>.1`, which has the lines before; oldest first.
-    Ignores lines in another format."""
-    lines: list[RunLine] = []
-    for file in LineFile(path, BYTES_MAX).files():
+def newest_lines(path: Path, count: int, kind: str = LOAD_LINE) -> tuple[RunLine, ...]:
+    """Returns the last `count` lines of a kind in the run log `path` and in `<path>.1`, which has the lines before;
+    oldest first. Ignores lines in another format."""
+    newest_first: list[RunLine] = []
+    for file in reversed(LineFile(path, BYTES_MAX).files()):
         try:
             content = file.read_bytes()
         except OSError:
             continue
-        lines += filter(None, map(_read, content.splitlines()[-count:]))
-    return tuple(lines[-count:])
+        lines = (line for line in map(_read, reversed(content.splitlines())) if line is not None and line.kind == kind)
+        newest_first += itertools.islice(lines, count - len(newest_first))
+    return tuple(reversed(newest_first))
 
 
 def _read(content: bytes) -> RunLine | None:

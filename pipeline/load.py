@@ -4,6 +4,7 @@ require. Used by the command and by processes that run several loads."""
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import os
 import secrets
@@ -44,13 +45,14 @@ from headrace.loader.plan.schema_cache import SchemaCache
 from headrace.loader.plan.schemas import WriterSchemas
 from headrace.loader.policy import TopicPolicy
 from headrace.loader.project.quarantine import SCHEMA as QUARANTINE_SCHEMA
+from headrace.loader.rewrite.backlog import DelayOf
 from headrace.loader.rewrite.merge import MergeResult, MergeUnit, merge
 from headrace.loader.rewrite.retire import Retirement
-from headrace.loader.rewrite.run import RewritePorts
+from headrace.loader.rewrite.run import CompactSettings, RewritePorts
 from headrace.loader.run import RunDependencies, RunSettings
 from headrace.loader.storage.hadoop.staging import HadoopStaging
 from headrace.loader.storage.protocols import Storage
-from headrace.loader.work_unit import TaskSettings, UnitResult, WorkUnit
+from headrace.loader.work_unit import BLOCK_BYTES, TaskSettings, UnitResult, WorkUnit
 from headrace.pipeline.load_session import LoadSession
 from headrace.pipeline.storage import check_warehouse_and_log, warehouse_storage
 from headrace.registry.client.of_settings import registry_client
@@ -417,6 +419,27 @@ def with_any_quarantine(settings: RunSettings) -> RunSettings:
         return dataclasses.replace(settings.plan.policy_of(topic), quarantine_ratio_max=1.0)
 
     return dataclasses.replace(settings, plan=dataclasses.replace(settings.plan, policy_of=policy_of))
+
+
+def compaction_delay_ms(settings: Settings) -> DelayOf:
+    """Returns a function that returns how long after its end a time partition of a topic is compacted, in ms; None for
+    a topic that is not compacted."""
+
+    def delay_ms_of(topic: str) -> int | None:
+        loader = settings.loader.of_topic(topic)
+        return loader.compact_after.ms if loader.compact else None
+
+    return functools.cache(delay_ms_of)
+
+
+def compact_settings(settings: Settings) -> CompactSettings:
+    loader = settings.loader
+    return CompactSettings(
+        closed_ms_of=functools.cache(lambda topic: loader.of_topic(topic).compact_after.ms),
+        bytes_target=loader.file_bytes_target,
+        block_bytes=BLOCK_BYTES,
+        codec_of=lambda topic: loader.of_topic(topic).codec,
+    )
 
 
 def topic_policy(loader: LoaderSettings) -> TopicPolicy:

@@ -181,8 +181,8 @@ class LoaderSettings(Section):
     future_max: Duration = Duration(86_400_000)
     staging_age: Duration = Duration(7 * 86_400_000)  # age at which uncommitted files in staging are deleted
     retention_days: int = 0  # complete days that expiry keeps of a topic; 0 keeps all
-    compact: bool = False  # whether `compact` without topics includes the topic
-    # wait after the end of a time partition before it is compacted, because late messages may arrive
+    compact: bool = True  # whether `up` and `compact` without topics merge the topic's small files
+    # wait after the end of a time partition, and after late messages for it, before its small files are merged
     compact_after: Duration = Duration(21_600_000)
     run_log: str = ""  # file that receives one JSON line per load; "" is data_dir/logs/runs.jsonl, "off" is no log
     topic: tuple[TopicTable, ...] = ()  # tables of settings for some topics, see below

@@ -22,6 +22,7 @@ from headrace.cli.command import (
     print_table,
     settings_from,
 )
+from headrace.cli.compact import run_turn
 from headrace.cli.load_server import serve
 from headrace.cli.loaded_state import loader_errors_as_command_errors
 from headrace.cli.report import (
@@ -147,10 +148,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     serving = verbs.add_parser(
         "serve",
         help="run loads on request, for `headrace up`",
-        description="Runs a load for each line on standard input, and reuses Spark (loader.spark_idle_timeout). "
-        "Prints `ended code=0` on standard output after each load; reports go to standard error. Ends at the end of "
-        "its input, after a failed load, and with exit code 75 when it must be started again, such as after a change "
-        "of settings.",
+        description="Runs a load for each line `load` on standard input, merges small files for each line `compact`, "
+        "and reuses Spark (loader.spark_idle_timeout). Prints `ended code=0` on standard output after each; reports go "
+        "to standard error. Ends at the end of its input, after a failed load, and with exit code 75 when it must be "
+        "started again, such as after a change of settings.",
         epilog=examples("load serve"),
     )
     add_settings_flags(serving, KEYS)
@@ -218,7 +219,7 @@ def _rare_garbage_collection() -> Iterator[None]:
 
 
 def serve_loads(args: argparse.Namespace, settings: Settings) -> int:
-    return serve(args, settings, run_once)
+    return serve(args, settings, run_once, run_turn)
 
 
 def _load_once(args: argparse.Namespace, settings: Settings, session: LoadSession | None) -> RunReport | None:

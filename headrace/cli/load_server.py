@@ -6,6 +6,8 @@ process runs a load only on request:
     <- ready load=waiting      started, without Spark; the first load that needs Spark starts it
     -> load                    a line on standard input requests a load
     <- ended code=0            the load's exit code: 0 or 1, as of `headrace load`
+    -> compact                 requests a compaction turn, which ends early if a load is requested
+    <- ended code=0            its exit code, as of `headrace compact`
 
 All other output, including the report, goes to standard error. Each load takes the lease, opens the commit log,
 connects to brokers, registry and metastore, and reads the settings, as `headrace load` does; only the JVM is reused.
@@ -42,17 +44,22 @@ if TYPE_CHECKING:
     RunOnce = Callable[[argparse.Namespace, Settings, LoadSession], int]
     """Runs one load in the session, prints its report and returns its exit code."""
 
+    RunTurn = Callable[[argparse.Namespace, Settings, LoadSession, Callable[[], bool]], int]
+    """Runs a compaction turn in the session until it is done or the function returns True. Returns its exit code."""
+
 # EX_TEMPFAIL of sysexits.h; `pipeline.up.schedule` then starts another process and repeats the request
 EXIT_RESTART: Final = 75
 REQUEST_BYTES_MAX: Final = 4096
+COMPACT_REQUEST: Final = "compact"
 
 
-def serve(args: argparse.Namespace, settings: Settings, run_once: RunOnce) -> int:
-    """Runs a load for each request on standard input, until the input ends or the process must be started again.
-    Returns the exit code.
+def serve(args: argparse.Namespace, settings: Settings, run_once: RunOnce, run_turn: RunTurn) -> int:
+    """Runs a load or a compaction turn for each request on standard input, until the input ends or the process must be
+    started again. Returns the exit code.
 
     Args:
         run_once: runs one load with the given Spark session and returns the exit code of `headrace load`.
+        run_turn: runs a compaction turn with this session and returns the exit code of `headrace compact`.
     """
     from headrace.pipeline.load_session import LoadSession, may_outlive_load
 
@@ -68,15 +75,20 @@ def serve(args: argparse.Namespace, settings: Settings, run_once: RunOnce) -> in
         _import_all()
         print("ready load=waiting", file=responses, flush=True)
         last_used_at = time.monotonic()
+        requests = _Requests(wakeup)
         while True:
-            is_requested = _is_load_requested(wakeup, _idle_time_left_s(settings, session, last_used_at))
-            if is_requested is None:
+            request = requests.next(_idle_time_left_s(settings, session, last_used_at))
+            if request is None:
                 return EXIT_OK
-            if not is_requested or settings_from(args, environment) != settings or _has_ended(session):
+            if not request or settings_from(args, environment) != settings or _has_ended(session):
                 return EXIT_RESTART
             use_count = session.use_count
             with _sigterm_handled_by(signal.SIG_DFL):
-                code = run_once(args, settings, session)
+                code = (
+                    run_turn(args, settings, session, requests.is_waiting)
+                    if request == COMPACT_REQUEST
+                    else run_once(args, settings, session)
+                )
             sys.stdout.flush()  # print the report before the response
             print(f"ended code={code}", file=responses, flush=True)
             if session.use_count > use_count:
@@ -130,18 +142,31 @@ def _has_ended(session: LoadSession) -> bool:
     return session.is_open and not session.is_alive
 
 
-def _is_load_requested(wakeup: socket.socket, wait_s: float | None) -> bool | None:
-    """Waits up to `wait_s`, or until a signal arrives, for a request. Returns whether one arrived, or None at the end
-    of the input.
+class _Requests:
+    """The lines on standard input.
 
     Args:
         wakeup: as `_wakeup_by_signals` gives it.
     """
-    # Not poll(2): its timeout is limited to 25 days.
-    readable, _, _ = select.select([sys.stdin, wakeup], (), (), wait_s)
-    if sys.stdin not in readable:
-        return False
-    return True if os.read(sys.stdin.fileno(), REQUEST_BYTES_MAX) else None
+
+    def __init__(self, wakeup: socket.socket) -> None:
+        self._wakeup = wakeup
+        self._lines: list[str] = []
+
+    def next(self, wait_s: float | None) -> str | None:
+        """Waits up to `wait_s`, or until a signal arrives, for a request. Returns it, "" if none arrived, or None at
+        the end of the input."""
+        if not self._lines:
+            # Not poll(2): its timeout is limited to 25 days.
+            readable, _, _ = select.select([sys.stdin, self._wakeup], (), (), wait_s)
+            if sys.stdin not in readable:
+                return ""
+            self._lines = os.read(sys.stdin.fileno(), REQUEST_BYTES_MAX).decode().split()
+        return self._lines.pop(0) if self._lines else None
+
+    def is_waiting(self) -> bool:
+        """Whether there is a further request, or the input has ended."""
+        return bool(self._lines or select.select([sys.stdin], (), (), 0)[0])
 
 
 @contextlib.contextmanager

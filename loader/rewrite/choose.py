@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from headrace.loader.commit.commit import CommittedFile, TimePartitionRewrite, TopicCommit
 from headrace.loader.commit.partition_index import IndexedFile
@@ -12,7 +12,7 @@ from headrace.loader.work_unit import FileKind
 
 DAY_MS = 86_400_000
 SMALL_FILE_RATIO = 0.5  # files below this part of the target size are merged; merging larger ones would save little
-FILES_MIN = 2  # number of small files from which a time partition is merged
+FILES_MIN = 2  # of a merge
 
 
 def is_expired(day: str, keep_days: int, now_ms: int) -> bool:
@@ -36,21 +36,54 @@ def end_of_time_partition_ms(time_partition: str) -> int:
     return end_of_day_ms(day) - (23 - int(hour)) * 3_600_000 if hour else end_of_day_ms(day)
 
 
+def mergeable(lengths: Mapping[str, int]) -> frozenset[str]:
+    """Returns the names of the small files of a time partition that are to be merged now; none if merging is not worth
+    its cost.
+
+    A file of a load is merged with any other file. A file that a rewrite wrote is rewritten again only if it is not
+    larger than the other chosen files together, so each rewrite of a row at least doubles the size of its file. Late
+    messages therefore do not rewrite a large file each time: their files are first merged among themselves. (This is
+    the size-tiered rule of log-structured merge trees: O'Neil and others, 1996.)
+
+    Args:
+        lengths: by name, the length of each small file with one schema.
+    """
+    rewritten = sorted((length, name) for name, length in lengths.items() if is_rewritten(name))
+    others = sum(lengths.values()) - sum(length for length, _ in rewritten)
+    count = len(rewritten)
+    while count and rewritten[count - 1][0] > others + sum(length for length, _ in rewritten[: count - 1]):
+        count -= 1
+    chosen = lengths.keys() - {name for _, name in rewritten[count:]}
+    return frozenset(chosen) if len(chosen) >= FILES_MIN else frozenset()
+
+
+def is_rewritten(name: str) -> bool:
+    """Whether a rewrite wrote the file `name`; if not, a load did. Names begin with the generation, which is 0 for
+    loads."""
+    generation = name.partition("-")[0]
+    return generation.isdecimal() and int(generation) > 0
+
+
 def merge_groups(files: Sequence[IndexedFile], bytes_target: int) -> list[tuple[IndexedFile, ...]]:
     """Returns groups of small files of a time partition, oldest first; each group is to be merged into one file, or
-    into one per schema. A group has at least `FILES_MIN` files.
+    into one per schema. See `mergeable` for the rule.
 
     Args:
         files: all files of the time partition, oldest first.
         bytes_target: maximum size of a group. Files of at least half this size are in no group.
     """
-    small = [file for file in files if file.length < SMALL_FILE_RATIO * bytes_target]
+    chosen = _mergeable([file for file in files if file.length < SMALL_FILE_RATIO * bytes_target])
     groups: list[list[IndexedFile]] = [[]]
-    for file in small:
+    for file in chosen:
         if sum(one.length for one in groups[-1]) + file.length > bytes_target:
             groups.append([])
         groups[-1].append(file)
-    return [tuple(group) for group in groups if len(group) >= FILES_MIN]
+    return [tuple(group) for group in map(_mergeable, groups) if group]
+
+
+def _mergeable(files: Sequence[IndexedFile]) -> list[IndexedFile]:
+    names = mergeable({file.name: file.length for file in files})
+    return [file for file in files if file.name in names]
 
 
 def rewrite(kind: FileKind, time_partition: str, files: Iterable[IndexedFile]) -> TimePartitionRewrite:

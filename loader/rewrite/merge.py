@@ -1,13 +1,14 @@
 """Merges files: copies the rows of container files to larger blocks and files without decoding them.
 
-Only files with the same schema are merged; if the schema changed within a time partition, one file per schema remains.
-The checksum of every source is verified before its rows are copied, because the merged file gets a new checksum.
+Only files with the same schema are merged, by the rule `choose.mergeable`; if the schema changed within a time
+partition, files of each schema remain. The checksum of every source is verified before its rows are copied, because the
+merged file gets a new checksum.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
@@ -15,6 +16,7 @@ import fastavro
 
 from headrace.loader.build import current_build
 from headrace.loader.checksum import Checksum, checksum_as
+from headrace.loader.rewrite.choose import mergeable
 from headrace.loader.storage.local import files_at
 from headrace.loader.storage.local.sink import LocalSink
 from headrace.loader.storage.protocols import BlockSink, WarehouseFiles
@@ -59,10 +61,12 @@ class MergeUnit:
 
 @dataclass(frozen=True, slots=True)
 class MergeResult:
-    """The result of one `MergeUnit`: the merged files, or none and the reason in `error`."""
+    """The result of one `MergeUnit`: the merged files, or none and the reason in `error`. `merged` are the indexes of
+    the sources that they replace; sources with a schema of their own are not merged."""
 
     task: int
     files: tuple[StagedFile, ...]
+    merged: frozenset[int] = frozenset()
     error: str = ""
 
 
@@ -91,7 +95,7 @@ def run_merge_unit(unit: MergeUnit) -> MergeResult:
     try:
         sink = LocalSink(unit.staging, unit.task)
     except OSError as error:
-        return MergeResult(unit.task, (), f"cannot write to {unit.staging}: {error.strerror}")
+        return MergeResult(unit.task, (), error=f"cannot write to {unit.staging}: {error.strerror}")
     return merge(unit, files_at(unit.warehouse), sink)
 
 
@@ -108,21 +112,45 @@ def merge(unit: MergeUnit, files: WarehouseFiles, sink: BlockSink) -> MergeResul
             f"task {unit.task} runs {build}, but the driver runs {unit.build}; install the same Headrace and "
             "Python for both"
         )
-        return MergeResult(unit.task, (), reason)
+        return MergeResult(unit.task, (), error=reason)
     try:
-        return MergeResult(unit.task, _merge(unit, files, sink))
+        merged = _worth_merging(unit, files)
+        sources = [source for index, source in enumerate(unit.sources) if index in merged]
+        return MergeResult(unit.task, _merge(unit, sources, files, sink) if sources else (), merged)
     except SourceDamaged as error:
-        return MergeResult(unit.task, (), str(error))
+        return MergeResult(unit.task, (), error=str(error))
     except OSError as error:
-        return MergeResult(unit.task, (), f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
+        path = f": {error.filename}" if error.filename else ""
+        return MergeResult(unit.task, (), error=f"{error.strerror or error}{path}")
     finally:
         sink.abandon()
 
 
-def _merge(unit: MergeUnit, files: WarehouseFiles, sink: BlockSink) -> tuple[StagedFile, ...]:
-    merged: dict[str, _Merged] = {}
+def _worth_merging(unit: MergeUnit, files: WarehouseFiles) -> frozenset[int]:
+    """Returns the indexes of the sources that are to be merged with others of the same schema. Verifies the checksums
+    of all sources.
+
+    Raises:
+        SourceDamaged, OSError: a source is damaged or cannot be read.
+    """
+    by_schema: dict[str, dict[str, int]] = {}
     for source in unit.sources:
         _verify_checksum(source, files)
+        with files.open(source.name) as opened:
+            schema, _ = _blocks(source, files, opened)
+        by_schema.setdefault(schema, {})[source.name] = source.length
+    chosen: set[str] = set()
+    for lengths in by_schema.values():
+        names = {path.rpartition("/")[2]: path for path in lengths}
+        chosen |= {names[name] for name in mergeable({name: lengths[path] for name, path in names.items()})}
+    return frozenset(index for index, source in enumerate(unit.sources) if source.name in chosen)
+
+
+def _merge(
+    unit: MergeUnit, sources: Sequence[MergeSource], files: WarehouseFiles, sink: BlockSink
+) -> tuple[StagedFile, ...]:
+    merged: dict[str, _Merged] = {}
+    for source in sources:
         with files.open(source.name) as opened:
             schema, blocks = _blocks(source, files, opened)
             target = merged.get(schema)

@@ -18,7 +18,7 @@ from headrace.loader.apply.layout import time_partition_directory
 from headrace.loader.commit.commit import Commit, CommitKind, CommittedFile, TimePartitionRewrite, TopicCommit
 from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.file_index import FileIndex
-from headrace.loader.commit.partition_index import IndexedFile
+from headrace.loader.commit.partition_index import IndexedFile, live_at
 from headrace.loader.commit.prepare import split_commit, staged_files
 from headrace.loader.commit.state import LoaderState
 from headrace.loader.errors import CommitLogError
@@ -30,6 +30,12 @@ from headrace.loader.storage.protocols import FinishedFile, Staging, WarehouseFi
 from headrace.loader.work_unit import FileKind, StagedFile
 
 logger = logging.getLogger(__name__)
+
+PORTION_BYTES_MAX = 128 * 1024 * 1024
+"""Bytes of files after which a compaction commits: merged in some seconds, so that little work is lost with a kill, and
+a load that is due during a turn of `headrace up` waits no longer."""
+PORTION_GROUPS_MAX = 100
+"""Merges after which a compaction commits; each changes a partition in the metastore."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +82,11 @@ class RewriteReport:
 
 @dataclass(frozen=True, slots=True)
 class CompactSettings:
-    """Settings of `compact`. A time partition is merged `closed_ms` after its end at the earliest, because late
-    messages may add files until then. Sizes are in bytes. `codec_of` returns the codec of a topic's files."""
+    """Settings of `compact`. A time partition is merged `closed_ms_of` (of its topic) after its end at the earliest,
+    because late messages may add files until then. Sizes are in bytes. `codec_of` returns the codec of a topic's files.
+    """
 
-    closed_ms: int
+    closed_ms_of: Callable[[str], int]
     bytes_target: int
     block_bytes: int
     codec_of: Callable[[str], str]
@@ -143,18 +150,49 @@ def accept_missing(
 
 
 def compact(ports: RewritePorts, topics: Sequence[str], settings: CompactSettings, *, is_dry: bool) -> RewriteReport:
-    """Merges the small files of past time partitions. Returns a report of the replaced files.
+    """Merges the small files of past time partitions, with a commit for each portion of `PORTION_BYTES_MAX`. Returns a
+    report of the replaced files.
 
     Args:
-        topics: names of the topics to compact.
+        topics: names of the topics to compact, with all their time partitions.
         settings: the sizes of the new files, and how long after its end a time partition is merged.
         is_dry: only report the files that would be merged.
     """
-    state, notes = catch_up(ports, is_dry)
-    groups = list(_groups(ports, state, topics, settings))
-    if is_dry or not groups:
-        return RewriteReport(_report_rows(_rewrites(groups), CommitKind.COMPACT), notes=notes)
-    run_id = ports.new_run_id()
+    _, notes = catch_up(ports, is_dry)
+    groups = _groups(ports, topics, settings)
+    if is_dry:
+        return _with_notes(notes, planned(groups))
+    report = RewriteReport(notes=notes)
+    portion: list[FileSelection] = []
+    for group in groups:
+        portion.append(group)
+        if is_full(portion):
+            report, portion = merged_reports(report, merge_files(ports, portion, settings)), []
+    return merged_reports(report, merge_files(ports, portion, settings))
+
+
+def planned(groups: Iterable[FileSelection]) -> RewriteReport:
+    """Returns a report of the files that a merge of these groups would replace."""
+    return RewriteReport(_report_rows(_rewrites(groups), CommitKind.COMPACT))
+
+
+def is_full(portion: Sequence[FileSelection]) -> bool:
+    """Whether these files are enough for one commit of a compaction, so that a kill or a conflict discards only the
+    work of seconds."""
+    return len(portion) >= PORTION_GROUPS_MAX or sum(file.length for *_, files in portion for file in files) >= (
+        PORTION_BYTES_MAX
+    )
+
+
+def merge_files(ports: RewritePorts, groups: Sequence[FileSelection], settings: CompactSettings) -> RewriteReport:
+    """Merges each group of files, commits the result and applies it. Returns a report of the replaced files.
+
+    Args:
+        groups: files as of the state that the commit log has read.
+    """
+    if not groups:
+        return RewriteReport()
+    state, run_id = ports.log.state, ports.new_run_id()
     logger.info("phase_started phase=merge run_id=%s groups=%d", run_id, len(groups))
     results = ports.run_merges(
         [_unit(ports, state, settings, run_id, task, *group) for task, group in enumerate(groups)]
@@ -162,8 +200,10 @@ def compact(ports: RewritePorts, topics: Sequence[str], settings: CompactSetting
     commits, problems = _merge_commits(state, groups, results)
     for committed in commits.values():
         ports.staging.persist(run_id, [FinishedFile(file.staged, file.length) for file in committed.files])
-    report = add_commit(ports, state, CommitKind.COMPACT, run_id, commits)
-    return _with_notes(notes, dataclasses.replace(report, problems=merged_problems(problems, report.problems)))
+    report = add_commit(ports, state, CommitKind.COMPACT, run_id, commits) if commits else RewriteReport()
+    if not report.commit_number:
+        ports.staging.drop(run_id)  # no commit contains its files
+    return dataclasses.replace(report, problems=merged_problems(problems, report.problems))
 
 
 def catch_up(ports: RewritePorts, is_dry: bool) -> tuple[LoaderState, tuple[str, ...]]:
@@ -194,17 +234,28 @@ def live_files(
             yield time_partition, files
 
 
-def _groups(
-    ports: RewritePorts, state: LoaderState, topics: Sequence[str], settings: CompactSettings
-) -> Iterator[FileSelection]:
+def _groups(ports: RewritePorts, topics: Sequence[str], settings: CompactSettings) -> Iterator[FileSelection]:
     for topic in topics:
         for kind in FileKind:
             for day in ports.index.days(topic, kind):
-                for time_partition, files in live_files(ports, topic, kind, day):
-                    if end_of_time_partition_ms(time_partition) + settings.closed_ms <= ports.now_ms():
-                        yield from (
-                            (topic, kind, time_partition, group) for group in merge_groups(files, settings.bytes_target)
-                        )
+                yield from groups_of_day(ports, topic, kind, day, settings)[0]
+
+
+def groups_of_day(
+    ports: RewritePorts, topic: str, kind: FileKind, day: str, settings: CompactSettings
+) -> tuple[list[FileSelection], int | None]:
+    """Returns the groups of files to merge in the closed time partitions of a day. Also returns the time in ms at which
+    the next one is closed, None if all are."""
+    groups: list[FileSelection] = []
+    open_until: list[int] = []
+    for time_partition, indexed in sorted(ports.index.day_uncached(topic, kind, day).time_partitions.items()):
+        closed_at_ms = end_of_time_partition_ms(time_partition) + settings.closed_ms_of(topic)
+        if closed_at_ms > ports.now_ms():
+            open_until.append(closed_at_ms)
+            continue
+        files = live_at(indexed, ports.log.state.commit_number)
+        groups += [(topic, kind, time_partition, group) for group in merge_groups(files, settings.bytes_target)]
+    return groups, min(open_until, default=None)
 
 
 def file_path(
@@ -302,11 +353,13 @@ def _merge_commits(
     new_files: dict[str, list[CommittedFile]] = defaultdict(list)
     problems: dict[str, list[str]] = defaultdict(list)
     for group, result in zip(groups, results, strict=True):
-        topic, _, time_partition, _ = group
+        topic, kind, time_partition, files = group
         if result.error:
             problems[topic].append(f"{time_partition} was not compacted: {result.error}")
             continue
-        merged.append(group)
+        if not result.merged:
+            continue
+        merged.append((topic, kind, time_partition, tuple(files[index] for index in sorted(result.merged))))
         new_files[topic] += [committed_file(result.task, number, file) for number, file in enumerate(result.files)]
     commits = {
         topic: topic_commit(state.topics[topic], rewrites, new_files[topic])

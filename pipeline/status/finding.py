@@ -264,6 +264,14 @@ KINDS: Final[Mapping[str, StatusKind]] = {
             "make _headrace/checks.json writable for loads; headrace load has the reason as a note",
         ),
         StatusKind(
+            "compaction-failed",
+            ATTENTION,
+            "failed",
+            "compactions",
+            "grep compact runs.jsonl in data_dir/logs",
+            "remove the cause, then run headrace compact",
+        ),
+        StatusKind(
             "load-problems",
             ATTENTION,
             "with problems",

@@ -1,11 +1,11 @@
 """The last loads, from the run log: a failed load, one with problems, one that runs for too long, and loads that do not
-start."""
+start; and a failed compaction."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.loader.run_log import RunLine
+from headrace.loader.run_log import COMPACTION_LINE, RunLine, newest_lines
 from headrace.loader.storage.local.lease import HELD_LONG_FACTOR, LeaseHolder
 from headrace.pipeline.load import run_log_path
 from headrace.pipeline.status.context import LATE_FACTOR, StatusContext
@@ -29,6 +29,8 @@ def loads(context: StatusContext) -> SourceReport:
         findings += _problems(ran[-1])
         # While a load is running, the next line of the run log is on its way; a stuck load is a finding of its own.
         findings += _late(ran, context) if holder is None else []
+    if path is not None:
+        findings += _compaction(newest_lines(path, 1, COMPACTION_LINE))
     return SourceReport(tuple(facts), tuple(findings))
 
 
@@ -54,6 +56,15 @@ def _problems(last: RunLine) -> list[StatusFinding]:
     if last.outcome != "failed":
         return []  # topics with problems and a registry that cannot be used are findings of `topics`
     return [finding("load-failed", "last load", last.error or f"exit code {last.exit_code}", since_ms=since)]
+
+
+def _compaction(newest: Sequence[RunLine]) -> list[StatusFinding]:
+    """Returns a finding if the newest compaction that had something to do failed or left files unmerged."""
+    return [
+        finding("compaction-failed", "last compaction", line.error, since_ms=line.started_at_ms)
+        for line in newest
+        if line.exit_code
+    ]
 
 
 def _late(ran: Sequence[RunLine], context: StatusContext) -> list[StatusFinding]:

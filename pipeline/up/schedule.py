@@ -15,8 +15,9 @@ from headrace.settings import Duration
 logger = logging.getLogger(__name__)
 
 PROBLEM_PREFIX = "PROBLEM: "  # of the lines in a load's report that need action; the load limits their number
-LOAD_REQUEST = "load"
+LOAD_REQUEST, COMPACT_REQUEST = "load", "compact"
 END_PREFIX = "ended code="
+TURN_MARGIN = 0.1  # part of the interval that must be left until the next load when a compaction turn starts
 EXIT_RESTART = 75  # exit code of a process that requests a restart and a repetition of its request
 
 
@@ -28,6 +29,9 @@ class Schedule:
     the process is ready. If the process ends while a load is due or runs, with the code `EXIT_RESTART` or by a signal,
     the load is requested from the next process. With any other code the load has failed, and the next one is requested
     at the next multiple.
+
+    After each load that ran, the process gets a turn to merge small files. It ends the turn when the next load is
+    requested, after a portion of some seconds. A turn that fails is not repeated before the next load.
 
     Args:
         command: the command of the load process.
@@ -56,6 +60,8 @@ class Schedule:
         self._is_due = False  # from the due time of a load to its end
         self._is_requested = False
         self._kills = 0  # consecutive loads that were killed
+        self._turn_is_due = False  # from the end of a load to the end of the compaction turn after it
+        self._turn_runs = False
 
     def tick(self, now_ms: int) -> None:
         if self._part is not None:
@@ -73,9 +79,18 @@ class Schedule:
             else:
                 logger.info("load_started reason=schedule")
                 self._is_due = True
-        if self._is_due and not self._is_requested and self._part is not None and self._part.ready(0) is not None:
-            self._part.send_line(LOAD_REQUEST)
+        if self._part is not None and self._part.ready(0) is not None:
+            self._send_request(self._part, now_ms)
+
+    def _send_request(self, part: Part, now_ms: int) -> None:
+        if self._is_requested:
+            return
+        if self._is_due:
+            part.send_line(LOAD_REQUEST)
             self._is_requested = True
+        elif self._turn_is_due and not self._turn_runs and self._due_ms - now_ms >= TURN_MARGIN * self._interval_ms:
+            part.send_line(COMPACT_REQUEST)
+            self._turn_runs = True
 
     @property
     def pid(self) -> int | None:
@@ -95,9 +110,9 @@ class Schedule:
             self._part.stop(deadline)
 
     def _check_process(self, part: Part, now_ms: int) -> None:
-        read_line = part.read_line() if self._is_requested else ""
+        read_line = part.read_line() if self._is_requested or self._turn_runs else ""
         if read_line.startswith(END_PREFIX):
-            self._end_load(part, int(read_line.removeprefix(END_PREFIX)), now_ms)
+            self._end_request(part, int(read_line.removeprefix(END_PREFIX)), now_ms)
         is_late = part.ready(0) is None and time.monotonic() - part.started_at > READY_TIMEOUT_S
         if part.process.poll() is None and not is_late:
             return
@@ -105,12 +120,14 @@ class Schedule:
         self._part = None
         self._start_ms = now_ms
         code = part.process.returncode
-        if code < 0 or (code not in (0, EXIT_RESTART) and not self._is_due):  # else the load failed, see the run log
+        if code < 0 or (
+            code not in (0, EXIT_RESTART) and not (self._is_due or self._turn_runs)
+        ):  # else see the run log
             self._up_log.write(PART_DIED, part.end_reason(), part=self._command.name, pid=part.process.pid, code=code)
         if code == EXIT_RESTART:
             logger.debug("load_process_renewed")
-        elif self._is_due:
-            self._end_load(part, code, now_ms)
+        elif self._is_due or self._turn_runs:
+            self._end_request(part, code, now_ms)
         elif code:
             self._deaths = consecutive_deaths(self._deaths, part.ready_for_s)
             delay_s = restart_delay_s(self._deaths)
@@ -118,10 +135,19 @@ class Schedule:
             logger.warning(
                 "part_died part=%s restart_in_s=%g last_line=%s", self._command.name, delay_s, part.end_reason()
             )
-        self._is_requested = False
+        self._is_requested = self._turn_runs = False
+
+    def _end_request(self, part: Part, code: int, now_ms: int) -> None:
+        if not self._turn_runs:
+            self._end_load(part, code, now_ms)
+            return
+        self._turn_runs = self._turn_is_due = False
+        if code:
+            logger.warning("compaction_ended code=%d log=%s last_line=%s", code, part.log.path, part.last_log_line())
 
     def _end_load(self, part: Part, code: int, now_ms: int) -> None:
         self._is_due = self._is_requested = False
+        self._turn_is_due = code in (0, 1)  # the load ran
         self._report(part, code)
         # A killed load does not rule out another attempt, which continues from the last commit.
         self._kills = self._kills + 1 if code < 0 else 0

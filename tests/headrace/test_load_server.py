@@ -49,6 +49,8 @@ class LoadServer:
         self.config = directory / "headrace.toml"
         self.set(spark_idle_timeout="30m")
         self.loads = 0
+        self.turns: list[bool] = []
+        self.at_turn: Callable[[Callable[[], bool]], int] = lambda is_waiting: 0
         self.responses: list[str] = []
         self.at_load: Callable[[], int] = self.with_spark
         self.session: FakeSession
@@ -64,15 +66,15 @@ class LoadServer:
     def settings(self) -> Settings:
         return load_settings(config=self.config)
 
-    def request_loads(self, loads: int = 1, *, ends: bool = True) -> int:
-        """Requests loads, then closes standard input if `ends`. Returns the exit code of the process."""
+    def request_loads(self, loads: int = 1, *, ends: bool = True, request: str = "load") -> int:
+        """Sends requests, then closes standard input if `ends`. Returns the exit code of the process."""
         read, written = zip(os.pipe(), os.pipe(), strict=True)
 
         def send_requests() -> None:
             with os.fdopen(read[1]) as response_stream, os.fdopen(written[0], "w", buffering=1) as requests:
                 responses = [response_stream.readline()]
                 for _ in range(loads):
-                    requests.write("load\n")
+                    requests.write(f"{request}\n")
                     responses.append(response_stream.readline())
                 if not ends:
                     responses.append(response_stream.readline())
@@ -89,10 +91,15 @@ class LoadServer:
             thread = threading.Thread(target=send_requests)
             thread.start()
             try:
-                return serve(argparse.Namespace(config=self.config), self.settings(), self._run_once)
+                return serve(argparse.Namespace(config=self.config), self.settings(), self._run_once, self._run_turn)
             finally:
                 sys.stdout.close()
                 thread.join()
+
+    def _run_turn(self, args: object, settings: Settings, session: object, is_waiting: Callable[[], bool]) -> int:
+        assert session is self.session
+        self.turns.append(is_waiting())
+        return self.at_turn(is_waiting)
 
     def with_spark(self) -> int:
         self.session.is_open = True
@@ -123,6 +130,25 @@ def test_consecutive_loads_share_a_session(process: LoadServer, tmp_path: Path) 
     assert process.session.is_closed
     assert process.responses == ["ready load=waiting\n", *["ended code=0\n"] * 3]
     assert (tmp_path / "log").read_text() == "a report\n" * 3
+
+
+def test_compaction_turns_use_the_session_of_the_loads(process: LoadServer) -> None:
+    process.at_turn = lambda is_waiting: process.with_spark()
+    assert process.request_loads(2, request="compact") == 0
+    assert (process.loads, process.turns, process.session.use_count) == (0, [False, False], 2)
+    assert process.responses == ["ready load=waiting\n", *["ended code=0\n"] * 2]
+
+
+@pytest.mark.timeout(60)
+def test_requested_load_is_known_to_the_running_turn_and_follows_it(process: LoadServer) -> None:
+    def wait_for_load(is_waiting: Callable[[], bool]) -> int:
+        while not is_waiting():
+            time.sleep(0.01)
+        return 0
+
+    process.at_turn = wait_for_load
+    assert process.request_loads(1, ends=False, request="compact\nload") == 0
+    assert (process.loads, len(process.turns)) == (1, 1)
 
 
 def test_failed_load_ends_the_process(process: LoadServer) -> None:

@@ -59,8 +59,9 @@ def test_page_lists_every_kind_of_finding_of_a_status() -> None:
     assert {*re.findall(r"`([a-z-]+)`", " ".join(first_cells))} == {*KINDS}
 
 
-def test_cron_line_prints_only_failed_loads(tmp_path: Path) -> None:
-    (line,) = [line for line in block(PAGE, "# /etc/cron.d/headrace").splitlines() if not line.startswith("#")]
+@pytest.mark.parametrize("verb", ["load", "compact"])
+def test_cron_lines_print_only_failed_commands(tmp_path: Path, verb: str) -> None:
+    (line,) = [line for line in block(PAGE, "# /etc/cron.d/headrace").splitlines() if f"/headrace {verb} " in line]
     assert "%" not in line  # cron ends the command at a %
     user, command = re.split(r"\s+", line, maxsplit=6)[5:]
     assert user == "headrace"

@@ -10,6 +10,7 @@ import fastavro
 import pytest
 
 from headrace.cli import main
+from headrace.loader.run_log import newest_lines
 from headrace.loader.work_unit import FileKind, FileRange
 from headrace.pipeline.storage import STATE_NAME
 from support.loader.shelf import Shelf
@@ -73,7 +74,6 @@ def test_expire_uses_the_retention_of_the_settings(
         (("expire", "--days", "3"), "--days: "),
         (("expire", "orders", "--days", "0"), "--days: "),
         (("expire", "payments", "--days", "1"), r".*\bpayments\b.*\borders\b"),
-        (("compact",), r".*\bloader\.compact\b"),
         (("accept-missing", "payments"), r".*\bpayments\b.*\borders\b"),
         (("accept-missing", "orders", "--time-partition", "dt=1"), "--time-partition: .*dt=1.*`headrace files orders`"),
     ],
@@ -84,6 +84,16 @@ def test_error_is_one_line_that_names_the_flag_topic_or_setting(
     assert run(shelf, *words) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert re.match(f"headrace: {named}", line)
+
+
+def test_compact_without_topics_needs_a_topic_that_the_settings_include(
+    shelf: Shelf, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(shelf, "compact", "--dry-run") == 0
+    assert numbers(capsys.readouterr().out) == [4, 2]
+    (tmp_path / "headrace.toml").write_text("[loader]\ncompact = false\n")
+    assert run(shelf, "compact", "--dry-run") == 2
+    assert "loader.compact" in capsys.readouterr().err
 
 
 def test_commit_log_of_another_location_is_an_error_of_one_line(
@@ -136,4 +146,7 @@ def test_compact_merges_real_files(
     assert merged.name in capsys.readouterr().out
     head = shelf.log.head()
     assert run(shelf, "compact", "orders") == 0
+    assert run(shelf, "compact") == 0
     assert shelf.log.head() == head
+    first, *_ = newest_lines(shelf.warehouse.parent / "logs" / "runs.jsonl", 10, "compact")
+    assert (first.outcome, first.files, first.rows, first.exit_code) == ("committed", 4, 5, 0)

@@ -232,6 +232,9 @@ class FakeProcess:
         self.ready_for_s = 100.0
         self.requests: list[str] = []
         self.responses: list[str] = []
+        self.turns = 0
+        self.turn_responses: list[str] = []
+        self.ends_turns = True
         self.is_stopped = False
         self.is_stop_requested = False
         self.rotations = 0
@@ -243,9 +246,15 @@ class FakeProcess:
         return {} if self.is_ready else None
 
     def send_line(self, line: str) -> None:
-        self.requests.append(line)
+        if line == "compact":
+            self.turns += 1
+            self.turn_responses = ["ended code=0"] if self.ends_turns else []
+        else:
+            self.requests.append(line)
 
     def read_line(self) -> str:
+        if self.turn_responses:
+            return self.turn_responses.pop()
         return self.responses.pop(0) if self.responses else ""
 
     def last_log_line(self) -> str:
@@ -296,6 +305,66 @@ def test_schedule_sends_all_loads_to_one_process(tmp_path: Path, processes: list
         processes[0].responses = ["ended code=0"]
         schedule.tick(due_ms + number * INTERVAL_MS + 1)
     assert [one.requests for one in processes] == [["load"] * 3]
+
+
+def test_schedule_gives_a_compaction_turn_after_each_load(tmp_path: Path, processes: list[FakeProcess]) -> None:
+    schedule, due_ms = schedule_of(INTERVAL_MS, tmp_path)
+    schedule.tick(due_ms)
+    for number in range(3):
+        processes[0].responses = ["ended code=1"]
+        for later_ms in (1, 2, 3):
+            schedule.tick(due_ms + number * INTERVAL_MS + later_ms)
+        assert processes[0].turns == number + 1
+        schedule.tick(due_ms + (number + 1) * INTERVAL_MS)
+    assert processes[0].requests == ["load"] * 4
+
+
+def test_schedule_requests_a_due_load_during_a_compaction_turn(tmp_path: Path, processes: list[FakeProcess]) -> None:
+    """The process then ends its turn, so both requests are open for some seconds."""
+    schedule, due_ms = schedule_of(INTERVAL_MS, tmp_path)
+    schedule.tick(due_ms - 1)
+    processes[0].ends_turns = False
+    schedule.tick(due_ms)
+    processes[0].responses = ["ended code=0"]
+    schedule.tick(due_ms + 1)
+    schedule.tick(due_ms + INTERVAL_MS)
+    assert (processes[0].requests, processes[0].turns) == (["load", "load"], 1)
+    processes[0].responses = ["ended code=0"]  # of the turn
+    schedule.tick(due_ms + INTERVAL_MS + 1)
+    schedule.tick(due_ms + INTERVAL_MS + 2)
+    assert processes[0].turns == 1, "the load still runs"
+    processes[0].responses = ["ended code=0"]
+    schedule.tick(due_ms + INTERVAL_MS + 3)
+    assert processes[0].turns == 2
+
+
+def test_schedule_gives_no_turn_shortly_before_a_load(tmp_path: Path, processes: list[FakeProcess]) -> None:
+    schedule, due_ms = schedule_of(INTERVAL_MS, tmp_path)
+    schedule.tick(due_ms)
+    processes[0].responses = ["ended code=0"]
+    schedule.tick(due_ms + INTERVAL_MS * 95 // 100)
+    assert processes[0].turns == 0
+
+
+@pytest.mark.parametrize(("code", "is_repeated"), [(2, False), (-signal.SIGKILL, False), (EXIT_RESTART, True)])
+def test_schedule_logs_a_failed_turn_and_repeats_only_a_turn_that_did_not_run(
+    tmp_path: Path, processes: list[FakeProcess], caplog: pytest.LogCaptureFixture, code: int, is_repeated: bool
+) -> None:
+    schedule, due_ms = schedule_of(INTERVAL_MS, tmp_path)
+    schedule.tick(due_ms)
+    processes[0].ends_turns = False
+    processes[0].responses = ["ended code=0"]
+    schedule.tick(due_ms + 1)
+    caplog.clear()
+    processes[0].returncode = code
+    schedule.tick(due_ms + 2)
+    assert [one.getMessage().split()[:2] for one in caplog.records] == [["compaction_ended", f"code={code}"]] * (
+        not is_repeated
+    )
+    assert processes[1].turns == is_repeated
+    schedule.tick(due_ms + INTERVAL_MS)
+    schedule.tick(due_ms + INTERVAL_MS + 1)
+    assert processes[1].requests == ["load"]
 
 
 def test_schedule_skips_a_load_while_one_is_running(

@@ -45,7 +45,9 @@ CALLS: dict[type, tuple[str, ...]] = {
     LocalStaging: ("run_ids", "is_older", "write_file", "persist", "move", "drop"),
     LocalFiles: ("length", "open", "children", "publish", "link_or_copy", "put", "remove"),
 }
-COMPACTING = CompactSettings(closed_ms=0, bytes_target=10**6, block_bytes=1_000, codec_of=lambda topic: "null")
+COMPACTING = CompactSettings(
+    closed_ms_of=lambda topic: 0, bytes_target=10**6, block_bytes=1_000, codec_of=lambda topic: "null"
+)
 EVERY = 1 if IS_FULL else 3  # calls; this covers each kind of call for at least one topic
 REASON = "ConnectException: Connection refused"
 

@@ -21,7 +21,9 @@ from headrace.loader.rewrite.run import CompactSettings, compact
 from headrace.loader.run import run_load
 from support.loader.loader_fakes import ORDER_V1, World
 
-SETTINGS = CompactSettings(closed_ms=0, bytes_target=1_000_000, block_bytes=1_000, codec_of=lambda topic: "null")
+SETTINGS = CompactSettings(
+    closed_ms_of=lambda topic: 0, bytes_target=1_000_000, block_bytes=1_000, codec_of=lambda topic: "null"
+)
 
 
 @pytest.fixture(params=[1, 5_000], ids=["one by one", "a few together"])

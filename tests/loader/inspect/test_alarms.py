@@ -236,7 +236,7 @@ def test_open_messages_equal_those_of_a_set_model(steps: list[tuple[str, Quarant
                 quarantined = {offset: one for offset, one in quarantined.items() if one != code}
             elif verb == "compact":
                 has_mixed_files |= bool(accepted & quarantined.keys() and quarantined.keys() - accepted)
-                settings = CompactSettings(0, 1_000_000, 1_000, lambda topic: "deflate")
+                settings = CompactSettings(lambda topic: 0, 1_000_000, 1_000, lambda topic: "deflate")
                 compact(rewrites(shelf), ["orders"], settings, is_dry=False)
             elif verb == "withdraw":
                 withdraw(shelf.log, ["orders"], ())

@@ -31,7 +31,7 @@ from support.loader import task_world
 from support.loader.backfill_world import ALL, BAD, DAY, HOURS, TIMED, WITH_NOTE, BackfillWorld
 from support.loader.task_world import HOLE
 
-MERGED = CompactSettings(0, 2**20, 2**20, lambda topic: "snappy")
+MERGED = CompactSettings(lambda topic: 0, 2**20, 2**20, lambda topic: "snappy")
 ONE_HOUR = BackfillPeriod(HOURS[0], HOURS[0])
 
 

@@ -24,7 +24,7 @@ from support.memory_directory import memory_directory
 from support.simulation.extent import IS_FULL
 from support.simulation.remembered import keep_journal_in_memory, remember_results
 
-MERGED = CompactSettings(0, 2**20, 2**20, lambda topic: "null")
+MERGED = CompactSettings(lambda topic: 0, 2**20, 2**20, lambda topic: "null")
 
 
 class History:

@@ -88,7 +88,7 @@ def test_discard_by_code_removes_only_messages_with_this_code(shelf: Shelf) -> N
 
 def merge_quarantine(shelf: Shelf) -> None:
     """Merges the quarantine files of the second hour, so that one file has messages with both codes."""
-    merge_settings = CompactSettings(0, 1_000_000, 1_000, lambda topic: "deflate")
+    merge_settings = CompactSettings(lambda topic: 0, 1_000_000, 1_000, lambda topic: "deflate")
     files, staging = shelf.storage.files, shelf.storage.staging
     merge_ports = dataclasses.replace(
         ports(shelf),

@@ -42,7 +42,7 @@ from support.simulation.warehouse_model import ModelFiles, ModelHive, Rows, Ware
 TOPIC = "orders"
 NOW_MS = 1_767_225_600_000 + 30 * 86_400_000
 SCHEMA = '{"type":"record","name":"Order","fields":[{"name":"id","type":"long"}]}'
-COMPACTION = CompactSettings(0, 2**20, 2**20, lambda topic: "snappy")
+COMPACTION = CompactSettings(lambda topic: 0, 2**20, 2**20, lambda topic: "snappy")
 
 
 class ProcessDependencies:
@@ -72,11 +72,12 @@ class ProcessDependencies:
 def _merged(make_call: MakeCall, unit: MergeUnit) -> MergeResult:
     staged = make_call("merge", unit.run_id, tuple(source.name for source in unit.sources))
     if staged is None:
-        return MergeResult(unit.task, (), "a source is missing")
+        return MergeResult(unit.task, (), error="a source is missing")
     ranges = tuple(one for source in unit.sources for one in source.ranges)
     return MergeResult(
         unit.task,
         (StagedFile(unit.kind, unit.topic, unit.time_partition, staged, 1, "00" * 32, len(rows_of(staged)), ranges),),
+        frozenset(range(len(unit.sources))),
     )
 
 

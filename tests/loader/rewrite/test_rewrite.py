@@ -23,7 +23,9 @@ from support.loader.loader_fakes import ORDER_V1, World
 from support.loader.loader_samples import clean
 
 TIME_PARTITION = "dt=2026-01-01/hr=00"
-SETTINGS = CompactSettings(closed_ms=0, bytes_target=1_000_000, block_bytes=1_000, codec_of=lambda topic: "null")
+SETTINGS = CompactSettings(
+    closed_ms_of=lambda topic: 0, bytes_target=1_000_000, block_bytes=1_000, codec_of=lambda topic: "null"
+)
 
 
 @pytest.fixture
@@ -94,9 +96,9 @@ def test_a_dry_run_commits_nothing(world: World) -> None:
 
 def test_time_partitions_that_may_get_messages_are_not_compacted(world: World) -> None:
     end = world.clock_ms - 3 * DAY_MS + 3_600_000
-    late = dataclasses.replace(SETTINGS, closed_ms=world.clock_ms - end + 1)
+    late = dataclasses.replace(SETTINGS, closed_ms_of=lambda topic: world.clock_ms - end + 1)
     assert compact(world.rewrites(), ["orders"], late, is_dry=True).time_partitions == ()
-    just = dataclasses.replace(SETTINGS, closed_ms=world.clock_ms - end)
+    just = dataclasses.replace(SETTINGS, closed_ms_of=lambda topic: world.clock_ms - end)
     assert len(compact(world.rewrites(), ["orders"], just, is_dry=True).time_partitions) == 1
 
 
@@ -105,7 +107,11 @@ def test_a_late_message_is_added_to_the_current_generation(world: World) -> None
     world.cluster.topics["orders"].logs[0].append(1)
     run_load(world.ports(), world.settings)
     assert queried(world) == world.produced("orders")
-    assert len(compacted(world).time_partitions) == 1
+    assert compacted(world).time_partitions == (), "a late message does not rewrite a larger file"
+    world.cluster.topics["orders"].logs[0].extend([1] * 8)
+    run_load(world.ports(), world.settings)
+    (row,) = compacted(world).time_partitions
+    assert (row.files, row.rows) == (3, len(world.produced("orders")))
     assert queried(world) == world.produced("orders")
     assert partition(world) == world.warehouse / "orders" / "_g2" / TIME_PARTITION
 
@@ -229,7 +235,7 @@ def test_a_compaction_voided_during_the_merge_is_refused_and_reported(world: Wor
 
 def test_a_time_partition_with_a_damaged_source_is_not_compacted(world: World) -> None:
     def damaged(units: Sequence[MergeUnit]) -> Sequence[MergeResult]:
-        return [MergeResult(unit.task, (), "f.avro is damaged") for unit in units]
+        return [MergeResult(unit.task, (), error="f.avro is damaged") for unit in units]
 
     ports = dataclasses.replace(world.rewrites(), run_merges=damaged)
     report = compact(ports, ["orders"], SETTINGS, is_dry=False)
@@ -247,7 +253,7 @@ def test_compact_reports_only_merged_files_of_a_time_partition(world: World) -> 
     def damaged(units: Sequence[MergeUnit]) -> Sequence[MergeResult]:
         first, second = units
         assert (len(first.sources), len(second.sources)) == (3, 4)
-        return [MergeResult(first.task, (), "f.avro is damaged"), *ports.run_merges([second])]
+        return [MergeResult(first.task, (), error="f.avro is damaged"), *ports.run_merges([second])]
 
     dry = compact(ports, ["orders"], settings, is_dry=True)
     assert sum(row.files for row in dry.time_partitions) == 7

@@ -22,6 +22,7 @@ from support.loader.loader_fakes import ORDER_V1, World
 NOW_MS = 1_767_225_600_000
 MINUTE_MS = 60_000
 HOUR_MS, DAY_MS = 60 * MINUTE_MS, 1440 * MINUTE_MS
+COMPACTED = RunLine(0, 1_000, "committed", 0, commit_number=2, kind="compact")
 GOOD = RunLine(NOW_MS - 5 * MINUTE_MS, 1_000, "committed", 0, commit_number=3, topics=1, rows=5)
 
 
@@ -125,3 +126,10 @@ def test_commands_of_all_kinds_exist() -> None:
         for text in (kind.show, kind.repair):
             if text.startswith("headrace "):
                 assert text.split()[1].rstrip(",;") in SUBCOMMANDS, text
+
+
+def test_a_failed_compaction_is_reported_until_the_next_one(tmp_path: Path) -> None:
+    failed = dataclasses.replace(COMPACTED, exit_code=1, problems=1, error="orders: f.avro is damaged")
+    (found,) = load_findings(tmp_path / "a", failed, GOOD)
+    assert (found.kind, found.problem, found.since_ms) == ("compaction-failed", "orders: f.avro is damaged", 0)
+    assert load_findings(tmp_path / "b", failed, COMPACTED, GOOD) == []

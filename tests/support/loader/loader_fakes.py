@@ -518,7 +518,7 @@ class World:
                 sum(source.records for source in unit.sources),
                 tuple(pieces.values()),
             )
-            results.append(MergeResult(unit.task, (file,)))
+            results.append(MergeResult(unit.task, (file,), frozenset(range(len(unit.sources)))))
         return results
 
     def audit(self, topic: str) -> list[AuditRow]:

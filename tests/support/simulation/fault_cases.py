@@ -17,7 +17,8 @@ from headrace.loader.errors import LoaderError
 from headrace.loader.report import RunReport
 from headrace.loader.rewrite.backfill import BackfillPorts, BackfillSettings, backfill
 from headrace.loader.rewrite.backfill_report import BackfillPeriod, BackfillReport
-from headrace.loader.rewrite.run import CompactSettings, RewriteReport, compact
+from headrace.loader.rewrite.backlog import compact_backlog
+from headrace.loader.rewrite.run import CompactSettings, RewriteReport
 from headrace.loader.run import run_load
 from headrace.registry.errors import RegistryError
 from support.simulation.faults import Faults
@@ -32,7 +33,7 @@ REPORTED_ERRORS = (KafkaError, LoaderError, HiveDdlError, AuditError, RegistryEr
 """Errors that `headrace load` reports in one line. Any other error of a simulated load is a bug."""
 
 Row = tuple[int, int]
-COMPACTION = CompactSettings(0, 2**20, 2**20, lambda topic: "snappy")
+COMPACTION = CompactSettings(lambda topic: 0, 2**20, 2**20, lambda topic: "snappy")
 ALWAYS = BackfillPeriod("dt=1970-01-01", "dt=9999-12-31")
 Report = RunReport | RewriteReport | BackfillReport
 
@@ -79,7 +80,7 @@ class Case:
 
     @staticmethod
     def compact(world: SmallWorld) -> RewriteReport:
-        return compact(world.rewrites(), ["orders"], COMPACTION, is_dry=False)
+        return compact_backlog(world.rewrites(), COMPACTION, lambda topic: 0, waits=False)
 
     @staticmethod
     def backfill(world: SmallWorld) -> BackfillReport:

@@ -183,7 +183,7 @@ def schema_changes(history: History) -> None:
 def compacted(history: History) -> None:
     """Compacts a topic, while another load adds a file. The compaction merges the files of a time partition into one,
     in the directory of a new generation, and the added file is moved there."""
-    settings = CompactSettings(0, 2**20, 2**20, lambda topic: "snappy")
+    settings = CompactSettings(lambda topic: 0, 2**20, 2**20, lambda topic: "snappy")
     ports = history.world.rewrites()
 
     def run_merges(units: Sequence[MergeUnit]) -> Sequence[MergeResult]:

@@ -193,7 +193,7 @@ def compaction(life: Life, _: Topic) -> Iterator[None]:
     _, rewrites = life.world.drivers()
     state = life.log.read_state()
     codec = life.world.policies
-    settings = CompactSettings(HOUR_MS, 1 << 20, 1 << 20, lambda topic: codec[topic].codec)
+    settings = CompactSettings(lambda topic: HOUR_MS, 1 << 20, 1 << 20, lambda topic: codec[topic].codec)
     names = sorted(life.chance.sample(sorted(state.topics), min(6, len(state.topics))))
     report = compact(rewrites, names, settings, is_dry=False)
     life.record_event(None, f"compacted {names}: {len(report.time_partitions)} time partitions")
