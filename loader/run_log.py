@@ -30,8 +30,8 @@ SENTENCE_CHARS_MAX: Final = 1_000
 @dataclass(frozen=True, slots=True)
 class RunLine:
     """The line of one load, or of one compaction that merged files or had problems, in the run log. Times are in
-    milliseconds, `started_at_ms` since 1970. `kind` is `load` or `compact`. In the line of a compaction, `rows`,
-    `files` and `bytes_read` are those of the replaced files.
+    milliseconds, `started_at_ms` since 1970. `kind` is `load` or `compact`. The line of a compaction
+    counts the replaced files: `rows`, `files` and `bytes_read`.
 
     `outcome` is `committed` (rows or table changes), `nothing` (nothing to commit), `refused` (at least one commit was
     rejected, usually because another load was faster), `yielded` (another load is running) or `failed`. `error` is the

@@ -1,4 +1,4 @@
-"""Compaction of what loads have added: what it rewrites, how often, and that it misses nothing."""
+"""Compaction of the files that loads have added: it rewrites each byte a limited number of times and misses no file."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_rewritten_bytes_are_bounded_and_compaction_converges(turns: list[list[i
 
 @pytest.mark.parametrize("first", [100, 400_000, 2_000_000])
 def test_a_year_of_late_messages_rewrites_each_byte_a_limited_number_of_times(first: int) -> None:
-    """One small file every six hours beside a file of each size."""
+    """Adds a small file every six hours."""
     partition, chance = Partition(), random.Random(first)
     partition.add(first)
     partition.add(100)
@@ -170,7 +170,7 @@ def test_weeks_of_late_messages_leave_few_files_and_bounded_disk_use(world: Worl
         live = world.log().read_state().topics["orders"].data
         assert live.files <= 6
         on_disk = {path.stat().st_ino: path.stat().st_size for path in directory.rglob("*-*") if path.is_file()}
-        # Replaced files stay for a day: those of four turns.
+        # Replaced files stay for a day, so the files of four turns are on the disk.
         assert sum(on_disk.values()) <= 6 * live.bytes
         assert len(list(directory.glob("_g*"))) <= 6
     assert rows(world) == world.produced("orders")
