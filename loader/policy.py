@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from headrace.loader.load_schema.kafka_record import wider_column
 
+AUTO, HOUR, DAY = "auto", "hour", "day"
+"""Values of the setting `loader.partition_by`. With `auto` the first load of a topic chooses one of the others."""
+
 FAIL, QUARANTINE = "fail", "quarantine"
 """Values of the setting `loader.corrupt_batches`; the third value is `skip`."""
 
@@ -17,7 +20,7 @@ class TopicPolicy:
     `future_ms_max`: it is `loader.future_max`, None if `loader.future_records` is not `clamp`. `are_time_fields_set`
     means that `loader.time_fields` is not the default."""
 
-    partition_by: str  # hour | day
+    partition_by: str  # hour | day, or auto if the topic has no table yet
     kafka_column: str  # none | position | full
     codec: str  # null | deflate | snappy
     time_fields: tuple[str, ...]

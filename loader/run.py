@@ -23,7 +23,7 @@ from headrace.loader.commit.cleaning import clean, published_runs
 from headrace.loader.commit.commit import Commit
 from headrace.loader.commit.commit_log import CommitLog, CommitResult
 from headrace.loader.commit.findings import with_findings
-from headrace.loader.commit.prepare import new_load_commit, split_commit, staged_files
+from headrace.loader.commit.prepare import choose_partitioning, new_load_commit, split_commit, staged_files
 from headrace.loader.commit.reconcile import reconcile
 from headrace.loader.commit.revalidate import fetch_changes, revalidate
 from headrace.loader.errors import CommitLogError, NoSuchTopic, StorageUnavailable
@@ -292,6 +292,7 @@ def _execute(
     reconciled = with_findings(
         reconciled, {topic: planned_topic.policy for topic, planned_topic in plan.planned_topics.items()}
     )
+    plan, reconciled = choose_partitioning(plan, reconciled)
     published = published_runs(ports.log, ports.staging)
     proposal = new_load_commit(plan, reconciled, reading.registered_ids, published, ports.now_ms(), settings.plan.build)
     proposal = dataclasses.replace(proposal, retired=retired)

@@ -157,7 +157,8 @@ class LoaderSettings(Section):
     interval: Duration = Duration(600_000)  # time between the scheduled loads of `headrace up`, aligned to the clock
     # how long `up` keeps Spark running after a load for the next one; 0s stops it at once
     spark_idle_timeout: Duration = Duration(1_800_000)
-    partition_by: str = "hour"  # hour (dt and hr) | day (dt alone)
+    # hour (dt and hr) | day (dt alone) | auto: of a new table, chosen by the rate of messages in the topic's first load
+    partition_by: str = "hour"
     topics_include: tuple[str, ...] = (".*",)  # regular expressions that match whole topic names
     # regular expressions of topics to leave out; `__*` and `_schemas` are always left out
     topics_exclude: tuple[str, ...] = ()
@@ -314,7 +315,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "broker.on_corruption": ("fail", "rename"),
     "kafka.security_protocol": ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
     "kafka.sasl_mechanism": ("", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"),
-    "loader.partition_by": ("hour", "day"),
+    "loader.partition_by": ("hour", "day", "auto"),
     "loader.codec": ("null", "deflate", "snappy"),
     "loader.kafka_column": ("none", "position", "full"),
     "loader.on_data_loss": ("fail", "skip"),

@@ -146,7 +146,7 @@ FLAGS: Mapping[str, Flag] = {
             "--partition-by",
             "UNIT",
             "loader.partition_by",
-            "time partitions of tables: hour (columns dt and hr) or day (dt)",
+            "time partitions of new tables: hour (columns dt and hr), day (dt) or auto",
         ),
         Flag("--master", "URL", "spark.master", "Spark master URL"),
         Flag("--database", "NAME", "hive.database", "Hive database of the tables"),

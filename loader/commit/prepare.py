@@ -10,13 +10,22 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 
+from headrace.audit.window import SCATTERED_MS
 from headrace.loader.commit.commit import Commit, CommitKind, TopicCommit
 from headrace.loader.commit.findings import alarms_of
 from headrace.loader.commit.reconcile import ReconciledTopic
 from headrace.loader.plan.load_plan import LoadPlan, PlannedTopic
+from headrace.loader.policy import HOUR
 from headrace.loader.storage.protocols import FinishedFile
+from headrace.loader.work_unit import FileKind
 
 COMMIT_BYTES_MAX = 16 * 1024 * 1024  # read and folded in about half a second; an ordinary run takes a tenth of it
+
+HOURLY_BYTES_MIN = 64 * 1024 * 1024
+"""Bytes of files per hour from which a partition by hour is worth its cost: 1.5 GB a day. With less, queries spend more
+time on the number of partitions than they save by reading fewer bytes."""
+WINDOWS_PER_HOUR = 6
+LOADER = "loader"  # the tier of the audit that counts rows
 
 # Bytes that each element takes in a commit, measured on real commits and rounded up.
 TOPIC_BYTES, RANGE_BYTES, FILE_BYTES, FILE_RANGE_BYTES, WINDOW_BYTES = 800, 350, 350, 70, 60
@@ -82,6 +91,37 @@ def _topic_commit(
         continues=planned_topic.ranges.continues,
         alarms=alarms_of(planned_topic, reconciled),
     )
+
+
+def choose_partitioning(
+    plan: LoadPlan, reconciled: Mapping[str, ReconciledTopic]
+) -> tuple[LoadPlan, dict[str, ReconciledTopic]]:
+    """Chooses the partitioning of new tables with `loader.partition_by = auto`: by hour if the topic is busy, else by
+    day. Returns the plan and the results with this choice.
+
+    The tasks have written files by day. The messages of a busy topic are therefore not committed now; the commit only
+    states the partitioning, and the next load reads them again.
+    """
+    hourly = {
+        topic: dataclasses.replace(planned_topic, policy=dataclasses.replace(planned_topic.policy, partition_by=HOUR))
+        for topic, planned_topic in plan.planned_topics.items()
+        if planned_topic.chooses_partitioning and is_busy(reconciled.get(topic, ReconciledTopic()))
+    }
+    note = "it has enough messages for partitions of an hour; the next load reads them (loader.partition_by = auto)"
+    left = {topic: ReconciledTopic(notes=(f"{topic}: {note}",)) for topic in hourly}
+    return dataclasses.replace(plan, planned_topics={**plan.planned_topics, **hourly}), {**reconciled, **left}
+
+
+def is_busy(reconciled: ReconciledTopic) -> bool:
+    """Whether the messages of a topic fill at least `HOURLY_BYTES_MIN` of files per hour of message time. Only the
+    ten-minute windows with messages count, so that gaps and single messages of other times have little effect."""
+    windows = {
+        window.window_start_ms for series in reconciled.audit if series.tier == LOADER for window in series.windows
+    }
+    if not windows or SCATTERED_MS in windows:
+        return False
+    length = sum(file.length for file in reconciled.files if file.kind is FileKind.DATA)
+    return length * WINDOWS_PER_HOUR >= HOURLY_BYTES_MIN * len(windows)
 
 
 def split_commit(proposal: Commit, new_run_id: Callable[[], str]) -> list[Commit]:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from headrace.loader.plan.packing import pack
 from headrace.loader.plan.ranges import TopicRanges, offset_ranges, remedy_of, topic_ranges
 from headrace.loader.plan.schemas import SchemaProblem, SchemasUnavailable, TopicSchemas, WriterSchemas
 from headrace.loader.plan.time_fields import time_field_note
-from headrace.loader.policy import TopicPolicy
+from headrace.loader.policy import AUTO, DAY, TopicPolicy
 from headrace.loader.work_unit import OffsetRange, TaskSettings, TopicPlan, WorkUnit
 
 TOPICS_NAMED_MAX = 3  # in one note
@@ -40,7 +41,8 @@ class PlanSettings:
 @dataclass(frozen=True, slots=True)
 class PlannedTopic:
     """The part of the plan for one topic. `known` is the topic's state, None if it has no commit. `policy` are the
-    settings in force; for an existing table, they include the table's layout."""
+    settings in force; for an existing table, they include the table's layout. `chooses_partitioning` means that this
+    run chooses it (`loader.partition_by = auto`); the tasks then write files by day."""
 
     topic: str
     known: TopicState | None
@@ -49,6 +51,7 @@ class PlannedTopic:
     table: str
     directory: str
     policy: TopicPolicy
+    chooses_partitioning: bool = False
 
     @property
     def known_ids(self) -> frozenset[int]:
@@ -208,6 +211,9 @@ def _planned_topic(
     policy = settings.policy_of(found.topic)
     if known is not None:
         policy = policy.with_table(known.partition_by, known.kafka_column)
+    chooses_partitioning = policy.partition_by == AUTO
+    if chooses_partitioning:
+        policy = dataclasses.replace(policy, partition_by=DAY)
     return PlannedTopic(
         topic=found.topic,
         known=known,
@@ -219,6 +225,7 @@ def _planned_topic(
         table=known.table if known else table_name(found.topic, used_table_names),
         directory=known.directory if known else directory_name(found.topic),
         policy=policy,
+        chooses_partitioning=chooses_partitioning,
     )
 
 
@@ -228,7 +235,7 @@ def _layout_notes(planned_topics: Iterable[PlannedTopic], settings: PlanSettings
     topics_by_sentence: dict[str, list[str]] = defaultdict(list)
     for planned_topic in planned_topics:
         configured, actual = settings.policy_of(planned_topic.topic), planned_topic.policy
-        if configured.partition_by != actual.partition_by:
+        if configured.partition_by not in (AUTO, actual.partition_by):
             sentence = (
                 f"loader.partition_by = {configured.partition_by} applies to new tables only; these topics' tables "
                 f"stay partitioned by {actual.partition_by}"

@@ -27,7 +27,7 @@ from headrace.kafka_wire.cluster import EpochQuery
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.apply.repair import Repair
 from headrace.loader.apply.schema import SchemaApplier
-from headrace.loader.commit import commit_log, conflict
+from headrace.loader.commit import commit_log, conflict, prepare
 from headrace.loader.commit.commit import Commit
 from headrace.loader.commit.commit_log import CommitLog, CommitResult
 from headrace.loader.commit.reconcile import DISK_REMEDY
@@ -1374,6 +1374,27 @@ def test_a_table_keeps_its_first_layout_and_the_load_reports_it(world: World) ->
     (note,) = report.notes
     assert re.match(r"loader\.partition_by = day\b.*\bhour\b.*\borders$", note)
     assert world.hive.tables["headrace", "orders"].partition_columns == ("dt", "hr")
+
+
+def test_auto_partitions_a_table_by_day_unless_its_first_load_is_busy(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first load of a busy topic only creates its table; the next one reads its messages."""
+    world.policy = dataclasses.replace(world.policy, partition_by="auto")
+    assert load(world).loaded[0].rows == len(world.produced("orders"))
+    world.registry.register("clicks-value", 1, ORDER_V1)
+    world.topic("clicks", [1] * 3)
+    monkeypatch.setattr(prepare, "HOURLY_BYTES_MIN", 1)
+    report = load(world)
+    assert [(one.topic, one.rows) for one in report.loaded] == [("clicks", 0)]
+    assert any("clicks" in note and "partition_by" in note for note in report.notes)
+    assert world.rows("clicks") == []
+    tables = {name: world.hive.tables["headrace", name].partition_columns for name in ("orders", "clicks")}
+    assert tables == {"orders": ("dt",), "clicks": ("dt", "hr")}
+    for _ in range(2):
+        assert not [note for note in load(world).notes if "partition_by" in note], "auto applies to new tables only"
+    assert world.rows("clicks") == world.produced("clicks")
+    assert not list((world.warehouse / "_headrace" / "staging").glob("*/*clicks*"))
 
 
 def test_a_note_names_a_limited_number_of_topics(world: World) -> None:

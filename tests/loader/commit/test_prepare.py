@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.audit.window import SCATTERED_MS
 from headrace.loader.commit import prepare
-from headrace.loader.commit.commit import Commit, TopicCommit, WindowCount
+from headrace.loader.commit.commit import Commit, CountSeries, TopicCommit, WindowCount
 from headrace.loader.commit.document import write_document
 from headrace.loader.commit.prepare import estimated_bytes, split_commit, staged_files
+from headrace.loader.commit.reconcile import ReconciledTopic
 from headrace.loader.storage.protocols import FinishedFile
 from support.loader.loader_samples import committed_file, committed_range, load, topic_commit
 
@@ -90,3 +92,29 @@ def test_a_topic_above_the_limit_is_a_separate_chunk(monkeypatch: pytest.MonkeyP
 
 def test_staged_files_lists_the_files_of_a_chunk() -> None:
     assert staged_files(proposal(1)) == [FinishedFile("task-0", 1000)]
+
+
+MIB = 1024 * 1024
+NOON_MS = 1_767_268_800_000
+
+
+@pytest.mark.parametrize(
+    ("mib", "windows", "is_busy"),
+    [
+        (11, [NOON_MS], True),  # ten minutes of a busy topic
+        (10, [NOON_MS], False),
+        (800, [NOON_MS + n * 600_000 for n in range(144)], False),  # a day with 33 MiB per hour
+        (1_600, [NOON_MS + n * 600_000 for n in range(144)], True),
+        (30, [NOON_MS + n * 86_400_000 for n in range(365)], False),  # a year of messages
+        (11, [0, NOON_MS], False),
+        (500, [SCATTERED_MS, NOON_MS], False),
+        (500, [], False),
+    ],
+)
+def test_partitions_of_an_hour_need_enough_bytes_per_hour_of_message_time(
+    mib: int, windows: list[int], is_busy: bool
+) -> None:
+    file = dataclasses.replace(committed_file("0", 0, 0, 5), length=mib * MIB)
+    counts = tuple(WindowCount(start_ms, 1, 1, 1) for start_ms in windows)
+    reconciled = ReconciledTopic(files=(file,), audit=(CountSeries("loader", "written", 0, counts),))
+    assert prepare.is_busy(reconciled) is is_busy
