@@ -194,6 +194,7 @@ KINDS: Final[Mapping[str, StatusKind]] = {
             "headrace doctor",
             "start this server, or remove its address from the settings",
         ),
+        StatusKind("clock-differs", ATTENTION, "wrong", "clocks", "timedatectl", "synchronize the clocks with NTP"),
         StatusKind(
             "part-restarted",
             ATTENTION,

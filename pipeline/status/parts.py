@@ -18,7 +18,7 @@ from headrace.pipeline.status.probe import (
     probe_sql,
 )
 from headrace.pipeline.status.processes import is_stopped, stopped_processes
-from headrace.pipeline.status.wording import count_text, time_text
+from headrace.pipeline.status.wording import age_text, count_text, time_text
 from headrace.pipeline.up.part import READY_TIMEOUT_S
 from headrace.pipeline.up.up_log import (
     PART_DIED,
@@ -45,6 +45,7 @@ SETTINGS_OF: Final = {
 """The setting that names an existing server of a part."""
 DEATHS_SHOWN_MS: Final = 3_600_000
 """How long a death is a finding although the part was restarted."""
+CLOCK_DIFFERENCE_MS_MAX: Final = 60_000
 RESTARTED: Final = frozenset({METASTORE, SQL, LOAD})
 """Parts that a running `headrace up` restarts."""
 
@@ -91,6 +92,7 @@ def parts(context: StatusContext) -> SourceReport:
             unreachable.append(f"{name} at {mask_passwords(result.address)}")
             continue
         findings.append(_part_finding(name, result, up, context))
+    findings += _clock_findings(probed.get(REGISTRY), context)
     findings += _up_findings(up, unreachable, context)
     findings += _recent_deaths(up, {found.subject for found in findings}, context.now_ms)
     return SourceReport(tuple(facts), tuple(findings))
@@ -227,6 +229,21 @@ def _up_findings(up: _Up, unreachable: Sequence[str], context: StatusContext) ->
         return [finding("up-down", UP, f"it has not run on this data directory; no {', no '.join(unreachable)}")]
     problem = f"it was stopped by a signal; no {', no '.join(unreachable)}"
     return [finding("up-down", UP, problem, show=show, since_ms=last.time_ms)]
+
+
+def _clock_findings(registry: ProbeResult | None, context: StatusContext) -> list[StatusFinding]:
+    """Returns a finding for each registry server whose clock differs from that of this machine."""
+    dates_ms = {} if registry is None else registry.dates_ms
+    differences_ms = {url: context.now_ms - date_ms for url, date_ms in dates_ms.items()}
+    return [
+        finding(
+            "clock-differs",
+            "clock of this machine",
+            f"{age_text(abs(ms))} {'ahead of' if ms > 0 else 'behind'} that of {url}: expiry and ages are wrong by as much",
+        )
+        for url, ms in differences_ms.items()
+        if abs(ms) > CLOCK_DIFFERENCE_MS_MAX
+    ]
 
 
 def _starting(up: _Up, show: str, now_ms: int) -> list[StatusFinding]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 from urllib.parse import urlsplit
@@ -22,7 +22,7 @@ from headrace.registry.client import RegistryClient
 from headrace.registry.client.readiness import Readiness
 from headrace.settings.addresses import LiveAddresses
 
-TIMEOUT_S: Final = 2.0
+TIMEOUT_S: Final = 5.0
 THRIFT_CALL: Final = 0x80010001  # version 1 of the binary protocol, a call
 STATUS_METHOD: Final = b"getStatus"  # of fb303, which every Hive metastore serves
 
@@ -41,12 +41,14 @@ class Health(StrEnum):
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
     """The result of a probe. `reason` is "" for `up`. `lacks_database` is True for a registry that answers while its
-    database does not."""
+    database does not. `dates_ms` are the times of servers when they answered, in milliseconds since 1970, by address.
+    """
 
     address: str
     health: Health
     reason: str = ""
     lacks_database: bool = False
+    dates_ms: Mapping[str, int] = field(default_factory=dict)
 
 
 def silence_text() -> str:
@@ -75,7 +77,8 @@ def probe_registry(client: RegistryClient) -> ProbeResult:
         )
         for one in servers
     ]
-    return _combined(client.url, results)
+    dates_ms = {one.url: one.date_ms for one in servers if one.date_ms is not None}
+    return replace(_combined(client.url, results), dates_ms=dates_ms)
 
 
 def probe_brokers(cluster: KafkaCluster, bootstrap_servers: str) -> ProbeResult:

@@ -27,12 +27,13 @@ PROXY_REFUSAL = f"{TUNNEL_FAILED}4"  # for a 4xx response
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
     """A response of a server. `retry_after_s` is the pause that the server requests; None if it requests none.
-    `location` is the target of a redirect, otherwise ""."""
+    `location` is the target of a redirect, otherwise "". `date` is the server's time as in the header, "" for none."""
 
     status: int
     body: bytes
     retry_after_s: float | None = None
     location: str = ""
+    date: str = ""
 
 
 class RequestFailed(Exception):
@@ -160,6 +161,7 @@ class RegistryConnections:
             body,
             _retry_after_s(response.getheader("Retry-After")),
             response.getheader("Location") or "" if 300 <= response.status < 400 else "",
+            response.getheader("Date") or "",
         )
 
     @property

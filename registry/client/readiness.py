@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from enum import StrEnum
 
 from headrace.registry.client.access import Server
@@ -34,12 +35,15 @@ class Readiness(StrEnum):
 @dataclass(frozen=True, slots=True)
 class ServerReadiness:
     """The result for one server; `url` has no credentials. `is_headrace` is False for a registry without `/readyz`, and
-    for one that does not answer. `reason` is "" for `ready`."""
+    for one that does not answer. `reason` is "" for `ready`. `date_ms` is the server's time when it answered, in
+    milliseconds since 1970 and whole seconds; None if it sends none.
+    """
 
     url: str
     readiness: Readiness
     is_headrace: bool = False
     reason: str = ""
+    date_ms: int | None = None
 
 
 def readiness_of(transport: Transport) -> tuple[ServerReadiness, ...]:
@@ -66,14 +70,14 @@ def _readiness(transport: Transport, server: Server) -> ServerReadiness:
 
 def _of_other(server: Server, listed: HttpResponse) -> ServerReadiness:
     if listed.status == 200:
-        return ServerReadiness(server.url, Readiness.READY)
+        return ServerReadiness(server.url, Readiness.READY, date_ms=_date_ms(listed))
     readiness = Readiness.REFUSED if listed.status in (401, 403) else Readiness.FAILED
     return ServerReadiness(server.url, readiness, reason=_reason(listed))
 
 
 def _of_headrace(server: Server, response: HttpResponse) -> ServerReadiness:
     if response.status == 200:
-        return ServerReadiness(server.url, Readiness.READY, is_headrace=True)
+        return ServerReadiness(server.url, Readiness.READY, is_headrace=True, date_ms=_date_ms(response))
     readiness = Readiness.NO_DATABASE if _error_code(response) == 50001 else Readiness.FAILED
     return ServerReadiness(server.url, readiness, is_headrace=True, reason=_reason(response))
 
@@ -95,3 +99,10 @@ def _document(response: HttpResponse) -> dict[str, object]:
     except ValueError:
         return {}
     return document if isinstance(document, dict) else {}
+
+
+def _date_ms(response: HttpResponse) -> int | None:
+    try:
+        return int(parsedate_to_datetime(response.date).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        return None

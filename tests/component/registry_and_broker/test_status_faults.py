@@ -19,6 +19,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.avro_schema import frame
 from headrace.cli import main
+from headrace.pipeline.status.collect import platform_status
+from headrace.settings import load_settings
 from support.loader.loads_in_process import SCHEMA_ID, Loads
 from support.processes import is_running
 from support.running_service import Service, StartService
@@ -233,6 +235,14 @@ def test_status_names_disk_that_is_almost_full(platform: Platform, monkeypatch: 
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=20 * 1024 * 1024))
     expected = ExpectedFinding("disk-full", "disk of data_dir", "20 MiB left", "free disk space")
     check_status(platform.arguments, expected)
+
+
+def test_status_names_clock_that_differs(platform: Platform) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    settings = load_settings(flags={"data_dir": str(platform.data_dir)})
+    found = [one for one in platform_status(settings, now_ms + 300_000).findings if one.kind == "clock-differs"]
+    assert [one.problem.partition(" that of")[0] for one in found] == ["5 minutes ahead of"]
+    assert "clock-differs" not in [one.kind for one in platform_status(settings, now_ms).findings]
 
 
 def test_status_after_stop_names_time_and_start(tmp_path: Path, start_service: StartService) -> None:

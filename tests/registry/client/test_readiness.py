@@ -73,3 +73,11 @@ def test_each_server_is_checked_although_the_first_answers() -> None:
         with RegistryClient([server.url, closed], timeout_s=TIMEOUT_S) as client:
             found = {one.url: one.readiness for one in client.readiness()}
     assert found == {server.url: Readiness.READY, closed: Readiness.UNREACHABLE}
+
+
+def test_time_of_the_server_is_known() -> None:
+    with scripted_server(lambda request: OK) as server, RegistryClient(server.url, timeout_s=TIMEOUT_S) as client:
+        before_ms = int(time.time()) * 1000
+        (one,) = client.readiness()
+        assert one.date_ms is not None
+        assert before_ms <= one.date_ms <= time.time() * 1000
