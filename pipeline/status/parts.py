@@ -239,7 +239,7 @@ def _clock_findings(registry: ProbeResult | None, context: StatusContext) -> lis
         finding(
             "clock-differs",
             "clock of this machine",
-            f"{age_text(abs(ms))} {'ahead of' if ms > 0 else 'behind'} that of {url}: expiry and ages are wrong by as much",
+            f"{age_text(abs(ms))} {'ahead of' if ms > 0 else 'behind'} that of {url}; ages and expiry are as wrong",
         )
         for url, ms in differences_ms.items()
         if abs(ms) > CLOCK_DIFFERENCE_MS_MAX
