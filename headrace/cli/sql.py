@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import csv
 import os
 import shutil
@@ -24,13 +23,14 @@ from headrace.cli.command import (
     settings_from,
 )
 from headrace.cli.sql_plot import KINDS, plot_data, plot_svg, plot_text
+from headrace.cli.sql_prompt import typed_statements
 from headrace.cli.terminal import steps_shown
 from headrace.pipeline.java import JavaNotFoundError, ensure_java
-from headrace.settings import Duration, user_state_directory
+from headrace.settings import Duration
 from headrace.settings.addresses import live_addresses, resolve_metastore, warehouse_location
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from pyspark.sql import SparkSession
 
@@ -41,15 +41,14 @@ CELL_CHARS_MAX = 60  # in a table; json and csv have complete values
 DESCRIPTION_COLUMNS = ("col_name", "data_type", "comment")  # of DESCRIBE, whose types and comments are not cut
 STANDARD_INPUT = "-"
 WAIT_POLL_S = 0.5
-HISTORY_LINES_MAX = 2_000
-EXIT_COMMANDS = frozenset({"exit", "quit", "\\q"})
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Runs a query in Spark SQL over the tables and prints the result. Without a query it shows a prompt, where a "
-        "semicolon ends each query. A running `headrace up` executes queries at once. Without it, the command first "
-        "starts Spark, with the metastore of hive.metastore or the one in the data directory. Timestamps are in UTC."
+        "semicolon ends each query, Tab completes names, and `help` lists commands. A running `headrace up` executes "
+        "queries at once. Without it, the command first starts Spark, with the metastore of hive.metastore or the one "
+        "in the data directory. Timestamps are in UTC."
     )
     parser.epilog = examples(
         'sql "SHOW TABLES"',
@@ -108,11 +107,13 @@ def run(args: argparse.Namespace) -> int:
                 _run_and_print(runner, statement, args)
             return EXIT_OK
         with _QueryRunner(settings, with_values, args.wait) as runner:
-            for typed in typed_statements("headrace sql"):
+            for typed in typed_statements("headrace sql", runner.run_quietly):
                 try:
                     _run_and_print(runner, check_statement(typed), args)
-                except QueryFailed as error:
+                except (QueryFailed, HiveDdlError, CommandError) as error:
                     print(f"headrace: {error}", file=sys.stderr)
+                except KeyboardInterrupt:
+                    print("headrace: interrupted", file=sys.stderr)
     except (QueryFailed, HiveDdlError, JavaNotFoundError) as error:
         raise CommandError(str(error)) from error
     return EXIT_OK
@@ -194,6 +195,18 @@ class _QueryRunner:
                 self._session = self._session_after_wait(show)
             show("query")
             return run_query(self._session, statement, self.settings.hive.database, with_values=self._with_values)
+
+    def run_quietly(self, statement: str) -> tuple[tuple[str | None, ...], ...]:
+        """Returns the rows of a statement that the prompt needs; none if it fails, or if Spark is not running."""
+        from headrace.pipeline.sql import QueryFailed, run_query
+
+        try:
+            if self._session is not None:
+                return run_query(self._session, statement, self.settings.hive.database).rows
+            result = self._run_on_up(statement, lambda step: None)
+        except QueryFailed:
+            return ()
+        return () if result is None else result.rows
 
     def _run_on_up(self, statement: str, show: Callable[[str], None]) -> QueryResult | None:
         from headrace.pipeline.sql_protocol import SqlRequest, SqlServerUnavailable, send_query
@@ -303,65 +316,3 @@ def _terminal_width() -> int:
         return max(CELL_CHARS_MAX, os.get_terminal_size(sys.stdout.fileno()).columns)
     except (OSError, ValueError):
         return 10 * CELL_CHARS_MAX
-
-
-def typed_statements(name: str) -> Iterator[str]:
-    """Yields statements typed at a prompt, each ended by a line with a final semicolon. Ctrl-C discards the typed
-    lines; Ctrl-D, `exit` and `quit` end the prompt.
-
-    Args:
-        name: the text of the prompt.
-    """
-    with _history(_history_path(name)):
-        lines: list[str] = []
-        while True:
-            try:
-                line = input(f"{name}> " if not lines else f"{'…':>{len(name)}}> ")
-            except EOFError:
-                print()
-                return
-            except KeyboardInterrupt:
-                print()
-                lines = []
-                continue
-            if not lines and line.strip().rstrip(";").lower() in EXIT_COMMANDS:
-                return
-            if not lines and not line.strip():
-                continue
-            lines.append(line)
-            if line.rstrip().endswith(";"):
-                yield "\n".join(lines)
-                lines = []
-
-
-def _history_path(name: str) -> Path | None:
-    state = user_state_directory()
-    return None if state is None else state / "headrace" / f"{name.split()[-1]}-history"
-
-
-@contextlib.contextmanager
-def _history(path: Path | None) -> Iterator[None]:
-    """Enables line editing at the prompt, with a history in a file that only its owner can read. Without the readline
-    library, the prompt works without line editing.
-
-    Args:
-        path: the history file; None disables the history and line editing.
-    """
-    if path is None:
-        yield
-        return
-    try:
-        import readline
-    except ImportError:
-        yield
-        return
-    with contextlib.suppress(OSError):
-        readline.read_history_file(path)
-    readline.set_history_length(HISTORY_LINES_MAX)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch(mode=0o600)
-            readline.write_history_file(path)

@@ -113,7 +113,14 @@ def test_terminal_without_a_query_gets_a_prompt(requests: list[SqlRequest], tmp_
     )
     os.close(slave)
     shown = read_until(master, b"headrace sql> ")
-    for typed in (b"DROP TABLE flights;\n", b"SELECT carrier, count(*)\nFROM flights GROUP BY 1;\n"):
+    for typed in (
+        b"DROP TABLE flights;\n",
+        b"help\n",
+        b"\\x\n",
+        b"\\dt\n",
+        b"\\d flights\n",
+        b"SELECT carrier, count(*)\nFROM flights GROUP BY 1;\n",
+    ):
         os.write(master, typed)
         shown += read_until(master, b"headrace sql> ")
     os.write(master, b"quit\n")
@@ -121,7 +128,11 @@ def test_terminal_without_a_query_gets_a_prompt(requests: list[SqlRequest], tmp_
     os.close(master)
     assert b"\nheadrace: " in shown
     assert b"AA         32729" in shown
-    assert [request.statement for request in requests] == [QUERY], "the prompt continues after an error"
+    assert b"End each query with a semicolon" in shown and b"Tab completes SQL words" in shown
+    assert b"is not a command" in shown
+    statements = [request.statement for request in requests]
+    assert statements == ["SHOW TABLES", "DESCRIBE flights", QUERY], "the prompt continues after an error"
+    assert shown.count(b"2 rows in ") == 3
 
 
 def read_until(terminal: int, end: bytes) -> bytes:
