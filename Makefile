@@ -37,7 +37,7 @@ SERVICES := postgres or kcat or node or go or java or kafka or hdfs or hive or p
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-cluster ci test test-servers test-spark test-simulation test-fault test-kafka test-hdfs test-s3 \
 	test-hive test-pig test-yarn test-cluster test-container test-zig test-sparks test-postgres test-node test-go test-java \
-	test-compat test-full equality fuzz fuzz-core fuzz-core-guided check hooks format bench setup setup-dev setup-spark \
+	test-compat test-full equality fuzz fuzz-core fuzz-core-guided check docs hooks format bench setup setup-dev setup-spark \
 	wheel clean
 
 help: ## list the targets
@@ -146,6 +146,11 @@ check: setup-dev ## format, lint, types and plain English
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
 	@$(BIN)/python tools/plain_words.py --quiet
+
+docs: setup-dev ## build the documentation as a site in build/site, with the API from docstrings; broken links are errors
+	@test -x .make/docs/bin/mkdocs || $(PYTHON) -m venv .make/docs
+	@.make/docs/bin/python -m pip install --quiet --disable-pip-version-check -r tools/docs-requirements.txt
+	@NO_MKDOCS_2_WARNING=1 .make/docs/bin/python tools/build_docs.py && echo "open build/site/index.html"
 
 format: setup-dev ## format the code
 	@$(BIN)/ruff format .

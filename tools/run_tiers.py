@@ -59,6 +59,7 @@ TIERS = (
     Tier("test-postgres WORKERS=1", cores=1, usual_minutes=5),
     Tier("test-node", cores=1, usual_minutes=1),
     Tier("check", cores=1, usual_minutes=1),
+    Tier("docs", cores=1, usual_minutes=1),
     # A fixed seed: the gate must not fail for a random pair of schemas that the change did not affect.
     Tier("test-compat SEED=1121", cores=1, usual_minutes=1),
 )
