@@ -263,7 +263,7 @@ def _answers(probe: Callable[[], ProbeResult]) -> bool:
 
 
 def _status(settings: Settings, loads: CheckResult) -> Iterator[CheckResult]:
-    """Yields the findings of `headrace status`, without those that the check of the commit log has reported."""
+    """Yields the findings of `headrace status`. Omits findings that the check of the commit log has reported."""
     status = platform_status(settings, expects_servers=False)
     known = () if loads.is_ok else ("commit log", "lag")
     findings = [found for found in status.findings if found.subject not in known]

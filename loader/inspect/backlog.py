@@ -1,6 +1,6 @@
 """The messages that the next load would read, by topic, and the offsets that vanished before they were read. Pure.
 
-Uses the functions of the plan, so that a status reports exactly what the next load would report.
+Uses the functions of the plan, so that a status and the next load report the same losses.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ class TopicBacklog:
         is_loaded: whether the topic has a commit; otherwise it waits, such as for its first schema.
         lag: number of unread offsets that can be read.
         next_offsets: by partition with unread offsets, the first of them.
-        losses: sentences about offsets that are lost, each with its remedy; `on_data_loss` decides what the next load
-            does.
+        losses: sentences about lost offsets, each with its remedy.
         is_skipped: whether the next load skips the lost offsets, as `on_data_loss=skip` permits.
         errors: by partition, the reason why its offsets are unknown; -1 stands for the topic.
     """

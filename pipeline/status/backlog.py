@@ -127,8 +127,8 @@ def limits_of(retention_ms: int, interval_ms: int) -> _Limits:
 
 
 def _retention_ms(context: StatusContext, topics: Sequence[str]) -> dict[str, int]:
-    """Returns the retention time by topic, -1 for topics of which no message expires. Topics that the client may not
-    describe are missing."""
+    """Returns the retention time by topic, -1 for topics with messages that do not expire. Topics that the client
+    may not describe are missing."""
     configs = context.cluster.request_any(
         lambda connection: effective_topic_configs(connection, topics, (RETENTION, CLEANUP))
     )

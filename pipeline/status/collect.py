@@ -51,7 +51,7 @@ second, and returns facts and findings. An error that it raises becomes the find
 
 def platform_status(settings: Settings, now_ms: int | None = None, *, expects_servers: bool = True) -> PlatformStatus:
     """Returns the status of the platform that the settings describe. Changes nothing, and raises no error of a source:
-    what could not be checked is a finding.
+    each failed check is a finding.
 
     Args:
         now_ms: the time to which ages refer, in milliseconds since 1970; by default the current time.
@@ -68,13 +68,13 @@ def platform_status(settings: Settings, now_ms: int | None = None, *, expects_se
 
 
 def _reports(context: StatusContext) -> list[SourceReport]:
-    """Asks each source. An error of a value that several sources share is one finding."""
+    """Calls each source. If a value that several sources share cannot be read, its error becomes one finding."""
     reports: list[SourceReport] = []
     reported: list[Exception] = []
     for name, source in SOURCES.items():
         try:
             reports.append(source(context))
-        except Exception as error:  # an error of one source must not hide the findings of the others
+        except Exception as error:  # findings of other sources must still be reported
             logger.debug("source_failed source=%s", name, exc_info=True)
             if not any(error is known for known in reported):
                 reports.append(SourceReport(findings=(_error_finding(name, error),)))

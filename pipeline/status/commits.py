@@ -1,4 +1,4 @@
-"""The commit log and its appliers: commits that cannot be read, and topics whose commits are not applied yet."""
+"""The commit log and its appliers: commits that cannot be read, and topics with commits that are not applied yet."""
 
 from __future__ import annotations
 

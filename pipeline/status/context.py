@@ -1,4 +1,4 @@
-"""What the sources of a status share: settings, time, and values that several sources read, each requested once."""
+"""The context that the sources of a status share: settings, time, and values that are read once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Free space of the directories that Headrace writes, and damaged segments that the bundled broker has put aside."""
+"""Free space of the directories that Headrace writes, and the damaged segments of the bundled broker."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def disks(context: StatusContext) -> SourceReport:
 
 
 def segments(context: StatusContext) -> SourceReport:
-    """Reports the damaged segments beside the log of the bundled broker on this data directory. The broker deletes such
+    """Reports the `.corrupt` files of the bundled broker on this data directory. The broker deletes such
     a file when retention has passed its offsets."""
     directory = context.settings.data_dir / BROKER_DIRECTORY
     if not directory.is_dir():

@@ -333,7 +333,7 @@ KINDS: Final[Mapping[str, StatusKind]] = {
         ),
     )
 }
-"""All kinds of findings, by name. Those of one severity are reported in this order: the worst first."""
+"""All kinds of findings, by name. Findings of one severity are sorted in this order, the worst first."""
 
 _ORDER: Final = {name: number for number, name in enumerate(KINDS)}
 
@@ -345,7 +345,7 @@ class StatusFinding:
     Attributes:
         kind: name of a row of `KINDS`.
         subject: the object, such as a topic or a part.
-        problem: a sentence without the subject: what is wrong, and the cause.
+        problem: a sentence without the subject: the problem and its cause.
         show: the command that shows more.
         repair: the command or the action that repairs it.
         since_ms: since when, in milliseconds since 1970; None if unknown.
@@ -388,7 +388,7 @@ def finding(
         kind: name of a row of `KINDS`.
         severity: "" or None stand for the default of the kind, as for `show` and `repair`.
 
-    The other arguments are those of `StatusFinding`.
+    For the remaining arguments see `StatusFinding`.
     """
     row = KINDS[kind]
     return StatusFinding(

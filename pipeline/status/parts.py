@@ -1,4 +1,4 @@
-"""The parts of the platform: `headrace up` itself, registry, brokers, metastore and SQL, each asked with a request."""
+"""The parts of the platform: `headrace up` itself, registry, brokers, metastore and SQL. Each gets a request."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ RESTARTED: Final = frozenset({METASTORE, SQL, LOAD})
 
 @dataclass(frozen=True, slots=True)
 class _Up:
-    """What is known of `headrace up` on the data directory: the addresses of a running one, those that a killed one
-    left, and the events in its log since its last start."""
+    """The state of `headrace up` on the data directory: `live` are the addresses of a running one, `left_behind` those
+    of one that was killed, `events` the events in its log since its last start."""
 
     live: LiveAddresses | None
     is_starting: bool
@@ -78,7 +78,7 @@ class _Up:
 
 
 def parts(context: StatusContext) -> SourceReport:
-    """Reports whether each part answers, with what is known about the process of one that does not."""
+    """Reports whether each part responds, and the state of the process of a part that does not."""
     up = _up(context)
     probed = _probe(context)
     facts, findings = [_up_fact(up)], _process_findings(up, probed)
@@ -134,7 +134,7 @@ def _caught(name: str, probe: Callable[[], ProbeResult]) -> ProbeResult:
     """Returns the result of a probe; an error, such as one of the settings, becomes a result."""
     try:
         return probe()
-    except Exception as error:  # an error of one probe must not hide the others
+    except Exception as error:  # the other probes must still be reported
         return ProbeResult(name, Health.FAILING, str(error) or type(error).__name__)
 
 
@@ -232,7 +232,7 @@ def _up_findings(up: _Up, unreachable: Sequence[str], context: StatusContext) ->
 
 
 def _clock_findings(registry: ProbeResult | None, context: StatusContext) -> list[StatusFinding]:
-    """Returns a finding for each registry server whose clock differs from that of this machine."""
+    """Returns a finding for each registry server with another time than this machine's clock."""
     dates_ms = {} if registry is None else registry.dates_ms
     differences_ms = {url: context.now_ms - date_ms for url, date_ms in dates_ms.items()}
     return [

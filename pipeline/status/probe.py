@@ -1,4 +1,5 @@
-"""Requests to the parts of the platform, each with a time limit: does it answer, refuse, or only accept connections?
+"""Sends a request with a time limit to each part of the platform, to tell a server that responds from one that refuses
+connections or only accepts them.
 
 A stopped process still accepts connections, because the kernel does it, so each probe waits for a response.
 """
@@ -28,8 +29,8 @@ STATUS_METHOD: Final = b"getStatus"  # of fb303, which every Hive metastore serv
 
 
 class Health(StrEnum):
-    """`up`: answers. `degraded`: answers, and a server behind or beside it does not. `silent`: accepts connections and
-    does not answer. `down`: no connection. `failing`: answers with an error."""
+    """`up`: responds. `degraded`: one of several equivalent servers does not respond. `silent`: accepts connections and
+    does not respond. `down`: no connection. `failing`: responds with an error."""
 
     UP = "up"
     DEGRADED = "degraded"
@@ -102,7 +103,7 @@ def probe_metastore(uris: str) -> ProbeResult:
     """Calls `getStatus` of each metastore. Any response counts, such as one that requires Kerberos.
 
     Args:
-        uris: `thrift://host:port`, several joined by commas, of which clients use one.
+        uris: `thrift://host:port`, several joined by commas; clients use the first that responds.
     """
     return _combined(uris, [_probe_thrift(uri.strip()) for uri in uris.split(",") if uri.strip()])
 

@@ -1,4 +1,4 @@
-"""`up.log`: the log that `headrace up` writes about itself, beside the logs of its parts, and its events for readers.
+"""`up.log`: the log of `headrace up` itself, beside the logs of its parts, and a function that reads its events.
 
     2026-01-31 07:20:04.512+00:00 up_started pid=4711 parts=registry,broker
     2026-01-31 07:21:09.102+00:00 part_died part=sql pid=4802 restart_in_s=0 reason=killed by SIGKILL (log: …)
