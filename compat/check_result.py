@@ -113,6 +113,11 @@ class CheckedSchema:
     def is_compatible(self) -> bool:
         return not any(problem.is_blocking for problem in self.problems)
 
+    @property
+    def is_clean(self) -> bool:
+        """Whether there is nothing to report but the verdict that the schema is compatible."""
+        return not self.problems and not self.notes
+
 
 class FailureKind(StrEnum):
     """The reason why a schema could not be checked, as a code."""

@@ -16,6 +16,7 @@ from headrace.compat.check_result import (
     pluralize,
 )
 
+COMPATIBLE_SHOWN_MAX = 20  # one screen; more are counted, so that the incompatible ones are seen
 DETAIL_CHARS_MAX = 300
 """Longest message of Avro Java that is shown, since a list of missing symbols may be long; JSON contains the full
 message.
@@ -55,13 +56,15 @@ def render_text(result: CompatCheckResult, style: Style = PLAIN, *, verbose: boo
     Args:
         style: the ANSI sequences for the terminal; `PLAIN` for none.
         verbose: also show suppressed problems, and for each schema the compared versions and the origin of the level.
-        quiet: omit compatible schemas without problems and notes.
+        quiet: omit compatible schemas without problems and notes. More than `COMPATIBLE_SHOWN_MAX` of them are only
+            counted, unless `verbose`.
     """
-    parts = []
-    for checked in result.checked:
-        if quiet and checked.is_compatible and not checked.problems and not checked.notes:
-            continue
-        parts.append(render_checked_schema(checked, style, verbose=verbose))
+    clean = sum(checked.is_clean for checked in result.checked)
+    omits_clean = quiet or (clean > COMPATIBLE_SHOWN_MAX and not verbose)
+    shown = [checked for checked in result.checked if not (omits_clean and checked.is_clean)]
+    parts = [render_checked_schema(checked, style, verbose=verbose) for checked in shown]
+    if omits_clean and not quiet:
+        parts.append(f"{clean:,} compatible schemas without problems; --verbose shows them")
     notes = [f"note: {mask_unprintable(note)}" for note in result.notes]
     return "".join(f"{part}\n" for part in (*parts, *notes, *_summary(result, style)))
 

@@ -121,11 +121,13 @@ def configure_check(parser: argparse.ArgumentParser) -> None:
         metavar="FORMAT=PATH",
         help="also write a format to a file; may be repeated",
     )
-    group.add_argument("--verbose", action="store_true", help="show the compared versions and the source of the level")
+    group.add_argument(
+        "--verbose", action="store_true", help="show each schema, the compared versions and the source of the level"
+    )
     group.add_argument("--quiet", action="store_true", help="omit schemas without findings")
     parser.add_argument("--jobs", type=_count, metavar="N", help="processes to use (default: the number of cores)")
     add_settings_flags(parser, ("registry.url",))
-    parser.set_defaults(run=run_check)
+    parser.set_defaults(run=run_check, pages=True)
 
 
 def add_baseline_flags(parser: argparse.ArgumentParser) -> None:

@@ -31,7 +31,7 @@ def configure_diff(parser: argparse.ArgumentParser) -> None:
     add_source_flags(parser)
     add_format_flag(parser)
     add_settings_flags(parser, ("registry.url",))
-    parser.set_defaults(run=run_diff)
+    parser.set_defaults(run=run_diff, pages=True)
 
 
 def run_diff(args: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import xml.etree.ElementTree as ET
@@ -151,3 +152,14 @@ def test_text_report_ends_with_counts() -> None:
     quiet = render_text(everything(), quiet=True)
     assert "same.avsc" not in quiet
     assert "schemas/order.avsc: " in quiet
+
+
+def test_many_compatible_schemas_are_counted_in_text() -> None:
+    report = everything()
+    (same,) = [one for one in report.checked if one.file == "same.avsc"]
+    many = dataclasses.replace(report, checked=(*report.checked, *[same] * 2_000))
+    lines = render_text(many).splitlines()
+    assert len(lines) < 60
+    assert "2,002 compatible schemas without problems; --verbose shows them" in lines, "and a new one"
+    assert any(line.startswith("schemas/order.avsc:") for line in lines)
+    assert sum(line.startswith("same.avsc: ") for line in render_text(many, verbose=True).splitlines()) == 2_001

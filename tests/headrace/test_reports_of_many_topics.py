@@ -6,14 +6,17 @@ import contextlib
 import dataclasses
 import io
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace.audit.ingest import IngestResult
 from headrace.cli import main
-from headrace.cli.load import print_run
+from headrace.cli.load import print_plan, print_run
 from headrace.loader.report import LoadedTopic, RunReport
+from headrace.loader.run import plan_load
+from support.loader.loader_fakes import ORDER_V1, World
 from support.loader.many_topics import (
     LONG_TOPIC,
     LOST_TOPIC,
@@ -24,6 +27,7 @@ from support.loader.many_topics import (
     TOPICS,
     ManyTopics,
 )
+from support.terminals import Terminal
 
 LINES_MAX = 60
 
@@ -119,6 +123,37 @@ def test_audit_report_counts_topics_by_verdict(many: ManyTopics, monkeypatch: py
         assert main(["audit", "report"]) == 0
     assert out.getvalue().splitlines()[0].startswith(f"{TOPICS:,} topics: ")
     assert len(out.getvalue().splitlines()) <= LINES_MAX
+
+
+def test_load_plan_shows_the_topics_with_most_offsets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    topics = 60
+    world = World(tmp_path)
+    for number in range(topics):
+        world.registry.register(f"t{number}-value", number, ORDER_V1)
+        world.topic(f"t{number}", *[[number]] * PARTITIONS)
+    world.cluster.topics["t17"].logs[4] = [17] * 9
+    plan = plan_load(world.ports(), world.settings)
+    print_plan(plan)
+    totals, _, _, first, *lines = capsys.readouterr().out.splitlines()
+    assert totals.startswith(f"after commit 0: {topics * PARTITIONS + 8:,} offsets of {topics} topics in 2 tasks")
+    assert first.split() == ["t17", "t17", "5", "13", "0.01", "new"]
+    assert (len(lines), lines[-1]) == (20, f"{topics - 20} more topics; --all shows them")
+    print_plan(plan, shows_all=True)
+    assert len(capsys.readouterr().out.splitlines()) == 3 + topics
+
+
+def test_rows_with_long_names_fit_the_terminal(many: ManyTopics, report: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"COLUMNS": "100", "PAGER": "cat", "NO_COLOR": "1"}.items():
+        monkeypatch.setenv(name, value)
+    command = ["load", "status", "--topic", LONG_TOPIC, "--topic", PENDING_TOPIC]
+    with contextlib.redirect_stdout(Terminal()) as screen:
+        assert main(command) == 1
+    _, header, _, pending, long = screen.getvalue().splitlines()
+    assert max(map(len, (header, pending, long))) <= 100
+    begin, ellipsis, end = long.split()[0].partition("…")
+    assert ellipsis and LONG_TOPIC.startswith(begin) and LONG_TOPIC.endswith(end)
+    assert pending.index(" 0 ") == long.index(" 0 "), "columns are aligned"
+    assert LONG_TOPIC in report(" ".join(command))[1], "a pipe gets the whole name"
 
 
 def test_load_of_all_topics_is_reported_on_one_screen(capsys: pytest.CaptureFixture[str]) -> None:

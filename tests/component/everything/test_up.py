@@ -246,8 +246,8 @@ def run_readme_commands(registry: str, directory: Path) -> None:
     load, query = block(PAGE, "headrace load").splitlines()
     loaded = run_as_typed(load, directory)
     queried = run_as_typed(query, directory)
-    shown = block(PAGE, "topic  ").splitlines()
-    for line in (shown[0], *shown[2:4]):
+    shown = block(PAGE, "commit 1: ").splitlines()
+    for line in (shown[1], *shown[3:5]):
         assert line.split() in loaded
     header = next(number for number, line in enumerate(shown) if line.startswith("id  "))
     assert queried[0] == shown[header].split()
