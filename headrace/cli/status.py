@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("text", "json", "prometheus")
 WORDS = {1: "ATTENTION", 2: "FAILURE"}
+PROBLEM_CHARS_MAX = 400  # of a problem in the text, so that all findings fit on a screen; JSON has all of it
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -68,7 +69,10 @@ def _finding_text(found: StatusFinding) -> str:
     from headrace.pipeline.status.wording import time_text
 
     since = "" if found.since_ms is None else f" (since {time_text(found.since_ms)})"
-    return f"{found.subjects_text} {found.title}: {found.problem}{since}"
+    problem = " ".join(found.problem.split())
+    if len(problem) > PROBLEM_CHARS_MAX:
+        problem = f"{problem[:PROBLEM_CHARS_MAX]}…"
+    return f"{found.subjects_text} {found.title}: {problem}{since}"
 
 
 def exposition(metrics: Iterable[StatusMetric]) -> str:

@@ -102,6 +102,12 @@ def stop_process(part: str) -> Callable[[Platform], Heal]:
     return apply
 
 
+def stop_up(platform: Platform) -> Heal:
+    """Stops `up` alone: its parts still respond, and no load starts."""
+    platform.service.process.send_signal(signal.SIGSTOP)
+    return lambda: platform.service.process.send_signal(signal.SIGCONT)
+
+
 def damage_commit(platform: Platform) -> Heal:
     platform.loaded_topic("damaged-commit")
     path = max((platform.data_dir / "warehouse" / "_headrace" / "log").iterdir())
@@ -189,6 +195,10 @@ FAULTS = {
     "broker frozen": Fault(
         stop_process("broker"),
         ExpectedFinding("part-stopped", "broker", r"process \d+ is stopped; .* does not answer", r"kill -CONT -- -\d+"),
+    ),
+    "up frozen": Fault(
+        stop_up,
+        ExpectedFinding("part-stopped", "headrace up", r"process \d+ is stopped: no load starts", r"kill -CONT \d+"),
     ),
     "commit file damaged": Fault(
         damage_commit,

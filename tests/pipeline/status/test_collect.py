@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 
 from headrace.cli import main
+from headrace.cli.status import print_status
 from headrace.loader.run_log import RunLine, append_line
 from headrace.pipeline.status import collect
 from headrace.pipeline.status.context import StatusContext
 from headrace.pipeline.status.finding import (
     FINDINGS_PER_KIND_MAX,
     KINDS,
+    PlatformStatus,
     SourceReport,
+    StatusFact,
     finding,
     folded,
 )
@@ -39,6 +42,16 @@ def test_failures_precede_findings_that_need_attention() -> None:
     kinds = [*reversed(KINDS)]
     found = folded(finding(kind, "x", "y") for kind in kinds)
     assert [one.kind for one in found] == sorted(KINDS, key=lambda kind: -KINDS[kind].severity)
+
+
+def test_text_of_thousands_of_findings_is_one_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    kinds = ("load-problems", "data-lost", "topic-held-back", "not-applied")
+    findings = (finding(kind, f"topic-{n}", f"{n} " + "long\n" * 300) for n in range(2_000) for kind in kinds)
+    print_status(PlatformStatus(0, folded(findings), (StatusFact("lag", "none"),)))
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 * FINDINGS_PER_KIND_MAX * len(kinds) + 1
+    assert max(map(len, lines)) < 600
+    assert all(KINDS[kind].title in first for kind in kinds)
 
 
 def test_commands_name_the_subject() -> None:
