@@ -32,6 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = examples("config", "config loader kafka", "config --changed --format json")
     parser.add_argument("sections", metavar="SECTION", nargs="*", help="sections or keys to show (default: all)")
     parser.add_argument("--changed", action="store_true", help="only settings that differ from their defaults")
+    parser.set_defaults(pages=True)
     add_format_flag(parser)
     add_settings_flags(parser, tuple(key for key in FLAGS if key != "data_dir"))
 

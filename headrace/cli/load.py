@@ -155,7 +155,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         epilog=examples("load serve"),
     )
     add_settings_flags(serving, KEYS)
-    serving.set_defaults(run_verb=serve_loads)
+    serving.set_defaults(run_verb=serve_loads, all=False)
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
@@ -203,7 +203,7 @@ def run_once(args: argparse.Namespace, settings: Settings, session: LoadSession 
     if args.format == "json":
         print_json({**dataclasses.asdict(report), "has_findings": report.has_findings})
     else:
-        print_run(report, shows_all=getattr(args, "all", False))
+        print_run(report, shows_all=args.all)
     _raise_for_outage(report.registry_outage)
     return code
 

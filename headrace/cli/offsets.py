@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.cli.colour import print_report_line, styled
+from headrace.cli.colour import print_report_line
 from headrace.cli.command import (
     EXIT_OK,
     CommandError,
@@ -23,12 +23,14 @@ from headrace.cli.command import (
 )
 from headrace.cli.report import (
     FAILURE,
+    ROWS_SHOWN_MAX,
     WELL,
     ReportRow,
     TextReport,
     add_all_flag,
     add_topic_patterns,
     count_text,
+    print_lines,
     print_report,
     select_topics,
     unknown_topic,
@@ -43,7 +45,6 @@ if TYPE_CHECKING:
     from headrace.loader.plan.discover import Discovery
 
 KEYS = ("kafka.bootstrap_servers", "loader.warehouse")
-LEFT_SHOWN_MAX = 20  # messages about partitions that are not changed; --format json has all
 EXIT_CODES = """
 
 exit codes:
@@ -175,6 +176,7 @@ def _add_flags(parser: argparse.ArgumentParser, run_verb: Callable[[argparse.Nam
 
 def _add_change_flags(parser: argparse.ArgumentParser, run_verb: Callable[[argparse.Namespace, Settings], int]) -> None:
     parser.add_argument("--dry-run", action="store_true", help="show the change without making it")
+    add_all_flag(parser)
     _add_flags(parser, run_verb)
 
 
@@ -387,33 +389,33 @@ def _commit_choice(
             {**dataclasses.asdict(choice), "dry_run": args.dry_run, "commit_number": commit_number, "note": note}
         )
     else:
-        _print_choice(choice, commit_number, note, is_dry=args.dry_run)
+        _print_choice(choice, commit_number, note, is_dry=args.dry_run, shows_all=args.all)
     return EXIT_OK
 
 
-def _print_choice(choice: OffsetChoice, commit_number: int, note: str, *, is_dry: bool) -> None:
-    for move in choice.gaps:
-        assert move.before is not None
-        print(
-            f"{_partition_name(move)}: {move.after - move.before:,} offsets, {move.before} to {move.after - 1}, are "
-            f"{styled('skipped', 'warn')}; loads continue at {move.after}"
-        )
-    for move in choice.starts:
-        print(f"{_partition_name(move)}: the first load starts at {move.after}")
-    for sentence in choice.left[:LEFT_SHOWN_MAX]:
-        print_report_line(f"left out: {sentence}")
-    if len(choice.left) > LEFT_SHOWN_MAX:
-        print_report_line(f"left out: {len(choice.left) - LEFT_SHOWN_MAX:,} more partitions; --format json has all")
-    if note:
-        print_report_line(f"note: {note}", sys.stderr)
+def _print_choice(choice: OffsetChoice, commit_number: int, note: str, *, is_dry: bool, shows_all: bool) -> None:
     if not choice.changes:
         print("nothing to change")
     else:
         print("dry run: nothing was committed" if is_dry else f"commit {commit_number}: {choice.reason}")
+    print_lines([f"skipped: {_gap_text(move)}" for move in choice.gaps], shows_all=shows_all)
+    starts = [f"start: {_partition_name(move)}: the first load starts at {move.after}" for move in choice.starts]
+    print_lines(starts, shows_all=shows_all, lines_max=ROWS_SHOWN_MAX)
+    print_lines([f"left out: {sentence}" for sentence in choice.left], shows_all=shows_all)
+    if note:
+        print_report_line(f"note: {note}", sys.stderr)
+
+
+def _gap_text(move: OffsetChange) -> str:
+    assert move.before is not None
+    return (
+        f"{_partition_name(move)}: {move.after - move.before:,} offsets, {move.before} to {move.after - 1}, are "
+        f"skipped; loads continue at {move.after}"
+    )
 
 
 def _partition_name(move: OffsetChange) -> str:
-    return styled(f"{move.topic} partition {move.partition}", "head")
+    return f"{move.topic} partition {move.partition}"
 
 
 def _print_statuses(found: Sequence[PartitionStatus], note: str, *, shows_all: bool) -> None:

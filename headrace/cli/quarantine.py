@@ -151,7 +151,7 @@ def _configure_show(parser: argparse.ArgumentParser) -> None:
     )
     add_settings_flags(parser, ("loader.warehouse",))
     add_format_flag(parser)
-    parser.set_defaults(run=run_show)
+    parser.set_defaults(run=run_show, pages=True)
 
 
 def _configure_preview(parser: argparse.ArgumentParser) -> None:
@@ -166,7 +166,7 @@ def _configure_preview(parser: argparse.ArgumentParser) -> None:
         )
     add_settings_flags(parser, ("registry.url", "kafka.bootstrap_servers", "loader.warehouse"))
     add_format_flag(parser)
-    parser.set_defaults(run=run_preview)
+    parser.set_defaults(run=run_preview, pages=True)
 
 
 def _configure_rewrite(parser: argparse.ArgumentParser, verb: Rewrite) -> None:

@@ -72,6 +72,7 @@ def reconciled(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(data_dir)
     monkeypatch.setenv("HEADRACE__DATA_DIR", str(data_dir / "data"))
     monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("PAGER", "cat")
     monkeypatch.delenv("NO_COLOR", raising=False)
 
 

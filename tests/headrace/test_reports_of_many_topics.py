@@ -156,6 +156,19 @@ def test_rows_with_long_names_fit_the_terminal(many: ManyTopics, report: Any, mo
     assert LONG_TOPIC in report(" ".join(command))[1], "a pipe gets the whole name"
 
 
+def test_offsets_import_of_many_partitions_is_reported_on_one_screen(report: Any, tmp_path: Path) -> None:
+    names = [
+        f"new-{n}+{partition}+0000000000+0000000009.avro" for n in range(TOPICS) for partition in range(PARTITIONS)
+    ]
+    (tmp_path / "files").write_text("\n".join(names))
+    command = f"offsets import --connect {tmp_path / 'files'} --dry-run"
+    lines = report(command)[1].splitlines()
+    assert lines[0] == "dry run: nothing was committed"
+    assert len(lines) == 1 + 20 + 1
+    assert lines[-1] == f"start: and {TOPICS * PARTITIONS - 20:,} more; --all shows them"
+    assert len(report(f"{command} --all")[1].splitlines()) == 1 + TOPICS * PARTITIONS
+
+
 def test_load_of_all_topics_is_reported_on_one_screen(capsys: pytest.CaptureFixture[str]) -> None:
     loaded = [
         LoadedTopic(f"t{n}", f"t{n}", n, 1, 1, 0, 0, 0, n, n, n, new=False, schema_changed=True) for n in range(TOPICS)
