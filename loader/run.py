@@ -18,6 +18,7 @@ from headrace.loader.apply.catalog import Catalog
 from headrace.loader.apply.complete import CompleteUntil
 from headrace.loader.apply.engine import ApplierEngine
 from headrace.loader.apply.other_warehouse import TablesOfOtherWarehouse
+from headrace.loader.apply.tables_to_compare import TablesToCompare
 from headrace.loader.build import missing_core_warnings
 from headrace.loader.commit.cleaning import clean, published_runs
 from headrace.loader.commit.commit import Commit
@@ -76,6 +77,7 @@ class RunDependencies:
     engine: ApplierEngine
     run_units: Callable[[Sequence[WorkUnit]], Sequence[UnitResult]]
     tables_are_open: Callable[[], bool]
+    tables_to_compare: TablesToCompare
     now_ms: Callable[[], int]
     new_run_id: Callable[[], str]
     complete_until: CompleteUntil
@@ -105,6 +107,7 @@ def plan_load(ports: RunDependencies, settings: RunSettings) -> LoadPlan:
     include = tuple(map(re.escape, only)) or settings.topics_include
     discovery = discover(ports.cluster, include, settings.topics_exclude, state)
     run_id = ports.new_run_id()
+    logger.info("phase_started phase=schemas topics=%d", len(discovery.topics))
     return make_plan(
         state,
         discovery,
@@ -176,7 +179,7 @@ def run_load(ports: RunDependencies, settings: RunSettings) -> RunReport:
         if not plan.commit_number and not settings.allow_new_warehouse:
             ports.tables_of_other_warehouse.refuse(plan.planned_topics)
         report, alarms = _execute(ports, settings, plan, report, retired)
-        topics_to_compare = tuple(ports.log.read_state().topics) if ports.tables_are_open() else ()
+        topics_to_compare = ports.tables_to_compare.topics(ports.log.read_state()) if ports.tables_are_open() else ()
         applied = ports.engine.apply_pending(topics_to_compare=topics_to_compare)
         report = with_applied(report, applied, catch_up)
     else:

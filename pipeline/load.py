@@ -32,6 +32,7 @@ from headrace.loader.apply.group_offsets import GROUP
 from headrace.loader.apply.other_warehouse import TablesOfOtherWarehouse
 from headrace.loader.apply.repair import Repair
 from headrace.loader.apply.schema import TableSettings
+from headrace.loader.apply.tables_to_compare import TablesToCompare
 from headrace.loader.build import current_build
 from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.state import TopicState
@@ -320,6 +321,7 @@ def open_load(
                 engine=chain.engine,
                 run_units=spark.run_units,
                 tables_are_open=lambda: spark.tables_are_open,
+                tables_to_compare=TablesToCompare(spark.executor, settings.hive.database),
                 now_ms=now_ms,
                 new_run_id=new_run_id,
                 complete_until=CompleteUntil(spark.executor, log.storage, settings.hive.database, log.head),

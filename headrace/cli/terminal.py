@@ -22,6 +22,7 @@ from headrace.settings.log_format import LEVEL_VARIABLE
 STEPS: Mapping[str, str] = {
     "catch_up": "reading earlier commits",
     "plan": "finding new messages",
+    "schemas": "reading schemas",
     "spark": "starting Spark",
     "query": "running the query",
     "read": "reading messages and writing files",

@@ -6,14 +6,16 @@ counts of commits and stores the new position, unless another process has moved 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from headrace.audit.errors import StoreUnavailable
 from headrace.audit.row import AuditOutcome, AuditRow, Tier, range_row_id
 from headrace.audit.store import AuditStore, CountedCommit
 from headrace.audit.window import known_window, window_start
 from headrace.loader.apply.base import AppliedCommit, Step
 from headrace.loader.commit.commit import Commit, CommittedRange, CountSeries, TopicCommit, WindowCount
+from headrace.loader.errors import LoaderError
 from headrace.loader.work_unit import SkippedOffsets
 
 APPLICATION = "headrace-load"
@@ -38,13 +40,22 @@ class AuditApplier:
     name: str = "audit"
     is_advisory: bool = False
 
-    def apply(self, step: Step) -> None:
+    def apply_topics(self, steps: Sequence[Step]) -> Mapping[str, str]:
+        errors: dict[str, str] = {}
+        with self.store() as store:  # opening the database takes longer than the transaction of a topic
+            for step in steps:
+                try:
+                    self._apply(store, step)
+                except (StoreUnavailable, LoaderError) as error:
+                    errors[step.topic] = str(error)
+        return errors
+
+    def _apply(self, store: AuditStore, step: Step) -> None:
         commit_number = step.commits[-1].commit_number if step.commits else step.state.commit_number
         last = CountedCommit(commit_number, self.sha256(commit_number))
         counted = step.commits if step.topic not in self.unaudited_topics else ()
         rows = (row for commit in counted for row in audit_rows(step.topic, commit, self.host))
-        with self.store() as store:
-            store.add_committed(step.topic, step.since, last, rows)
+        store.add_committed(step.topic, step.since, last, rows)
 
     def positions(self) -> Mapping[str, AppliedCommit]:
         with self.store() as store:

@@ -51,9 +51,19 @@ class Applier(Protocol):
 
 
 @runtime_checkable
+class PrefetchingApplier(Protocol):
+    """An applier that can read the state of many topics in few requests, before it is called for each of them."""
+
+    def prefetch(self, steps: Sequence[Step]) -> None:
+        """Reads what `Applier.apply` needs for these steps, which follow in this order. After an exception, `apply`
+        reads it itself, so that the failure of one topic does not affect others."""
+        ...
+
+
+@runtime_checkable
 class MultiTopicApplier(Protocol):
-    """An applier that sends requests to a server. It gets the commits of many topics, one `Step` per topic, in one
-    call.
+    """An applier that gets the commits of many topics, one `Step` per topic, in one call, because it
+    sends requests to a server or opens a database.
 
     Applying the same steps twice has the same result as applying them once.
     """
@@ -66,7 +76,7 @@ class MultiTopicApplier(Protocol):
 
     def apply_topics(self, steps: Sequence[Step]) -> Mapping[str, str]:
         """Applies the commits of many topics, one `Step` per topic. Returns, by topic, the error messages of the topics
-        that failed. An exception means that all of them failed."""
+        that failed. An exception means that all of them failed; some may have been applied."""
         ...
 
 

@@ -20,7 +20,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headrace.loader.apply.base import AppliedCommit, Applier, MultiTopicApplier, PositionStore, Step
+from headrace.loader.apply.base import (
+    AppliedCommit,
+    Applier,
+    MultiTopicApplier,
+    PositionStore,
+    PrefetchingApplier,
+    Step,
+)
 from headrace.loader.apply.pending import PendingCommits
 from headrace.loader.commit.commit import Commit
 from headrace.loader.commit.commit_log import CommitLog
@@ -33,6 +40,10 @@ logger = logging.getLogger(__name__)
 
 SCHEMA = "schema"
 """Name of the applier that can also compare a table when no commit is pending, because others may have altered it."""
+
+STEPS_PER_PREFETCH = 100
+"""Topics for which an applier reads ahead. More make the values older when they are used, which leads to more refused
+changes if another process changes tables."""
 
 FILES = "files"
 """Name of the applier that publishes files. After it, the staging directory of a run is no longer needed."""
@@ -230,6 +241,13 @@ def _try_apply(applier: Applier, step: Step) -> Exception | None:
     return None
 
 
+def _try_prefetch(applier: PrefetchingApplier, steps: Sequence[Step]) -> None:
+    try:
+        applier.prefetch(steps)
+    except Exception:  # `apply` makes the same requests for each topic and reports their failures
+        logger.debug("prefetch_failed topics=%d", len(steps), exc_info=True)
+
+
 def _with_remedy(message: str) -> str:
     """Returns an applier's error message, extended by the remedy (the next load continues) unless it ends with "load
     again"."""
@@ -342,6 +360,7 @@ class _ApplierPass:
             except Exception as error:
                 logger.debug("applier_failed applier=%s topics=%d", applier.name, len(steps), exc_info=True)
                 errors = {step.topic: _error_text(error) for step in steps}
+                self.outage = error if isinstance(error, StorageUnavailable) else None
         else:
             errors = self._apply_each(applier, steps)
         for step in steps:
@@ -356,7 +375,9 @@ class _ApplierPass:
         After an outage of the storage (`outage`) the applier is not called again: all remaining steps with commits fail
         with the same error."""
         errors = {}
-        for step in steps:
+        for number, step in enumerate(steps):
+            if isinstance(applier, PrefetchingApplier) and number % STEPS_PER_PREFETCH == 0 and self.outage is None:
+                _try_prefetch(applier, steps[number : number + STEPS_PER_PREFETCH])
             if self.outage is not None and not step.commits:
                 continue  # no commit is pending; the run only compares the table of the topic
             error = self.outage or _try_apply(applier, step)

@@ -4,12 +4,12 @@ again."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from headrace.hive_ddl.errors import MetastoreUnavailable, StatementRefused
 from headrace.hive_ddl.executors.base import Executor
-from headrace.hive_ddl.table import is_same_location
+from headrace.hive_ddl.table import TableState, is_same_location
 from headrace.loader.apply.layout import topic_directory
 from headrace.loader.errors import EarlierWarehouse
 from headrace.loader.plan.load_plan import PlannedTopic
@@ -21,8 +21,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TablesOfOtherWarehouse:
-    """Finds tables that have their files in another warehouse. Only loads into a warehouse without commits use it; it
-    reads one table definition per topic."""
+    """Finds tables that have their files in another warehouse. Only loads into a warehouse without commits use it."""
 
     executor: Callable[[], Executor]
     files: WarehouseFiles
@@ -51,25 +50,41 @@ class TablesOfOtherWarehouse:
         )
 
     def _locations(self, planned_topics: Mapping[str, PlannedTopic]) -> Mapping[str, str]:
-        """Returns the location of each table in another warehouse, by topic. If the metastore is unavailable, returns
-        only the tables found before, because loads continue without it. A table that cannot be read is left out; the
-        schema applier reports it later.
+        """Returns the location of each table in another warehouse, by topic; none if the metastore is unavailable,
+        because loads continue without it. A table that cannot be read is left out; the schema applier reports it later.
 
         Args:
             planned_topics: by topic, the work that is planned, with the names of its table and directory.
         """
         locations: dict[str, str] = {}
         try:
-            executor = self.executor()
-            for topic, planned_topic in planned_topics.items():
-                try:
-                    table = executor.table(self.database, planned_topic.table)
-                except StatementRefused as error:
-                    logger.warning("table_location_not_checked topic=%s error=%s", topic, error)
-                    continue
-                expected = self.files.location(topic_directory(planned_topic.directory, FileKind.DATA))
-                if table is not None and table.topic == topic and not is_same_location(table.location, expected):
-                    locations[topic] = table.location
+            tables = self._tables({planned_topic.table for planned_topic in planned_topics.values()})
         except MetastoreUnavailable as error:
             logger.warning("metastore_unavailable error=%s", error)
+            return {}
+        for topic, planned_topic in planned_topics.items():
+            table = tables.get(planned_topic.table)
+            expected = self.files.location(topic_directory(planned_topic.directory, FileKind.DATA))
+            if table is not None and table.topic == topic and not is_same_location(table.location, expected):
+                locations[topic] = table.location
         return locations
+
+    def _tables(self, names: Collection[str]) -> Mapping[str, TableState]:
+        """Returns the existing ones of these tables, by name, without those that cannot be read.
+
+        Raises:
+            MetastoreUnavailable: the metastore is unavailable.
+        """
+        executor = self.executor()
+        existing = executor.table_names(self.database).intersection(names)
+        try:
+            return executor.tables_by_name(self.database, existing)
+        except StatementRefused:  # of one table: read each by itself
+            return {name: table for name in existing if (table := self._readable_table(name)) is not None}
+
+    def _readable_table(self, name: str) -> TableState | None:
+        try:
+            return self.executor().table(self.database, name)
+        except StatementRefused as error:
+            logger.warning("table_location_not_checked table=%s error=%s", name, error)
+            return None

@@ -68,13 +68,28 @@ class SchemaApplier:
         self._settings = settings
         self._head = head
         self._databases: set[str] = set()
+        self._prefetched: dict[tuple[str, str], TableState | None] = {}
+
+    def prefetch(self, steps: Sequence[Step]) -> None:
+        self._prefetched = {}
+        for database, of_kind in (
+            (self._settings.database, steps),
+            (
+                self._settings.database + QUARANTINE_DATABASE_SUFFIX,
+                [one for one in steps if one.state.quarantine.files],
+            ),
+        ):
+            names = [step.state.table for step in of_kind]
+            found = self._executor().tables_by_name(database, names) if names else {}
+            self._prefetched |= {(database, name): found.get(name) for name in names}
 
     def apply(self, step: Step) -> None:
         revision = f"{step.state.commit_number}-{step.commits[-1].run_id if step.commits else 'check'}"
         wanted = [data_table(step.topic, step.state, self._settings, revision)]
         if step.state.quarantine.files:
             wanted.append(quarantine_table(step.topic, step.state, self._settings, revision))
-        publish_schema(step.topic, step.state, self._settings)
+        if step.commits or not is_schema_published(step.topic, step.state, self._settings):
+            publish_schema(step.topic, step.state, self._settings)
         are_newer = [self._update_table(table, step) for table in wanted]
         # Without commits only the table is compared, in every load of any topic: the view depends on nothing that could
         # have changed.
@@ -96,7 +111,7 @@ class SchemaApplier:
             executor.ensure_database(wanted.database)
             self._databases.add(wanted.database)
         for attempt in range(ATTEMPTS_MAX):
-            current = executor.table(wanted.database, wanted.name)
+            current = self._current(executor, wanted)
             operations = plan_table(current, wanted)
             if current is not None and self._is_newer(current, step.state.commit_number):
                 return True
@@ -112,6 +127,12 @@ class SchemaApplier:
                 if attempt == ATTEMPTS_MAX - 1:
                     raise
         return False
+
+    def _current(self, executor: Executor, wanted: TableState) -> TableState | None:
+        """Returns the table as it is in the metastore: in the first call as it was read ahead. A change that was
+        planned on an old state is refused, and then the table is read again."""
+        key = (wanted.database, wanted.name)
+        return self._prefetched.pop(key) if key in self._prefetched else executor.table(*key)
 
     def _update_view(self, view: ReplaceView, step: Step) -> None:
         """Creates or replaces the view that shows the topic's table with the fields of the newest schema version. If
@@ -182,6 +203,21 @@ def _remember_refusal(executor: Executor, table: TableState, step: Step, view: s
     executor.execute(SetProperties(table.database, table.name, table.revision, properties, removed))
 
 
+def is_schema_published(topic: str, state: TopicState, settings: TableSettings) -> bool:
+    """Whether the schema files of a topic's table have the right content. The applier has fsynced them when it applied
+    the topic's newest commit."""
+    text = settings.table_schema(topic, state)
+    return all(_has_content(settings.files, name, text.encode()) for name in _schema_files(state, text))
+
+
+def _has_content(files: WarehouseFiles, name: str, content: bytes) -> bool:
+    try:
+        with files.open(name) as file:
+            return file.read(len(content) + 1) == content
+    except FileNotFoundError:
+        return False
+
+
 def publish_schema(topic: str, state: TopicState, settings: TableSettings) -> None:
     """Writes the schema of a topic's table into the directory `_schema` of its files, for Pig and for tables with
     `avro.schema.url`.
@@ -191,9 +227,18 @@ def publish_schema(topic: str, state: TopicState, settings: TableSettings) -> No
         settings: returns the schema of the table for this state, and has the warehouse's files.
     """
     text = settings.table_schema(topic, state)
+    for name in _schema_files(state, text):
+        settings.files.put(name, text.encode())
+
+
+def _schema_files(state: TopicState, text: str) -> tuple[str, str]:
+    """Returns the names of the two files with the schema of a topic's table.
+
+    Args:
+        text: the schema.
+    """
     directory = f"{topic_directory(state.directory, FileKind.DATA)}/{SCHEMA_DIRECTORY}"
-    for name in (schema_file_name(text), CURRENT_SCHEMA):
-        settings.files.put(f"{directory}/{name}", text.encode())
+    return f"{directory}/{schema_file_name(text)}", f"{directory}/{CURRENT_SCHEMA}"
 
 
 def data_table(topic: str, state: TopicState, settings: TableSettings, revision: str) -> TableState:

@@ -8,9 +8,11 @@ import shutil
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from headrace.audit.errors import StoreUnavailable
 from headrace.audit.reconcile import reconcile_topics
 from headrace.audit.row import AuditRow, Tier
 from headrace.audit.store import AuditStore, CountedCommit
@@ -129,20 +131,39 @@ def test_a_restored_older_audit_database_gets_the_later_commits(world: World, tm
 def test_a_run_killed_between_two_topics_counts_each_topic_fully_or_not_at_all(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    apply = AuditApplier.apply
+    add_committed = AuditStore.add_committed
 
-    def dying(applier: AuditApplier, step: Step) -> None:
-        if step.topic == "orders":
+    def dying(store: AuditStore, topic: str, *arguments: Any) -> int:
+        if topic == "orders":
             raise KeyboardInterrupt
-        apply(applier, step)
+        return add_committed(store, topic, *arguments)
 
-    monkeypatch.setattr(AuditApplier, "apply", dying)
+    monkeypatch.setattr(AuditStore, "add_committed", dying)
     with pytest.raises(KeyboardInterrupt):
         load(world)
     with AuditStore(world.audit_path) as store:
         assert list(store.counted_commits()) == ["clicks"]
     monkeypatch.undo()
     load(world)
+    assert stored(world) == produced(world)
+
+
+def test_a_topic_that_cannot_be_counted_holds_back_no_other_topic(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_committed = AuditStore.add_committed
+
+    def full(store: AuditStore, topic: str, *arguments: Any) -> int:
+        if topic == "clicks":
+            raise StoreUnavailable("audit.db", "database or disk is full")
+        return add_committed(store, topic, *arguments)
+
+    monkeypatch.setattr(AuditStore, "add_committed", full)
+    assert set(load(world).problems) == {"clicks"}
+    with AuditStore(world.audit_path) as store:
+        assert list(store.counted_commits()) == ["orders"]
+    monkeypatch.undo()
+    assert load(world).problems == {}
     assert stored(world) == produced(world)
 
 
@@ -204,10 +225,10 @@ def test_positions_of_another_log_are_reset_before_commits_are_applied(
         store.add_committed("orders", 0, CountedCommit(1, "of another log"), [])
         store.add_committed("clicks", 0, CountedCommit(1, "of another log"), [])
 
-    def dying(applier: AuditApplier, step: Step) -> None:
+    def dying(applier: AuditApplier, steps: Sequence[Step]) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(AuditApplier, "apply", dying)
+    monkeypatch.setattr(AuditApplier, "apply_topics", dying)
     with pytest.raises(KeyboardInterrupt):
         load(world)
     with AuditStore(world.audit_path) as store:

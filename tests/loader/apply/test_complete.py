@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from pathlib import Path
 
@@ -286,10 +287,21 @@ def test_a_later_run_writes_complete_until_after_a_failed_table_change(
     assert written_value(world) == instant_text(T0 + STEP_MS)
 
 
+def limit_to_two_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes each run end after two tables: its clock advances by one second with each call."""
+    monkeypatch.setattr(complete, "ALTER_S_MAX", 1.5)
+    init = complete.CompleteUntil.__init__
+
+    def with_clock(self: complete.CompleteUntil, *arguments: object) -> None:
+        init(self, *arguments, monotonic_s=itertools.count().__next__)  # type: ignore[arg-type]  # passed through
+
+    monkeypatch.setattr(complete.CompleteUntil, "__init__", with_clock)
+
+
 def test_complete_until_of_many_tables_is_written_over_several_runs(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(complete, "TABLES_PER_RUN_MAX", 2)
+    limit_to_two_tables(monkeypatch)
     for number in range(4):
         world.registry.register(f"t{number}-value", 1, ORDER_V1)
         world.topic(f"t{number}", [1])
@@ -300,7 +312,7 @@ def test_complete_until_of_many_tables_is_written_over_several_runs(
 
 
 def test_refused_table_changes_do_not_use_up_the_limit_per_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(complete, "TABLES_PER_RUN_MAX", 2)
+    limit_to_two_tables(monkeypatch)
     for name in ("apples", "bananas", "cherries", "dates"):
         world.registry.register(f"{name}-value", 1, ORDER_V1)
         world.topic(name, [1])

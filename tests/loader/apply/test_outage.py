@@ -205,7 +205,7 @@ def test_a_dropped_table_is_created_only_after_its_partitions_are_marked_missing
 def test_an_outage_does_not_hold_back_a_table_that_was_only_checked(world: World) -> None:
     load(world)
     world.cluster.topics[TOPICS[3]].logs[0] += [4]
-    report = load(world, Outage("LocalFiles.put", 2))  # of the first topic that has nothing to apply
+    report = load(world, Outage("LocalFiles.open", 0))  # of the first topic that has nothing to apply
     assert set(report.problems) == {TOPICS[0], TOPICS[3]}
     check = load(world)
     assert check.problems == {}

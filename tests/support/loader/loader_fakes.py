@@ -43,6 +43,7 @@ from headrace.loader.apply.chain import chain_of
 from headrace.loader.apply.complete import CompleteUntil
 from headrace.loader.apply.other_warehouse import TablesOfOtherWarehouse
 from headrace.loader.apply.schema import TableSettings
+from headrace.loader.apply.tables_to_compare import TablesToCompare
 from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.state import TopicState
 from headrace.loader.epochs import NO_EPOCHS, ReadEpochs
@@ -478,6 +479,7 @@ class World:
             chain.engine,
             self.pool,
             lambda: True,
+            TablesToCompare(lambda: self.hive, "headrace"),
             lambda: self.clock_ms,
             self._new_run_id,
             CompleteUntil(lambda: self.hive, log.storage, "headrace", log.head),

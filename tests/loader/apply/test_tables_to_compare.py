@@ -1,0 +1,75 @@
+"""The tables of topics without new messages that a load compares with the commits."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from headrace.hive_ddl.ops import CreateTable
+from headrace.hive_ddl.table import SUBJECT
+from headrace.loader.apply import tables_to_compare
+from headrace.loader.apply.tables_to_compare import TABLES_COMPARED_MAX, part_of
+from headrace.loader.run import run_load
+from support.loader.loader_fakes import ORDER_V1, World
+
+TOPICS = [f"topic-{number:05}" for number in range(10_000)]
+COUNT = 30
+
+
+@pytest.mark.parametrize("count", [1, 200, 201, 1_000, 1_001, 2_001, 10_000])
+@pytest.mark.parametrize("commits", [1, 2, 3, 4])
+def test_every_table_is_compared_in_turn(count: int, commits: int) -> None:
+    """Loads make the same number of commits each, such as two: of messages, and of deleted staging directories."""
+    topics = TOPICS[:count]
+    loads = 1 if count <= TABLES_COMPARED_MAX else max(5, count // TABLES_COMPARED_MAX + 4)
+    parts = [part_of(topics, 17 + commits * number) for number in range(loads)]
+    assert {topic for part in parts for topic in part} == set(topics)
+    assert max(map(len, parts)) <= TABLES_COMPARED_MAX
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    """Has more topics than a load compares."""
+    monkeypatch.setattr(tables_to_compare, "TABLES_COMPARED_MAX", 10)
+    world = World(tmp_path)
+    for topic in TOPICS[:COUNT]:
+        world.registry.register(f"{topic}-value", 1, ORDER_V1)
+        world.topic(topic, [1])
+    run_load(world.ports(), world.settings)
+    return world
+
+
+def load_one_topic(world: World) -> None:
+    world.cluster.topics[TOPICS[0]].logs[0] += [1]
+    assert run_load(world.ports(), world.settings).problems == {}
+
+
+def test_any_missing_table_is_created_by_the_next_load(world: World) -> None:
+    (deleted,) = [key for key in world.hive.tables if key[1] == TOPICS[17].replace("-", "_")]
+    del world.hive.tables[deleted]
+    parts = world.hive.parts.pop(deleted)
+    world.hive.executed.clear()
+    load_one_topic(world)
+    assert [op.table.name for op in world.hive.executed if isinstance(op, CreateTable)] == [deleted[1]]
+    assert world.hive.parts[deleted] == parts
+
+
+def test_altered_tables_are_restored_by_one_of_the_next_loads(world: World) -> None:
+    for key, table in world.hive.tables.items():
+        world.hive.tables[key] = dataclasses.replace(table, properties={**table.properties, SUBJECT: "altered"})
+    numbers = []
+    for _ in range(5):
+        load_one_topic(world)
+        numbers.append(sum(table.properties[SUBJECT] == "altered" for table in world.hive.tables.values()))
+    assert numbers == sorted(numbers, reverse=True)
+    assert numbers[0] >= COUNT - 11
+    assert numbers[-1] == 0
+
+
+def test_metastore_requests_do_not_grow_with_quiet_topics(world: World) -> None:
+    load_one_topic(world)
+    before = world.hive.requests
+    load_one_topic(world)
+    assert world.hive.requests - before <= 8
