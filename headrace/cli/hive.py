@@ -94,7 +94,7 @@ def show_plan(args: argparse.Namespace) -> int:
     each difference that the statements remove. Returns the exit code."""
     differences_found: DifferencesByTopic = {}
     with _printing(_print_plan, args, differences_found), _repairing(args, deep=False) as (repair, topics):
-        for topic in topics:
+        for topic in repair.prefetched(topics):
             differences_found[topic] = list(repair.compare(topic))
     return _exit_code(differences_found, is_dry=True)
 
@@ -102,7 +102,7 @@ def show_plan(args: argparse.Namespace) -> int:
 def apply_changes(args: argparse.Namespace, *, deep: bool) -> int:
     differences_found: DifferencesByTopic = {}
     with _printing(_print_repairs, args, differences_found), _repairing(args, deep=deep) as (repair, topics):
-        for topic in topics:
+        for topic in repair.prefetched(topics):
             topic_differences = differences_found.setdefault(topic, [])
             if args.dry_run:
                 topic_differences += repair.compare(topic)

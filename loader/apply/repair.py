@@ -15,16 +15,24 @@ a failure that affects all topics stops the command: no metastore, no storage, c
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
 from headrace.avro_schema import AvroSchemaError
-from headrace.hive_ddl.errors import ForeignTable, HiveDdlError, MetastoreUnavailable, SessionFailed, StaleRevision
+from headrace.hive_ddl.errors import (
+    ForeignTable,
+    HiveDdlError,
+    MetastoreUnavailable,
+    SessionFailed,
+    StaleRevision,
+    StatementRefused,
+)
 from headrace.hive_ddl.executors.base import Executor
 from headrace.hive_ddl.ops import (
     AddPartitions,
@@ -63,6 +71,7 @@ query of the whole table would fail."""
 
 HIDDEN_PREFIXES = (".", "_")
 TIME_PARTITIONS_NAMED_MAX = 5
+TOPICS_PER_PREFETCH = 100
 MOVE_ATTEMPTS_MAX = 10  # a listed name was free, but another process may take it before the move
 
 FATAL_ERRORS = (MetastoreUnavailable, SessionFailed, StorageUnavailable, CommitLogError)
@@ -116,6 +125,31 @@ class Repair:
     settings: TableSettings
     new_run_id: Callable[[], str]
     deep: bool
+    _prefetched: dict[tuple[str, str], TableState | None] = field(default_factory=dict)
+
+    def prefetched(self, topics: Sequence[str]) -> Iterator[str]:
+        """Yields the topics, after reading the tables of the next `TOPICS_PER_PREFETCH` ones in few requests, which
+        `compare` then uses.
+
+        Raises:
+            MetastoreUnavailable, SessionFailed: the metastore cannot be reached.
+            CommitLogError, OSError: the commits cannot be read.
+        """
+        for number, topic in enumerate(topics):
+            if number % TOPICS_PER_PREFETCH == 0:
+                self._prefetch(topics[number : number + TOPICS_PER_PREFETCH])
+            yield topic
+
+    def _prefetch(self, topics: Sequence[str]) -> None:
+        self._prefetched.clear()
+        states = self.log.read_state().topics
+        for kind, suffix in ((FileKind.DATA, ""), (FileKind.QUARANTINE, QUARANTINE_DATABASE_SUFFIX)):
+            names = [states[topic].table for topic in topics if _has_table(states[topic], kind)]
+            if len(names) > 1:
+                database = self.settings.database + suffix
+                with contextlib.suppress(StatementRefused):  # of one table: `compare` reads each by itself
+                    found = self.executor().tables_by_name(database, names)
+                    self._prefetched.update({(database, name): found.get(name) for name in names})
 
     def compare(self, topic: str) -> tuple[Difference, ...]:
         """Returns the differences between a topic's commits and its table or files, in the order in which they must be
@@ -252,7 +286,7 @@ class Repair:
         if not _has_table(before.topics[topic], kind):
             return
         table = self._table(topic, before.topics[topic], kind)
-        current = self.executor().table(table.database, table.name)
+        current = self._current(table)
         is_own_table = current is not None and current.topic == topic
         existing = self.executor().partitions(table.database, table.name) if is_own_table else {}
         directories = self._listed_files(topic, before, kind) if self.deep else {}
@@ -274,6 +308,16 @@ class Repair:
         committed = self._directories(topic, state, kind)
         yield from self._partitions(topic, wanted, existing, committed)
         yield from self._files(topic, state.topics[topic], kind, committed, directories)
+
+    def _current(self, wanted: TableState) -> TableState | None:
+        """Returns the table as it is in the metastore. A table that was read ahead is read again if it differs from the
+        definition `wanted`, because a load may have changed it meanwhile."""
+        key = (wanted.database, wanted.name)
+        if key in self._prefetched:
+            current = self._prefetched.pop(key)
+            if current is not None and _is_equal(current, wanted):
+                return current
+        return self.executor().table(*key)
 
     def _partitions(
         self, topic: str, table: TableState, existing: Mapping[PartitionValues, str], committed: Directories
@@ -348,8 +392,10 @@ class Repair:
     def _with_complete_until(self, topic: str, current: TableState | None, wanted: TableState) -> TableState:
         """Returns the table definition `wanted`, with `headrace.complete_until` added if the table does not exist
         (`current` is None) and must be created again. Existing tables get the property from loads."""
+        if current is not None:
+            return wanted
         completeness = read_completeness(self.log.storage).topics.get(topic)
-        if current is not None or completeness is None or not completeness.property_ms:
+        if completeness is None or not completeness.property_ms:
             return wanted
         properties = {**wanted.properties, COMPLETE_UNTIL: instant_text(completeness.property_ms)}
         return dataclasses.replace(wanted, properties=MappingProxyType(properties))
@@ -366,6 +412,13 @@ def _refused_view(topic: str, current: TableState, wanted: TableState) -> Differ
     op = SetProperties(current.database, current.name, current.revision, revision, (VIEW_REFUSED,))
     message = "its view could not be created; the next load with new rows of the topic tries again"
     return Difference(topic, DifferenceKind.TABLE, current.full_name, message, (op,))
+
+
+def _is_equal(current: TableState, wanted: TableState) -> bool:
+    try:
+        return not plan_table(current, wanted)
+    except ForeignTable:
+        return False
 
 
 def _has_table(state: TopicState, kind: FileKind) -> bool:

@@ -15,6 +15,7 @@ from headrace.hive_ddl.errors import ForeignTable, MetastoreUnavailable, StaleRe
 from headrace.hive_ddl.executors.printing import PrintingExecutor
 from headrace.hive_ddl.ops import CreateTable, DropTable, SetProperties
 from headrace.hive_ddl.table import COMPLETE_UNTIL, REVISION, SCHEMA_LITERAL, SCHEMA_URL, VERSION, TableState
+from headrace.loader.apply.complete import COMPLETE_PATH
 from headrace.loader.apply.repair import (
     FOREIGN_DIRECTORY,
     MISSING_FILES_NOTE,
@@ -27,6 +28,7 @@ from headrace.loader.apply.schema import ATTEMPTS_MAX
 from headrace.loader.errors import StorageUnavailable
 from headrace.loader.rewrite.run import accept_missing
 from headrace.loader.run import run_load
+from headrace.loader.storage.local.commit_storage import LocalCommitStorage
 from headrace.loader.storage.local.files import LocalFiles
 from headrace.loader.work_unit import FileKind
 from support.loader.loader_fakes import ORDER_V1, FakeHive, World
@@ -431,3 +433,36 @@ def test_an_executor_that_prints_gets_every_statement(world: World, tmp_path: Pa
     assert text.startswith("CREATE DATABASE IF NOT EXISTS `headrace`;\n")
     assert "CREATE EXTERNAL TABLE `headrace`.`orders`" in text
     assert "ADD IF NOT EXISTS\n  PARTITION (`dt` = '2026-01-01', `hr` = '00')" in text
+
+
+def test_tables_of_many_topics_are_compared_with_few_reads(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    topics = [f"topic-{number:02}" for number in range(20)]
+    for topic in topics:
+        world.registry.register(f"{topic}-value", 1, ORDER_V1)
+        world.topic(topic, [1])
+    run_load(world.ports(), world.settings)
+    read = LocalCommitStorage.read
+    paths: list[str] = []
+
+    def reading(storage: LocalCommitStorage, path: str) -> bytes | None:
+        paths.append(path)
+        return read(storage, path)
+
+    monkeypatch.setattr(LocalCommitStorage, "read", reading)
+    before, one = world.hive.requests, repair(world, deep=False)
+    assert [one.compare(topic) for topic in one.prefetched(topics)] == [()] * len(topics)
+    assert world.hive.requests - before == 1 + len(topics), "all tables, and the partitions of each"
+    assert COMPLETE_PATH not in paths, "it grows with the number of topics"
+
+
+def test_a_table_changed_after_it_was_read_ahead_is_read_again(world: World) -> None:
+    world.registry.register("clicks-value", 1, ORDER_V1)
+    world.topic("clicks", [1])
+    run_load(world.ports(), world.settings)
+    table, one = world.hive.tables[TABLE], repair(world, deep=False)
+    world.hive.tables[TABLE] = dataclasses.replace(table, properties={**table.properties, VERSION: "0"})
+    found = []
+    for topic in one.prefetched(["clicks", "orders"]):
+        world.hive.tables[TABLE] = table  # a load has altered it
+        found += one.compare(topic)
+    assert found == []
