@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,3 +75,23 @@ def test_metastore_requests_do_not_grow_with_quiet_topics(world: World) -> None:
     before = world.hive.requests
     load_one_topic(world)
     assert world.hive.requests - before <= 8
+
+
+def test_requests_of_a_load_without_messages_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One request for each topic to the registry, a few to the brokers, and none to the metastore."""
+    calls: list[str] = []
+    for name in ("metadata", "lookup_offsets", "lookup_epoch_ends", "commit_group_offsets"):
+        monkeypatch.setattr(world.cluster, name, counting(getattr(world.cluster, name), name, calls))
+    of_registry, of_hive = world.registry.requests, world.hive.requests
+    assert run_load(world.ports(), world.settings).problems == {}
+    assert world.registry.requests - of_registry <= COUNT + 1
+    assert len(calls) <= 5, calls
+    assert world.hive.requests == of_hive
+
+
+def counting(method: Callable[..., Any], name: str, calls: list[str]) -> Callable[..., Any]:
+    def call(*arguments: Any, **named: Any) -> Any:
+        calls.append(name)
+        return method(*arguments, **named)
+
+    return call
