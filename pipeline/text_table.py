@@ -40,7 +40,11 @@ def shortened(text: str, width: int) -> str:
 
 
 def table_lines(
-    header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = (), width_max: int | None = None
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: Sequence[int] = (),
+    width_max: int | None = None,
+    fixed: Sequence[int] = (),
 ) -> list[str]:
     """Formats rows of text as a table with aligned columns; returns its lines without line ends, the header first.
 
@@ -48,11 +52,12 @@ def table_lines(
         right: the indexes of the columns that are aligned to the right.
         width_max: the number of columns of the terminal. Wider tables get shorter cells in the columns that are aligned
             to the left, the widest columns first, but not shorter than `CELL_WIDTH_MIN`. None for no limit.
+        fixed: the indexes of the other columns whose cells are never shortened, such as times.
     """
     cells = [[printable(cell) for cell in row] for row in (header, *rows)]
     widths = [max(display_width(row[i]) for row in cells) for i in range(len(header))]
     if width_max is not None:
-        left = [i for i in range(len(header)) if i not in set(right)]
+        left = [i for i in range(len(header)) if i not in {*right, *fixed}]
         shrunk = _shrunk_widths(widths, left, width_max)
         cells = [[shortened(cell, width) for cell, width in zip(row, shrunk, strict=True)] for row in cells]
         widths = shrunk

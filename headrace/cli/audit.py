@@ -332,7 +332,10 @@ def _print_text(results: Sequence[TopicResult], ingested: IngestResult, *, shows
         return
     listing = topics_listing(results)
     rows = tuple(ReportRow(cells, _severity(one)) for one, cells in zip(results, listing.rows, strict=True))
-    print_report(TextReport(_totals(results), "topic", listing.header, rows, listing.right), shows_all=shows_all)
+    report = TextReport(
+        _totals(results), "topic", listing.header, rows, listing.right, fixed=range(1, len(listing.header))
+    )
+    print_report(report, shows_all=shows_all)
     print()
     _print_topics(results, shows_all=shows_all or len(results) <= ROWS_SHOWN_MAX)
     print()

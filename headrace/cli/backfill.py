@@ -102,7 +102,7 @@ def _print(topic: str, report: BackfillReport, *, is_dry: bool, shows_all: bool)
     rows = tuple(ReportRow(time_partition_cells(one)) for one in report.time_partitions)
     totals = _totals(report, is_dry=is_dry)
     print_report(
-        TextReport(totals, "time partition", TIME_PARTITION_HEADER, rows, (2, 3, 4), is_listing=True),
+        TextReport(totals, "time partition", TIME_PARTITION_HEADER, rows, (2, 3, 4), is_listing=True, fixed=(0, 1)),
         shows_all=shows_all,
     )
     ranges = [

@@ -249,13 +249,18 @@ def print_json(value: Any) -> None:
 
 
 def print_table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = (), width_max: int | None = None
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: Sequence[int] = (),
+    width_max: int | None = None,
+    fixed: Sequence[int] = (),
 ) -> None:
     """Prints rows with aligned columns below a header with the column names.
 
     Args:
         right: the indexes of right-aligned columns.
         width_max: the width to which long cells are shortened, see `table_lines`; None for no limit.
+        fixed: the indexes of the columns that are not shortened.
     """
-    for line in styled_table(table_lines(header, rows, right, width_max)):
+    for line in styled_table(table_lines(header, rows, right, width_max, fixed)):
         sys.stdout.write(line + "\n")

@@ -122,7 +122,7 @@ def _print(known: LoadedState, files: list[PublishedFile], *, shows_all: bool) -
     records, size = sum(one.file.records for one in files), sum(one.file.length for one in files)
     totals = f"{count_text(len(files), 'file')}, {count_text(records, 'row')}, {size / 1e6:,.1f} MB"
     header = ("time partition", "rows", "bytes", "commit", "path")
-    print_report(TextReport(totals, "file", header, rows, (1, 2, 3), is_listing=True), shows_all=shows_all)
+    print_report(TextReport(totals, "file", header, rows, (1, 2, 3), is_listing=True, fixed=(0,)), shows_all=shows_all)
 
 
 def _json(known: LoadedState, one: PublishedFile) -> dict[str, Any]:

@@ -506,7 +506,8 @@ def print_status(status: LoadStatus, *, shows_all: bool = False) -> None:
         )
         for one in status.topics
     )
-    print_report(TextReport(_status_totals(status), "topic", STATUS_HEADER, rows, range(2, 6)), shows_all=shows_all)
+    report = TextReport(_status_totals(status), "topic", STATUS_HEADER, rows, range(2, 6), fixed=(6, 7))
+    print_report(report, shows_all=shows_all)
     print_lines([f"not loaded yet: {topic}" for topic in status.waiting], shows_all=shows_all)
     time_notes = [(one.topic, one.time_note) for one in status.topics if one.time_note]
     print_reasons("note", time_notes, shows_all=shows_all)

@@ -426,7 +426,7 @@ def _print_statuses(found: Sequence[PartitionStatus], note: str, *, shows_all: b
     )
     header = ("topic", "partition", "next offset", "so far", "epoch", "log start", "log end", "lag")
     rows = tuple(map(_status_row, found))
-    print_report(TextReport(totals, "partition", header, rows, (1, 2, 4, 5, 6, 7)), shows_all=shows_all)
+    print_report(TextReport(totals, "partition", header, rows, (1, 2, 4, 5, 6, 7), fixed=(3,)), shows_all=shows_all)
     if note:
         print_report_line(f"note: {note}", sys.stderr)
 

@@ -473,7 +473,7 @@ def _print(
     topics = topics if len(topics) > 1 else ()
     print_report(TextReport(totals, "topic", ("topic", "messages"), topics, (1,), is_listing=True), shows_all=shows_all)
     if rows:
-        print_table(HEADER, [_cells(topic, row) for topic, row in rows], (1, 2, 4), terminal_width())
+        print_table(HEADER, [_cells(topic, row) for topic, row in rows], (1, 2, 4), terminal_width(), (3, 5))
     more = count_text(total - len(rows), "more message")
     if len(rows) < total and (shows_all or len(rows) < limit):
         print(f"{more} in files that the next load publishes")

@@ -537,7 +537,7 @@ def show_history(args: argparse.Namespace) -> int:
         rows = _newest_first([_history_row(entry, args.subject) for entry in found])
         totals = f"{args.subject}: {count_text(len(rows), 'change')}"
         header = ("TIME", "USER", "CLIENT", "CHANGE")
-        print_report(TextReport(totals, "change", header, rows, is_listing=True), shows_all=args.all)
+        print_report(TextReport(totals, "change", header, rows, is_listing=True, fixed=(0,)), shows_all=args.all)
     else:
         print(f"{target} has no change of {args.subject}")
     return EXIT_OK

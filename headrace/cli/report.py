@@ -46,6 +46,7 @@ class TextReport:
         noun: the word for the object of a row, such as `topic`.
         right: the indexes of the columns that are aligned to the right.
         is_listing: whether the first rows are shown even if none needs care, as in a list of files.
+        fixed: the indexes of the other columns that are not shortened on a narrow terminal, such as times.
     """
 
     totals: str
@@ -54,6 +55,7 @@ class TextReport:
     rows: tuple[ReportRow, ...]
     right: Sequence[int] = ()
     is_listing: bool = False
+    fixed: Sequence[int] = ()
 
 
 def add_all_flag(parser: argparse.ArgumentParser, *, pages: bool = True) -> None:
@@ -73,7 +75,7 @@ def print_report(report: TextReport, *, shows_all: bool) -> None:
     needing = [row for row in rows if row.severity > WELL]
     shown = (rows if limit == len(rows) or report.is_listing else needing)[:limit]
     if shown:
-        print_table(report.header, [row.cells for row in shown], report.right, terminal_width())
+        print_table(report.header, [row.cells for row in shown], report.right, terminal_width(), report.fixed)
     more = len(rows) - len(shown)
     more_needing = max(0, len(needing) - len(shown))
     if report.is_listing:

@@ -143,7 +143,13 @@ def _print(report: RewriteReport, participle: str, empty_text: str, *, shows_all
         totals = f"nothing {participle}"
     print_report(
         TextReport(
-            totals, "time partition", ("topic", *TIME_PARTITION_HEADER), tuple(rows), (3, 4, 5), is_listing=True
+            totals,
+            "time partition",
+            ("topic", *TIME_PARTITION_HEADER),
+            tuple(rows),
+            (3, 4, 5),
+            is_listing=True,
+            fixed=(1, 2),
         ),
         shows_all=shows_all,
     )

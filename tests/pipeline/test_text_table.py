@@ -54,6 +54,13 @@ def test_names_are_shortened_in_the_middle_to_the_terminal_only() -> None:
     assert number == "1,234"
 
 
+def test_times_are_not_shortened() -> None:
+    time = "2026-01-31T07:20:04Z"
+    lines = table_lines(("topic", "complete until"), [(LONG, time)], width_max=40, fixed=(1,))
+    assert lines[2].endswith(f"  {time}")
+    assert len(lines[2]) == 40
+
+
 def test_terminal_that_is_too_narrow_keeps_numbers_and_the_shortest_names() -> None:
     lines = table_lines(("topic", "rows"), [(LONG, "123,456,789")], (1,), width_max=10)
     assert len(lines[2]) == CELL_WIDTH_MIN + 2 + len("123,456,789")
