@@ -26,7 +26,7 @@ from headrace.version import VERSION, commit_id
 SUBCOMMANDS = {
     "compat": "check schema changes for compatibility",
     "schema": "validate, register, download and lock schema files",
-    "registry": "serve the schema registry; export, import and replicate registries",
+    "registry": "serve the schema registry; show and change its subjects; export, import, replicate",
     "broker": "serve the bundled Kafka-protocol broker; inspect topics, groups and log files",
     "load": "load every topic into its Hive table; show plan and status of loads",
     "files": "list the files of a topic's table, for programs that read paths",
