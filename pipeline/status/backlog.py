@@ -42,7 +42,8 @@ class _Limits:
 def backlog(context: StatusContext) -> SourceReport:
     """Reports lag, expiry and lost offsets; nothing if the brokers do not answer, which `parts` reports."""
     if context.brokers.health not in (Health.UP, Health.DEGRADED):
-        return SourceReport((StatusFact("lag", "unknown: the brokers do not answer"),))
+        reason = context.brokers.reason if context.brokers.health == Health.DOWN else "the brokers do not respond"
+        return SourceReport((StatusFact("lag", f"unknown: {reason}"),))
     loader = context.settings.loader
     discovery = discover(context.cluster, loader.topics_include, loader.topics_exclude, context.state)
     found = backlogs(context.state, discovery, lambda topic: loader.of_topic(topic).on_data_loss)

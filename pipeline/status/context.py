@@ -71,13 +71,17 @@ class StatusContext:
         """The newest events in the log of `headrace up`, oldest first."""
         return self.once("up_events", lambda: newest_events(self.log_dir))
 
-    def is_expected(self, named: str) -> bool:
-        """Whether registry or broker should run.
+    def is_expected(self, named: str, part: str) -> bool:
+        """Whether registry or broker should run. A running `headrace up` may run only some parts, and use no server in
+        place of the others.
 
         Args:
             named: the setting that names existing servers; "" for none.
+            part: `registry` or `broker`.
         """
-        return self.expects_servers or bool(named) or self.live is not None
+        if named or self.live is None:
+            return bool(named) or self.expects_servers
+        return bool(getattr(self.live, part))
 
     @property
     def load_interval_ms(self) -> int:
@@ -105,8 +109,8 @@ class StatusContext:
     @property
     def brokers(self) -> ProbeResult:
         """Whether the brokers answer. The source `parts` reports it; others skip requests to brokers that do not."""
-        if not self.is_expected(self.settings.kafka.bootstrap_servers):
-            return ProbeResult(resolve_bootstrap_servers(self.settings), Health.DOWN, "not checked")
+        if not self.is_expected(self.settings.kafka.bootstrap_servers, "broker"):
+            return ProbeResult(resolve_bootstrap_servers(self.settings), Health.DOWN, "no broker is configured")
 
         def probed() -> ProbeResult:
             with kafka_cluster(self.settings, TIMEOUT_S) as cluster:

@@ -117,9 +117,9 @@ def _probe(context: StatusContext) -> dict[str, ProbeResult]:
             return probe_registry(client)
 
     probes: dict[str, Callable[[], ProbeResult]] = {}
-    if context.is_expected(settings.registry.url):
+    if context.is_expected(settings.registry.url, REGISTRY):
         probes[REGISTRY] = registry
-    if context.is_expected(settings.kafka.bootstrap_servers):
+    if context.is_expected(settings.kafka.bootstrap_servers, BROKER):
         probes[BROKER] = lambda: context.brokers
     if metastore is not None:
         probes[METASTORE] = lambda: probe_metastore(metastore)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -12,7 +13,12 @@ import pytest
 
 from headrace.cli import main
 from headrace.pipeline.status import probe
+from headrace.pipeline.status.collect import platform_status
 from headrace.pipeline.status.probe import Health, probe_metastore
+from headrace.pipeline.up.up_file import UpFile
+from headrace.settings import Settings
+from headrace.settings.addresses import LiveAddresses
+from support.registry.scripted_http import scripted_server
 
 THRIFT_REPLY = b"\x80\x01\x00\x02"
 
@@ -73,3 +79,14 @@ def test_status_of_an_empty_directory_is_a_failure_and_leaves_no_file(
     assert main(["status", *closed, "--format", form]) == 2
     assert list(tmp_path.iterdir()) == []
     assert "up" in capsys.readouterr().out
+
+
+def test_up_of_one_part_needs_no_other(tmp_path: Path) -> None:
+    """As `headrace up --only registry` on a host without brokers."""
+    with scripted_server(lambda request: (200, {"status": "ok"})) as server, UpFile(tmp_path / "up.json") as up_file:
+        up_file.publish(LiveAddresses(os.getpid(), "now", server.url, "", "", "", "", str(tmp_path / "w")))
+        status = platform_status(Settings(data_dir=tmp_path))
+    facts = {fact.name: fact.text for fact in status.facts}
+    assert status.findings == ()
+    assert facts["lag"] == "unknown: no broker is configured"
+    assert "broker" not in facts
