@@ -33,13 +33,14 @@ KINDS = {
     "replaced": "loaded offsets that have other messages now, or none: the log was truncated",
     "recreated": "a new topic of the same name was loaded",
     "corrupt": "offsets of corrupt batches that were skipped",
+    "incompatible": "columns of schema versions with types that the former columns cannot hold",
     "times": "rows with implausible event times",
 }
 """All kinds of alarms, copied from `loader.commit.alarms`. Importing that module would need the loader's libraries just
 to print the help."""
 EPILOG = (
     "\n\nkinds of alarms:\n"
-    + "\n".join(f"  {kind:12} {text}" for kind, text in KINDS.items())
+    + "\n".join(f"  {kind:13} {text}" for kind, text in KINDS.items())
     + "\n\nexit codes:\n  0  no alarm is open, or accepted\n  1  alarms are open (without TOPIC)\n  2  failure\n"
 )
 

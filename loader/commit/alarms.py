@@ -26,13 +26,14 @@ class AlarmKind(StrEnum):
     REPLACED = "replaced"  # loaded offsets that have other messages now, or none; on_data_loss = skip
     RECREATED = "recreated"  # a new topic with the same name was loaded; on_data_loss = skip
     CORRUPT = "corrupt"  # offsets of corrupt batches that were skipped; corrupt_batches = skip or quarantine
+    INCOMPATIBLE = "incompatible"  # columns of a version whose type the existing column cannot hold
     TIMES = "times"  # rows with implausible event times, more than quarantine_ratio_max
 
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
     """An alarm of one topic in a commit. `kind` is an `AlarmKind`, or a kind of a later release. `count` is a number of
-    messages or offsets (of re-creations for `RECREATED`), and `text` a sentence about it."""
+    messages, offsets, rows, columns or re-creations, and `text` a sentence about it."""
 
     kind: str
     count: int

@@ -9,6 +9,7 @@ bad messages is noticed.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterator, Mapping
 
 from headrace.audit.window import OUT_OF_RANGE_MS, SCATTERED_MS, SPECIAL_WINDOWS, WINDOWS_MAX, count_text, time_text
@@ -17,6 +18,7 @@ from headrace.loader.commit.alarms import Alarm, AlarmKind
 from headrace.loader.commit.commit import CommittedRange
 from headrace.loader.commit.reconcile import ReconciledTopic
 from headrace.loader.commit.state import TopicState
+from headrace.loader.load_schema import SIBLING_RULES, LoadState
 from headrace.loader.plan.load_plan import PlannedTopic
 from headrace.loader.policy import TopicPolicy
 from headrace.loader.project.implausible_times import UNITS_PER_SECOND, likely_unit
@@ -29,6 +31,10 @@ SLOW_MIN = 10_000
 NOTED_KINDS = frozenset({ImplausibleTimeKind.NO_TIME, ImplausibleTimeKind.OLD_DAY})
 """Kinds of implausible times that are never a problem, however many messages have them: no row is wrong."""
 UNIT_NAMES = {"seconds": "seconds", "millis": "milliseconds", "micros": "microseconds", "nanos": "nanoseconds"}
+
+INCOMPATIBLE_RULES = SIBLING_RULES | {"not-a-record"}
+"""Rules of the load schema for a version whose values the columns of the earlier versions cannot hold."""
+COLUMNS_NAMED_MAX = 5
 
 
 def with_findings(
@@ -103,6 +109,7 @@ def _alarms(planned_topic: PlannedTopic, reconciled: ReconciledTopic) -> Iterato
     if planned_topic.ranges.starts_again:
         text = "the topic was re-created; messages of the former topic that were not loaded are lost"
         yield Alarm(AlarmKind.RECREATED, 1, text)
+    yield from _incompatible(planned_topic)
     for offsets in reconciled.ranges:
         yield from _loss_alarms(planned_topic.known, offsets)
         for skipped in offsets.skipped:
@@ -112,6 +119,28 @@ def _alarms(planned_topic: PlannedTopic, reconciled: ReconciledTopic) -> Iterato
         if _is_problem(times, messages, planned_topic.policy.quarantine_ratio_max):
             text = f"{times.messages:,} of {count_text(messages, 'message')} {_description(planned_topic.topic, times)}"
             yield Alarm(AlarmKind.TIMES, times.messages, text)
+
+
+def _incompatible(planned_topic: PlannedTopic) -> Iterator[Alarm]:
+    """Yields an alarm if a new version of the topic's subject gives a field a type that its column cannot hold, such as
+    after a registration with the compatibility level NONE."""
+    if planned_topic.known is None or not planned_topic.schemas.is_changed:
+        return
+    before, after = (
+        LoadState.from_json(json.loads(one.fold)).applied
+        for one in (planned_topic.known.load_schema, planned_topic.schemas.load_schema)
+    )
+    found = [one for one in after[len(before) :] if one.rule in INCOMPATIBLE_RULES]
+    if found:
+        columns = ", ".join(one.column for one in found[:COLUMNS_NAMED_MAX]) + (
+            ", …" if len(found) > COLUMNS_NAMED_MAX else ""
+        )
+        yield Alarm(
+            AlarmKind.INCOMPATIBLE,
+            len(found),
+            f"version {found[0].version} of subject {planned_topic.schemas.load_schema.subject} changes types "
+            f"incompatibly: its values are in the new columns {columns}, and the former columns are null in its rows",
+        )
 
 
 def _loss_alarms(known: TopicState | None, offsets: CommittedRange) -> Iterator[Alarm]:

@@ -54,7 +54,7 @@ is the value.
 from __future__ import annotations
 
 from headrace.loader.load_schema.changes import column_changes
-from headrace.loader.load_schema.columns import WHOLE_MESSAGE_COLUMN
+from headrace.loader.load_schema.columns import SIBLING_RULES, WHOLE_MESSAGE_COLUMN
 from headrace.loader.load_schema.fold import (
     EMPTY,
     RULES,
@@ -114,6 +114,7 @@ __all__ = [
     "NAMES",
     "RESERVED_COLUMNS",
     "RULES",
+    "SIBLING_RULES",
     "SOURCE",
     "UNSCALED",
     "WHOLE_MESSAGE_COLUMN",

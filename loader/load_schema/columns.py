@@ -441,6 +441,10 @@ class Folding(TypeFolding):
         return "type-changed"
 
 
+SIBLING_RULES = frozenset({"branches-gained", "element-changed", "decimal-changed", "logical-changed", "type-changed"})
+"""The rules that `sibling_rule` returns."""
+
+
 def holders_by_source(columns: Sequence[Field]) -> dict[str, list[int]]:
     """Returns, by the name of a writer field, the positions of those columns that have the name as source."""
     holders: dict[str, list[int]] = {}

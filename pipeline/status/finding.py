@@ -315,6 +315,15 @@ KINDS: Final[Mapping[str, StatusKind]] = {
             "--reason TEXT",
         ),
         StatusKind(
+            "alarm-incompatible",
+            ATTENTION,
+            "with an incompatible schema",
+            "topics",
+            "headrace hive history {subject}",
+            "query the view of headrace hive latest {subject}; set a compatibility level in the registry; then "
+            "headrace accept {subject} --kind incompatible --reason TEXT",
+        ),
+        StatusKind(
             "alarm-times",
             ATTENTION,
             "with implausible times",

@@ -23,6 +23,7 @@ UNITS: Final[Mapping[str, str]] = {
     AlarmKind.REPLACED: "offset",
     AlarmKind.RECREATED: "new topic",
     AlarmKind.CORRUPT: "offset",
+    AlarmKind.INCOMPATIBLE: "column",
     AlarmKind.TIMES: "row",
 }
 

@@ -8,14 +8,16 @@ from pathlib import Path
 import pytest
 
 from headrace.cli import main
+from headrace.cli.accept import KINDS
 from headrace.cli.status import print_status
+from headrace.loader.commit.alarms import AlarmKind
 from headrace.loader.run import run_load
-from headrace.pipeline.status import collect
+from headrace.pipeline.status import collect, finding
 from headrace.pipeline.status.finding import PlatformStatus
-from headrace.pipeline.status.topics import alarms, held_back
+from headrace.pipeline.status.topics import ALARM_KINDS, OTHER_ALARM, alarms, held_back
 from headrace.registry.errors import CredentialsRefused
 from headrace.settings import Settings
-from support.loader.loader_fakes import ORDER_V1, World
+from support.loader.loader_fakes import ORDER_V1, ORDER_V2, World
 
 
 @pytest.fixture
@@ -121,3 +123,31 @@ def test_equal_problems_of_many_topics_are_one_finding(world: World, capsys: pyt
     load(world)
     (found,) = status(world).findings
     assert (found.kind, found.count) == ("topic-waiting", 30)
+
+
+@pytest.mark.parametrize("other_type", ['"string"', '{"type":"array","items":"int"}'])
+def test_an_incompatible_version_is_a_finding(
+    world: World, capsys: pytest.CaptureFixture[str], other_type: str
+) -> None:
+    load(world)
+    world.registry.register("orders-value", 3, ORDER_V1.replace('"long"', other_type))
+    load(world, 3, 3)
+    load(world, 3)
+    lines = first_lines(world, capsys)
+    assert "version 2 of subject orders-value changes types incompatibly" in lines
+    assert "id__" in lines
+    assert "headrace accept orders --kind incompatible" in lines
+
+
+def test_compatible_versions_are_no_finding(world: World) -> None:
+    load(world)
+    world.registry.register("orders-value", 3, ORDER_V2)
+    load(world, 3, 3)
+    world.registry.register("orders-value", 4, ORDER_V2.replace('"long"', '"int"'))
+    load(world, 4)
+    assert status(world).severity == 0
+
+
+def test_every_kind_of_alarm_has_a_finding_and_a_help_text() -> None:
+    assert {*KINDS} == {kind.value for kind in AlarmKind}
+    assert {*ALARM_KINDS.values(), OTHER_ALARM} <= {*finding.KINDS}
