@@ -20,8 +20,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from headrace.avro_schema import frame
 from headrace.cli import main
 from headrace.pipeline.status.collect import platform_status
+from headrace.registry.errors import CredentialsRefused
 from headrace.settings import load_settings
-from support.loader.loads_in_process import SCHEMA_ID, Loads
+from support.loader.loads_in_process import SCHEMA, SCHEMA_ID, Loads
 from support.processes import is_running
 from support.running_service import Service, StartService
 from support.servers.postgres_server import PostgresServer
@@ -116,18 +117,71 @@ def damage_commit(platform: Platform) -> Heal:
     return lambda: path.write_bytes(content) and None
 
 
-def delete_unread(platform: Platform) -> Heal:
+def accept(platform: Platform, topic: str) -> None:
+    assert main(["accept", topic, "--reason", "test", *platform.arguments]) == 0
+
+
+def with_deleted_messages(platform: Platform, topic: str) -> Loads:
     """Deletes messages before they are read, as retention does."""
-    loads = platform.loaded_topic("expired")
+    loads = platform.loaded_topic(topic)
     loads.produce(platform.broker, range(10, 20))
     admin = AdminClient({"bootstrap.servers": platform.broker})
-    for future in admin.delete_records([TopicPartition("expired", 0, 15)]).values():
+    for future in admin.delete_records([TopicPartition(topic, 0, 15)]).values():
         future.result(TIMEOUT_S)
+    return loads
+
+
+def delete_unread(platform: Platform) -> Heal:
+    loads = with_deleted_messages(platform, "expired")
 
     def heal() -> None:
         assert not loads.load(platform.broker, on_data_loss="skip").problems
-        accepting = ("accept", "expired", "--kind", "lost", "--reason", "deleted by the test")
-        assert main([*accepting, *platform.arguments]) == 0
+        accept(platform, "expired")
+
+    return heal
+
+
+def skip_deleted(platform: Platform) -> Heal:
+    with_deleted_messages(platform, "skipped").load(platform.broker, on_data_loss="skip")
+    return lambda: accept(platform, "skipped")
+
+
+def send_some_garbage(platform: Platform) -> Heal:
+    loads = platform.loaded_topic("some-garbage")
+    loads.produce_values(platform.broker, [b'{"n": 1}'] * 60)
+    assert loads.load(platform.broker).problems
+    assert not loads.load(platform.broker).problems
+    return lambda: accept(platform, "some-garbage")
+
+
+def send_only_garbage(platform: Platform) -> Heal:
+    loads = platform.loaded_topic("only-garbage")
+    loads.produce_values(platform.broker, [b'{"n": 1}'] * 500)
+    assert loads.load(platform.broker).held_back == 500
+
+    def heal() -> None:
+        assert not loads.load(platform.broker, quarantine_ratio_max=1.0).problems
+        accept(platform, "only-garbage")
+
+    return heal
+
+
+def force_incompatible_version(platform: Platform) -> Heal:
+    loads = platform.loaded_topic("incompatible")
+    loads.register(SCHEMA_ID + 1, SCHEMA.replace('"long"', '"string"'))
+    loads.produce_values(platform.broker, [frame(SCHEMA_ID + 1, b"\x02a")])
+    assert not loads.load(platform.broker).problems
+    return lambda: accept(platform, "incompatible")
+
+
+def reject_credentials(platform: Platform) -> Heal:
+    loads = platform.loaded_topic("rejected")
+    loads.fail_registry(CredentialsRefused("the registry requires credentials or rejected them (HTTP 401)", status=401))
+    assert loads.load(platform.broker).is_registry_refused
+
+    def heal() -> None:
+        loads.fail_registry(None)
+        assert not loads.load(platform.broker).registry_outage
 
     return heal
 
@@ -209,6 +263,32 @@ FAULTS = {
     "messages deleted unread": Fault(
         delete_unread,
         ExpectedFinding("data-lost", "expired", r"offsets 10 to 14 were removed before", r"on_data_loss = \"skip\""),
+    ),
+    "messages deleted unread and skipped": Fault(
+        skip_deleted,
+        ExpectedFinding(
+            "alarm-lost", "skipped", r"5 offsets.*offsets 10 to 14 were removed before", r"headrace accept skipped"
+        ),
+    ),
+    "60 garbage messages": Fault(
+        send_some_garbage,
+        ExpectedFinding("alarm-quarantined", "some-garbage", r"60 messages", r"headrace quarantine replay", 1),
+    ),
+    "500 garbage messages of 500": Fault(
+        send_only_garbage,
+        ExpectedFinding(
+            "topic-held-back", "only-garbage", r"500 of 500 messages cannot be loaded", r"--quarantine-all", 1
+        ),
+    ),
+    "incompatible schema forced": Fault(
+        force_incompatible_version,
+        ExpectedFinding(
+            "alarm-incompatible", "incompatible", r"version 2 of subject incompatible-value", r"headrace hive latest", 1
+        ),
+    ),
+    "registry rejects credentials of loads": Fault(
+        reject_credentials,
+        ExpectedFinding("load-registry-refused", "registry", r"HTTP 401", r"registry\.client_password"),
     ),
     "unread message about to expire": Fault(
         leave_old_message_unread,

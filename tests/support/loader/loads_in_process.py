@@ -6,6 +6,7 @@ import dataclasses
 import json
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,25 @@ class Loads:
             producer.produce(self.topic, value, partition=0)
         assert producer.flush(60) == 0
 
-    def load(self, address: str, on_data_loss: str = "fail") -> RunReport:
-        self._world.policy = dataclasses.replace(self._world.policy, on_data_loss=on_data_loss)
+    def produce_values(self, address: str, values: Sequence[bytes]) -> None:
+        """Sends messages with these values to partition 0; all are acknowledged."""
+        producer = confluent_kafka.Producer({"bootstrap.servers": address})
+        for value in values:
+            producer.produce(self.topic, value, partition=0)
+        assert producer.flush(60) == 0
+
+    def register(self, schema_id: int, text: str) -> None:
+        """Registers a further version of the topic's subject."""
+        self._world.registry.register(f"{self.topic}-value", schema_id, text)
+
+    def fail_registry(self, failure: Exception | None) -> None:
+        """Makes all requests to the registry fail, or None succeed again."""
+        self._world.registry.failure = failure
+
+    def load(self, address: str, on_data_loss: str = "fail", quarantine_ratio_max: float = 0.1) -> RunReport:
+        self._world.policy = dataclasses.replace(
+            self._world.policy, on_data_loss=on_data_loss, quarantine_ratio_max=quarantine_ratio_max
+        )
         settings = self._world.settings
         settings = dataclasses.replace(
             settings,
