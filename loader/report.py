@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.loader.apply.engine import ApplyResult
-from headrace.loader.commit.alarms import AlarmKind
 from headrace.loader.commit.commit import Commit, TopicCommit
 from headrace.loader.commit.commit_log import CommitResult
 from headrace.loader.commit.conflict import Conflict
@@ -121,12 +120,6 @@ def _commit_notes(commit: Commit, plan: LoadPlan, refused: Mapping[str, Conflict
         "which was registered during this load; the next load reads them"
         for topic, committed in sorted(commit.topics.items())
         if committed.foreign_ids
-    ]
-    notes += [
-        f"{topic}: {alarm.text}"
-        for topic, committed in sorted(commit.topics.items())
-        for alarm in committed.alarms
-        if alarm.kind == AlarmKind.INCOMPATIBLE
     ]
     notes += [
         f"{topic}: another load was faster ({conflict}); this load's rows of it are discarded"

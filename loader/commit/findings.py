@@ -138,8 +138,8 @@ def _incompatible(planned_topic: PlannedTopic) -> Iterator[Alarm]:
         yield Alarm(
             AlarmKind.INCOMPATIBLE,
             len(found),
-            f"version {found[0].version} of subject {planned_topic.schemas.load_schema.subject} changes types "
-            f"incompatibly: its values are in the new columns {columns}, and the former columns are null in its rows",
+            f"version {found[0].version} of subject {planned_topic.schemas.load_schema.subject} changes types so that "
+            f"the columns cannot hold its values: they are in {columns}, and the former columns are null in these rows",
         )
 
 

@@ -317,7 +317,7 @@ KINDS: Final[Mapping[str, StatusKind]] = {
         StatusKind(
             "alarm-incompatible",
             ATTENTION,
-            "with an incompatible schema",
+            "with a column of another type",
             "topics",
             "headrace hive history {subject}",
             "query the view of headrace hive latest {subject}; set a compatibility level in the registry; then "

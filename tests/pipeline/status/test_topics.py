@@ -134,7 +134,7 @@ def test_an_incompatible_version_is_a_finding(
     load(world, 3, 3)
     load(world, 3)
     lines = first_lines(world, capsys)
-    assert "version 2 of subject orders-value changes types incompatibly" in lines
+    assert "version 2 of subject orders-value changes types so that the columns cannot hold its values" in lines
     assert "id__" in lines
     assert "headrace accept orders --kind incompatible" in lines
 
