@@ -13,11 +13,14 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from headrace.hive_ddl.errors import HiveDdlError, MetastoreUnavailable, SessionFailed
 from headrace.kafka_wire.topic_patterns import matching_topics, similar_topic
 from headrace.loader.apply.catalog import Catalog
 from headrace.loader.apply.complete import CompleteUntil
-from headrace.loader.apply.engine import ApplierEngine
+from headrace.loader.apply.engine import SCHEMA, ApplierEngine, ApplyResult
 from headrace.loader.apply.other_warehouse import TablesOfOtherWarehouse
+from headrace.loader.apply.partitions import PartitionsApplier
+from headrace.loader.apply.quiet_tables import QuietTables
 from headrace.loader.apply.tables_to_compare import TablesToCompare
 from headrace.loader.build import missing_core_warnings
 from headrace.loader.commit.cleaning import clean, published_runs
@@ -29,7 +32,9 @@ from headrace.loader.commit.reconcile import reconcile
 from headrace.loader.commit.revalidate import fetch_changes, revalidate
 from headrace.loader.errors import CommitLogError, NoSuchTopic, StorageUnavailable
 from headrace.loader.inspect.finding_texts import finding_sentences
-from headrace.loader.inspect.rolling_check import RollingCheck
+from headrace.loader.inspect.findings import ConsistencyCheck
+from headrace.loader.inspect.open_findings import read_checks
+from headrace.loader.inspect.rolling_check import ComparedTables, RollingCheck
 from headrace.loader.open_problems import next_problems, read_problems, write_problems
 from headrace.loader.plan.discover import Cluster, discover, is_wanted
 from headrace.loader.plan.load_plan import LoadPlan, PlanSettings, make_plan, plan_summary
@@ -38,7 +43,7 @@ from headrace.loader.read.units import read_units
 from headrace.loader.report import RunReport, held_back, imbalance, merged_problems, with_applied, with_commits
 from headrace.loader.rewrite.retire import Retirement
 from headrace.loader.storage.protocols import Staging
-from headrace.loader.work_unit import TaskSettings, UnitResult, WorkUnit
+from headrace.loader.work_unit import FileKind, TaskSettings, UnitResult, WorkUnit
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +90,9 @@ class RunDependencies:
     retirement: Retirement
     tables_of_other_warehouse: TablesOfOtherWarehouse
     file_check: RollingCheck
+    quiet_tables: QuietTables
+    open_tables: Callable[[], bool]
+    partitions: PartitionsApplier
 
 
 def plan_load(ports: RunDependencies, settings: RunSettings) -> LoadPlan:
@@ -179,19 +187,22 @@ def run_load(ports: RunDependencies, settings: RunSettings) -> RunReport:
         if not plan.commit_number and not settings.allow_new_warehouse:
             ports.tables_of_other_warehouse.refuse(plan.planned_topics)
         report, alarms = _execute(ports, settings, plan, report, retired)
-        topics_to_compare = ports.tables_to_compare.topics(ports.log.read_state()) if ports.tables_are_open() else ()
-        applied = ports.engine.apply_pending(topics_to_compare=topics_to_compare)
+        compared = _tables_to_compare(ports)
+        applied = ports.engine.apply_pending(topics_to_compare=compared.topics)
         report = with_applied(report, applied, catch_up)
     else:
-        applied = catch_up
-        report = with_applied(report, catch_up)
+        compared = _tables_of_quiet_load(ports)
+        report = dataclasses.replace(report, notes=(*report.notes, *compared.notes))
+        applied = ports.engine.apply_pending(topics_to_compare=compared.topics) if compared.topics else catch_up
+        report = with_applied(report, applied, *(() if applied is catch_up else (catch_up,)))
     left = held_back(plan.discovered, ports.log.state)
     outage = applied.outage
     if outage is None and (outage := _store_problems(ports, settings, report, left, alarms)) is not None:
         report = _unchecked(report, outage)
     if outage is None:
-        warnings = _finish(ports, settings, plan, failed=frozenset(applied.failures))
-        report = _checked(ports, dataclasses.replace(report, notes=(*report.notes, *warnings)))
+        failed = frozenset(applied.failures)
+        warnings = _finish(ports, settings, plan, failed=failed, compares_tables=bool(compared.topics))
+        report = _checked(ports, dataclasses.replace(report, notes=(*report.notes, *warnings)), compared, applied)
     return dataclasses.replace(report, held_back=sum(left.values()), duration_ms=max(0, ports.now_ms() - started_ms))
 
 
@@ -224,7 +235,7 @@ def _store_problems(
 
 
 def _finish(
-    ports: RunDependencies, settings: RunSettings, plan: LoadPlan, *, failed: frozenset[str]
+    ports: RunDependencies, settings: RunSettings, plan: LoadPlan, *, failed: frozenset[str], compares_tables: bool
 ) -> tuple[str, ...]:
     """Sets the property `headrace.complete_until` of tables, writes the catalogue, and deletes old staging directories.
     If this fails, a later run does it.
@@ -233,6 +244,7 @@ def _finish(
         ports: the interfaces to brokers, storage and tables.
         plan: the plan of this run, with the topics and offsets on the brokers.
         failed: topics that an applier could not finish.
+        compares_tables: whether this run has compared tables, and compares those of the catalogue too.
 
     Returns:
         Warnings.
@@ -240,7 +252,6 @@ def _finish(
     warnings = ports.complete_until.update(
         ports.log.read_state(), plan.discovered, plan.discovery_start_ms, failed=failed, run_id=plan.run_id
     )
-    compares_tables = plan.has_changes and ports.tables_are_open()
     warnings += ports.catalog.update(plan.discovered, ports.now_ms(), compares_tables=compares_tables)
     logger.info("phase_started phase=clean")
     clean(
@@ -254,12 +265,85 @@ def _finish(
     return warnings
 
 
-def _checked(ports: RunDependencies, report: RunReport) -> RunReport:
-    """Compares a share of the warehouse's files with the commits. Returns the report with the open findings of this and
-    earlier comparisons as problems. If the comparison fails, a note has the reason."""
-    logger.info("phase_started phase=check")
+@dataclass(frozen=True, slots=True)
+class _TablesToCompare:
+    """The topics whose tables a load compares, and whether a load compares no more at once (`is_share`)."""
+
+    topics: tuple[str, ...] = ()
+    is_share: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def _tables_to_compare(ports: RunDependencies) -> _TablesToCompare:
+    """Returns the tables that a load with new messages compares: none unless a session with the metastore is open."""
+    if not ports.tables_are_open():
+        return _TablesToCompare()
+    return _TablesToCompare(ports.tables_to_compare.topics(ports.log.read_state()), is_share=True)
+
+
+def _tables_of_quiet_load(ports: RunDependencies) -> _TablesToCompare:
+    """Returns the tables that a load without new messages compares, after opening a session with the metastore if there
+    are any. If that fails, there are none, and a note has the reason."""
+    state = ports.log.read_state()
     try:
-        checks = ports.file_check.check(ports.now_ms())
+        checks = read_checks(ports.log.storage)
+        topics, is_share = ports.quiet_tables.topics(state, checks.tables_at_ms, ports.now_ms())
+        wrong = {one.finding.topic for one in checks.open if one.finding.check is ConsistencyCheck.TABLE}
+        topics = tuple(sorted({*topics, *(wrong & state.topics.keys())}))
+        if topics and ports.open_tables():
+            return _TablesToCompare(topics, is_share)
+    except Exception as error:  # of Spark, Java or the metastore; the load itself has nothing to do
+        logger.debug("tables_not_compared", exc_info=True)
+        note = f"the tables were not compared with the commits: {error}; the next load compares them"
+        return _TablesToCompare(notes=(note,))
+    return _TablesToCompare()
+
+
+def _restored_partitions(
+    ports: RunDependencies, failed: Collection[str], notes: list[str]
+) -> Callable[[str, FileKind, Sequence[str], int], None]:
+    """Returns a function that restores partitions of a topic's table in the metastore. It adds notes of changes and
+    failures, and does nothing for topics with a failed applier.
+
+    Args:
+        failed: topics with a failed applier.
+    """
+    unavailable: list[HiveDdlError] = []
+
+    def restore(topic: str, kind: FileKind, time_partitions: Sequence[str], commit_number: int) -> None:
+        known = ports.log.state.topics[topic]
+        if topic in failed or unavailable:
+            return
+        try:
+            changes = ports.partitions.update(topic, known, kind, time_partitions, commit_number)
+        except (MetastoreUnavailable, SessionFailed) as error:
+            unavailable.append(error)
+            notes.append(f"the partitions in the metastore were not compared: {error}")
+        except HiveDdlError as error:
+            notes.append(f"{topic}: the partitions of {known.table} were not compared: {error}")
+        else:
+            if changes:
+                notes.append(f"{topic}: partitions of {known.table} were missing or had another location; restored")
+
+    return restore
+
+
+def _checked(ports: RunDependencies, report: RunReport, compared: _TablesToCompare, applied: ApplyResult) -> RunReport:
+    """Compares a share of the warehouse's files with the commits. Returns the report with the open findings of this and
+    earlier comparisons as problems. If the comparison fails, a note has the reason.
+
+    Args:
+        compared: the tables that this run has compared.
+        applied: the results of the appliers, with the tables that are not as they must be.
+    """
+    logger.info("phase_started phase=check")
+    notes: list[str] = []
+    wrong = {topic: one.message for topic, one in applied.failures.items() if one.applier == SCHEMA}
+    restore = _restored_partitions(ports, applied.failures.keys(), notes)
+    tables = ComparedTables(compared.topics, wrong, compared.is_share, restore) if compared.topics else None
+    try:
+        checks = ports.file_check.check(ports.now_ms(), tables)
+        report = dataclasses.replace(report, notes=(*report.notes, *notes))
     except (CommitLogError, OSError) as error:
         return _unchecked(report, error)
     return dataclasses.replace(report, problems=merged_problems(report.problems, finding_sentences(checks)))

@@ -20,6 +20,7 @@ from headrace.audit.store import DATABASE_NAME, AuditStore
 from headrace.hive_ddl.errors import MetastoreUnavailable
 from headrace.hive_ddl.executors.base import Executor
 from headrace.hive_ddl.executors.printing import PrintingExecutor
+from headrace.hive_ddl.metastore_names import table_names
 from headrace.hive_ddl.ops import ReplaceView
 from headrace.kafka_wire.cluster import KafkaCluster
 from headrace.kafka_wire.from_settings import kafka_security
@@ -30,6 +31,7 @@ from headrace.loader.apply.chain import chain_of
 from headrace.loader.apply.complete import CompleteUntil
 from headrace.loader.apply.group_offsets import GROUP
 from headrace.loader.apply.other_warehouse import TablesOfOtherWarehouse
+from headrace.loader.apply.quiet_tables import QuietTables
 from headrace.loader.apply.repair import Repair
 from headrace.loader.apply.schema import TableSettings
 from headrace.loader.apply.tables_to_compare import TablesToCompare
@@ -58,7 +60,7 @@ from headrace.pipeline.load_session import LoadSession
 from headrace.pipeline.storage import check_warehouse_and_log, warehouse_storage
 from headrace.registry.client.of_settings import registry_client
 from headrace.settings import LoaderSettings, Settings
-from headrace.settings.addresses import resolve_bootstrap_servers, warehouse_location
+from headrace.settings.addresses import resolve_bootstrap_servers, resolve_metastore, warehouse_location
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -99,6 +101,26 @@ class SparkConnection:
     @property
     def tables_are_open(self) -> bool:
         return self._session_in_use is not None and self._needs_session
+
+    @property
+    def is_session_open(self) -> bool:
+        """Whether Spark changes the tables and a session of an earlier load, or of this one, is open."""
+        return self._needs_session and self._session.is_open
+
+    def open_tables(self) -> bool:
+        """Opens the session for a load that only compares tables. Returns False if Spark does not change the tables.
+
+        Raises:
+            MetastoreUnavailable, SessionFailed, JavaNotFoundError: the tables cannot be compared.
+        """
+        if self._needs_session:
+            self._metastore_session(is_use=False)
+        return self._needs_session
+
+    def table_names(self, database: str) -> frozenset[str] | None:
+        """Returns the names of the tables and views in a database without Spark; None if that is not possible."""
+        metastore = resolve_metastore(self._settings)
+        return None if metastore is None else table_names(metastore, database)
 
     def executor(self) -> Executor:
         """Returns the `hive_ddl` executor of the settings. It creates and alters Hive tables through Spark or
@@ -162,12 +184,12 @@ class SparkConnection:
                 logger.warning("metastore_unavailable error=%s", error)
         return self._session.any_session(self._settings)
 
-    def _metastore_session(self) -> SparkSession:
+    def _metastore_session(self, *, is_use: bool = True) -> SparkSession:
         if self._metastore_error is not None:
             raise self._metastore_error
         if self._session_in_use is None:
             try:
-                self._session_in_use = self._session.with_metastore(self._settings)
+                self._session_in_use = self._session.with_metastore(self._settings, is_use=is_use)
             except MetastoreUnavailable as error:
                 self._metastore_error = error
                 raise
@@ -312,6 +334,7 @@ def open_load(
             socket.gethostname(),
         )
         chain = chain_of(log, storage, spark.executor, tables, audit, cluster)
+        tables_to_compare = TablesToCompare(spark.executor, settings.hive.database)
         yield Load(
             RunDependencies(
                 cluster=cluster,
@@ -321,7 +344,7 @@ def open_load(
                 engine=chain.engine,
                 run_units=spark.run_units,
                 tables_are_open=lambda: spark.tables_are_open,
-                tables_to_compare=TablesToCompare(spark.executor, settings.hive.database),
+                tables_to_compare=tables_to_compare,
                 now_ms=now_ms,
                 new_run_id=new_run_id,
                 complete_until=CompleteUntil(spark.executor, log.storage, settings.hive.database, log.head),
@@ -329,6 +352,9 @@ def open_load(
                 retirement=Retirement(log, chain.index, storage.files, chain.partitions),
                 tables_of_other_warehouse=TablesOfOtherWarehouse(spark.executor, storage.files, settings.hive.database),
                 file_check=RollingCheck(log, storage.files),
+                quiet_tables=QuietTables(tables_to_compare, lambda: spark.is_session_open, spark.table_names),
+                open_tables=spark.open_tables,
+                partitions=chain.partitions,
             ),
             dataclasses.replace(
                 run_settings(settings), topics_only=tuple(only), allow_new_warehouse=allow_new_warehouse

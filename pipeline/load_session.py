@@ -63,9 +63,12 @@ class LoadSession:
         process = getattr(self._gateway(), "proc", None)
         return self._is_reusable and process is not None and process.poll() is None
 
-    def with_metastore(self, settings: Settings) -> SparkSession:
+    def with_metastore(self, settings: Settings, *, is_use: bool = True) -> SparkSession:
         """Returns the Spark session, which the first call starts, after checking that the metastore is available.
         Called once per load.
+
+        Args:
+            is_use: whether the load has work for Spark; if not, the session may still become idle.
 
         Raises:
             MetastoreUnavailable: the metastore is not available.
@@ -82,7 +85,7 @@ class LoadSession:
             self._is_reusable = True
         elif metastore is not None:
             check_metastore_reachable(metastore)
-        self.use_count += 1
+        self.use_count += is_use
         return self._session
 
     def any_session(self, settings: Settings) -> SparkSession:

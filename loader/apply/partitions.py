@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from headrace.hive_ddl.executors.base import Executor
-from headrace.hive_ddl.ops import PartitionValues
+from headrace.hive_ddl.ops import Op, PartitionValues
 from headrace.hive_ddl.plan import plan_partitions
 from headrace.hive_ddl.table import TableState
 from headrace.loader.apply.base import Step
@@ -38,10 +38,10 @@ class PartitionsApplier:
         time_partitions: Collection[str],
         commit_number: int,
         since: int = -1,
-    ) -> None:
+    ) -> tuple[Op, ...]:
         """Changes the partitions of a topic's table so that queries read the files of these time partitions as of a
         commit: adds missing partitions, drops those without files, and moves those with a new generation to its
-        directory.
+        directory. Returns the changes.
 
         Args:
             state: the topic's state, with the names of its table and directory.
@@ -53,7 +53,7 @@ class PartitionsApplier:
                 an existing one changes nothing.
         """
         if not time_partitions:
-            return
+            return ()
         locations: dict[PartitionValues, str] = {}
         to_look_up: set[PartitionValues] = set()
         dropped: set[PartitionValues] = set()
@@ -72,8 +72,10 @@ class PartitionsApplier:
         table = self._table(topic, state, kind)
         executor = self.executor()
         existing = executor.partitions(table.database, table.name, to_look_up) if to_look_up else {}
-        for operation in plan_partitions(table, existing, locations, dropped):
+        operations = plan_partitions(table, existing, locations, dropped)
+        for operation in operations:
             executor.execute(operation)
+        return operations
 
     def _table(self, topic: str, state: TopicState, kind: FileKind) -> TableState:
         define_table = quarantine_table if kind is FileKind.QUARANTINE else data_table

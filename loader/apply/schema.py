@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from headrace.hive_ddl.errors import ForeignTable, MetastoreUnavailable, StaleRevision, StatementRefused
 from headrace.hive_ddl.executors.base import Executor
@@ -51,6 +52,14 @@ class TableSettings:
     table_comment: Callable[[TopicState], str] = lambda state: ""
 
 
+class TableOutcome(Enum):
+    """What the applier did with a table: it created it, it left it to a newer commit, or it is now as defined."""
+
+    CREATED = auto()
+    NEWER = auto()
+    CURRENT = auto()
+
+
 class SchemaApplier:
     """Creates the table of a topic, adds its new columns, and creates the quarantine table once the topic has
     quarantined messages.
@@ -90,17 +99,17 @@ class SchemaApplier:
             wanted.append(quarantine_table(step.topic, step.state, self._settings, revision))
         if step.commits or not is_schema_published(step.topic, step.state, self._settings):
             publish_schema(step.topic, step.state, self._settings)
-        are_newer = [self._update_table(table, step) for table in wanted]
-        # Without commits only the table is compared, in every load of any topic: the view depends on nothing that could
-        # have changed.
-        if step.commits and not any(are_newer):
+        changes = [self._update_table(table, step) for table in wanted]
+        # Without commits only the table is compared: the view depends on nothing that could have changed. But a
+        # metastore that was restored from an older state has neither.
+        if (step.commits or changes[0] is TableOutcome.CREATED) and TableOutcome.NEWER not in changes:
             view = self._settings.latest_view(step.topic, step.state)
             if view is not None:
                 self._update_view(view, step)
 
-    def _update_table(self, wanted: TableState, step: Step) -> bool:
-        """Creates the table, or alters it to the definition `wanted`. Returns whether it was left unchanged because a
-        newer commit has already changed it.
+    def _update_table(self, wanted: TableState, step: Step) -> TableOutcome:
+        """Creates the table, or alters it to the definition `wanted`. Leaves it unchanged if a newer commit has already
+        changed it.
 
         Args:
             step: the topic's commits that are being applied. If the table is missing although earlier ones were
@@ -114,10 +123,12 @@ class SchemaApplier:
             current = self._current(executor, wanted)
             operations = plan_table(current, wanted)
             if current is not None and self._is_newer(current, step.state.commit_number):
-                return True
+                return TableOutcome.NEWER
             if current is None and step.since > 0:
                 # The table was dropped with its partitions, so all partitions are created again.
                 step.rewind("partitions")
+                if not step.commits:
+                    step.warn(f"{step.topic}: its table {wanted.full_name} was missing and is created again")
             try:
                 for operation in operations:
                     logger.debug("table_changed topic=%s operation=%s", step.topic, type(operation).__name__)
@@ -126,7 +137,7 @@ class SchemaApplier:
             except StaleRevision:
                 if attempt == ATTEMPTS_MAX - 1:
                     raise
-        return False
+        return TableOutcome.CREATED if current is None else TableOutcome.CURRENT
 
     def _current(self, executor: Executor, wanted: TableState) -> TableState | None:
         """Returns the table as it is in the metastore: in the first call as it was read ahead. A change that was
@@ -197,7 +208,7 @@ def _remember_refusal(executor: Executor, table: TableState, step: Step, view: s
     Raises:
         StaleRevision: another process has changed the table meanwhile.
     """
-    revision = f"{step.state.commit_number}-{step.commits[-1].run_id}-view"
+    revision = f"{step.state.commit_number}-{step.commits[-1].run_id if step.commits else 'check'}-view"
     properties = ((REVISION, revision), *(((VIEW_REFUSED, view),) if view else ()))
     removed = () if view else (VIEW_REFUSED,)
     executor.execute(SetProperties(table.database, table.name, table.revision, properties, removed))

@@ -99,12 +99,15 @@ class FileIndex:
 
     Caches the index files that it has read, except for `day_uncached`; only `update_files` writes. A damaged index file
     is rebuilt in memory from the commits.
+
+    Args:
+        sha256s: cache of the checksums of commits, by number, for several indexes of one log; by default its own.
     """
 
-    def __init__(self, log: CommitLog) -> None:
+    def __init__(self, log: CommitLog, sha256s: dict[int, str] | None = None) -> None:
         self._log = log
         self._topics: dict[str, _Topic] = {}
-        self._sha256s: dict[int, str] = {}
+        self._sha256s: dict[int, str] = {} if sha256s is None else sha256s
 
     def days(self, topic: str, kind: FileKind) -> tuple[str, ...]:
         """Returns the days for which the topic has or had files of this kind (data or quarantine), in order:

@@ -30,7 +30,8 @@ def finding_sentences(checks: WarehouseChecks) -> dict[str, tuple[str, ...]]:
     sentences: dict[str, list[str]] = defaultdict(list)
     for found in grouped(checks.open):
         first = found[0].finding
-        sentences[first.topic].append(f"{problem_text(found)}; {repair_text(first)}")
+        repair = "" if first.check is ConsistencyCheck.TABLE else f"; {repair_text(first)}"  # its message has one
+        sentences[first.topic].append(f"{problem_text(found)}{repair}")
     for topic in sorted({*sentences, *checks.more}):
         more = max(0, len(sentences[topic]) - SENTENCES_MAX)
         del sentences[topic][SENTENCES_MAX:]
@@ -95,5 +96,7 @@ def repair_text(finding: VerifyFinding) -> str:
             return f"restore it from a backup, or {backfill}; or delete it and {accept}"
         case ConsistencyCheck.FOREIGN:
             return f"move it away: headrace hive repair {topic}"
+        case ConsistencyCheck.TABLE:
+            return f"remove the cause, then headrace load or headrace hive repair {topic}"
         case _:
             return f"see {show_command(finding.topic)}"

@@ -18,7 +18,7 @@ import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.loader.apply.engine import FILES, read_cursor
@@ -51,6 +51,8 @@ from headrace.loader.work_unit import FileKind
 
 logger = logging.getLogger(__name__)
 
+PARTITION_CALLS_MAX = 20  # requests to the metastore per load, each for the partitions of one table
+PARTITIONS_PER_CALL_MAX = 500
 RECENT_COMMITS_MAX = 3  # a load compares the time partitions of at most this many newer commits first
 
 
@@ -65,6 +67,18 @@ class CheckBudget:
 
 
 Visit = Callable[[ExpectedTimePartition, CheckPosition, "_Share"], CheckPosition]
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedTables:
+    """The tables that a load has compared with the commits: their topics, and the reasons why some of them are not as
+    they must be. `is_share` is whether a load compares no more at once. `restore` adds missing partitions for time
+    partitions of a topic, and moves those with a wrong location; it is called for a share of them."""
+
+    topics: Collection[str]
+    problems: Mapping[str, str]
+    is_share: bool
+    restore: Callable[[str, FileKind, Sequence[str], int], None]
 
 
 class _Share:
@@ -92,12 +106,13 @@ class RollingCheck:
     budget: CheckBudget = CheckBudget()
     now_s: Callable[[], float] = time.monotonic
 
-    def check(self, now_ms: int) -> WarehouseChecks:
+    def check(self, now_ms: int, tables: ComparedTables | None = None) -> WarehouseChecks:
         """Compares the next share, stores the result in `checks.json` and returns it. All earlier findings are compared
         again.
 
         Args:
             now_ms: the time, for the findings.
+            tables: the tables that this load has compared with the commits, None if it compared none.
 
         Raises:
             CommitLogError: the commits cannot be read.
@@ -111,12 +126,19 @@ class RollingCheck:
         run.list_recent(before.commit_number, before.listed.position.topic)
         listed = run.list_next(before.listed, now_ms)
         read = run.read_next(before.read, now_ms)
+        partitions = before.partitions
+        if tables is not None:
+            for topic in tables.topics:
+                found.replace_topic(topic, [ConsistencyCheck.TABLE], _table_finding(topic, tables))
+            partitions = run.restore_partitions(partitions, now_ms, tables.restore)
         after = dataclasses.replace(
             before,
             checked_at_ms=now_ms,
             commit_number=state.commit_number,
             listed=listed,
             read=read,
+            partitions=partitions,
+            tables_at_ms=now_ms if tables is not None and tables.is_share else before.tables_at_ms,
             open=tuple(found),
             more=found.more,
         )
@@ -167,7 +189,8 @@ class _CheckRun:
         self.state = state
         self.found = found
         self.cursor = read_cursor(self.log.storage, FILES)
-        self.index = FileIndex(self.log)
+        self.sha256s: dict[int, str] = {}
+        self.index = FileIndex(self.log, self.sha256s)
         self.listed: dict[CheckPosition, list[VerifyFinding]] = {}
         self.unreadable = {one.finding.topic for one in found if one.finding.check is ConsistencyCheck.COMMITS}
 
@@ -214,6 +237,40 @@ class _CheckRun:
     def read_next(self, before: CheckProgress, now_ms: int) -> CheckProgress:
         """Compares the content of further files until the share is spent."""
         return self._walk(before, now_ms, self._share(self.budget.bytes), self._visit_content)
+
+    def restore_partitions(
+        self, before: CheckProgress, now_ms: int, restore: Callable[[str, FileKind, Sequence[str], int], None]
+    ) -> CheckProgress:
+        """Restores the partitions of further time partitions in the metastore until the share is spent.
+
+        Args:
+            restore: called with a topic, the kind of its files, its time partitions, and the commit up to which all
+                files of the topic are published.
+        """
+        share = self._share(PARTITION_CALLS_MAX)
+        batch: list[ExpectedTimePartition] = []
+
+        def flush() -> None:
+            if batch:
+                topic = batch[0].topic
+                applied = min(self.cursor.position(topic), self.state.topics[topic].commit_number)
+                restore(topic, batch[0].kind, [one.time_partition for one in batch], applied)
+                share.spend(1)
+                batch.clear()
+
+        def visit(expected: ExpectedTimePartition, after: CheckPosition, _: _Share) -> CheckPosition:
+            position = _position(expected)
+            if position == after:
+                return position
+            is_same_table = batch and (batch[0].topic, batch[0].kind) == (expected.topic, expected.kind)
+            if not is_same_table or len(batch) >= PARTITIONS_PER_CALL_MAX:
+                flush()
+            batch.append(expected)
+            return position
+
+        progress = self._walk(before, now_ms, share, visit)
+        flush()
+        return progress
 
     def _share(self, amount: int, seconds: float | None = None) -> _Share:
         return _Share(amount, self.budget.part_seconds if seconds is None else seconds, self.now_s)
@@ -268,7 +325,7 @@ class _CheckRun:
                 self._set_unreadable(topic, "")
 
     def _time_partitions_of(self, topic: str, first: CheckPosition) -> Iterator[ExpectedTimePartition]:
-        index = FileIndex(self.log)  # released after the topic
+        index = FileIndex(self.log, self.sha256s)  # released after the topic
         if not self.log.storage.exists(days_path(self.state.topics[topic].directory)):
             with contextlib.suppress(OSError):
                 index.update_files(topic)  # stored, so that not each load reads all commits of the topic
@@ -393,3 +450,8 @@ class _CheckRun:
 
 def _position(expected: ExpectedTimePartition, file: str = "") -> CheckPosition:
     return CheckPosition(expected.topic, expected.kind, expected.time_partition, file)
+
+
+def _table_finding(topic: str, tables: ComparedTables) -> list[VerifyFinding]:
+    problem = tables.problems.get(topic)
+    return [] if problem is None else [VerifyFinding(topic, ConsistencyCheck.TABLE, "", problem)]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from headrace.loader.inspect.finding_texts import grouped, repair_text, show_command
-from headrace.loader.inspect.findings import ConsistencyCheck
+from headrace.loader.inspect.findings import ConsistencyCheck, VerifyFinding
 from headrace.loader.inspect.open_findings import CheckProgress, OpenFinding, WarehouseChecks, read_checks
 from headrace.loader.work_unit import FileKind
 from headrace.pipeline.status.context import StatusContext
@@ -46,11 +46,17 @@ def _finding(found: tuple[OpenFinding, ...]) -> StatusFinding:
         KIND_OF_CHECK[first.check],
         first.where or first.topic,
         f"{where}: {first.message}",
-        show=show_command(first.topic),
+        show=_show(first),
         repair=repair_text(first),
         since_ms=min(one.since_ms for one in found),
         count=len(found),
     )
+
+
+def _show(found: VerifyFinding) -> str:
+    if found.check is ConsistencyCheck.TABLE:
+        return f"headrace hive plan {found.topic}"
+    return show_command(found.topic)
 
 
 def _further(topic: str, number: int) -> StatusFinding:

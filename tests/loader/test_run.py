@@ -35,6 +35,7 @@ from headrace.loader.epochs import ReadEpochs
 from headrace.loader.errors import EarlierWarehouse, LoaderError, NoSuchTopic
 from headrace.loader.inspect.commit_chain import read_chain
 from headrace.loader.inspect.history import table_history
+from headrace.loader.inspect.rolling_check import _CheckRun
 from headrace.loader.inspect.status import load_status
 from headrace.loader.load_schema import merge
 from headrace.loader.offsets.choose import OffsetChoice, commit_of, skip, starts
@@ -170,9 +171,10 @@ def test_next_run_continues_at_the_committed_offsets(world: World) -> None:
     assert world.rows("orders") == world.produced("orders")
 
 
-def test_a_partition_is_fetched_only_if_it_had_files_before(world: World) -> None:
-    """A load sends a slow metastore as few requests as possible. It moves a partition with a wrong location to its
-    files."""
+def test_a_partition_is_fetched_only_if_it_had_files_before(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A load sends a slow metastore as few requests as possible, apart from its share in comparing all partitions. It
+    moves a partition with a wrong location to its files."""
+    monkeypatch.setattr(_CheckRun, "restore_partitions", lambda run, before, *_: before)
     load(world)
     assert world.hive.partition_requests == []
     (values,) = world.hive.parts["headrace", "orders"]

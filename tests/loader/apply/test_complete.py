@@ -23,6 +23,7 @@ from headrace.loader.apply.complete import (
     next_completeness,
     read_completeness,
 )
+from headrace.loader.apply.quiet_tables import QuietTables
 from headrace.loader.commit.state import FileTotals, PartitionState, TopicState
 from headrace.loader.plan.discover import DiscoveredTopic, PartitionOffsets
 from headrace.loader.report import RunReport
@@ -178,8 +179,7 @@ def test_an_unavailable_metastore_is_a_note_and_the_next_run_writes_complete_unt
     world.clock_ms += STEP_MS
     report = load(world)
     assert not report.has_findings
-    (note,) = report.notes
-    assert re.match(r"headrace\.complete_until .*\b1 ", note)
+    assert any(re.match(r"headrace\.complete_until .*\b1 ", note) for note in report.notes)
     world.hive.failure = None
     assert load(world).notes == ()
     assert written_value(world) == instant_text(T0 + STEP_MS)
@@ -210,7 +210,7 @@ def test_a_refused_table_change_does_not_stop_other_tables(world: World, monkeyp
     assert world.hive.tables["headrace", "apples"].properties[COMPLETE_UNTIL] == instant_text(T0 + STEP_MS)
 
 
-def test_an_invalid_table_property_does_not_stop_other_tables(world: World) -> None:
+def test_an_invalid_table_property_does_not_stop_other_tables(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("apples", "zebras"):
         world.registry.register(f"{name}-value", 1, ORDER_V1)
         world.topic(name, [1])
@@ -219,7 +219,9 @@ def test_an_invalid_table_property_does_not_stop_other_tables(world: World) -> N
     table = world.hive.tables[key]
     world.hive.tables[key] = dataclasses.replace(table, properties={**table.properties, REVISION: "9" * 5_000})
     world.clock_ms += STEP_MS
-    (note,) = load(world).notes
+    with monkeypatch.context() as no_comparison:
+        no_comparison.setattr(QuietTables, "topics", lambda *_: ((), False))
+        (note,) = load(world).notes
     assert re.match(r"headrace\.complete_until .*\b1 .*\bapples: ", note)
     assert world.hive.tables["headrace", "zebras"].properties[COMPLETE_UNTIL] == instant_text(T0 + STEP_MS)
 
@@ -261,6 +263,7 @@ def test_a_later_run_writes_complete_until_after_a_failed_table_change(
 ) -> None:
     """The table is missing, foreign, written by a later load, or changed concurrently."""
     load(world)
+    monkeypatch.setattr(QuietTables, "topics", lambda *_: ((), False))  # it would restore the table
     key = ("headrace", "orders")
     table = world.hive.tables[key]
     world.clock_ms += STEP_MS

@@ -42,6 +42,7 @@ from headrace.loader.apply.catalog import Catalog
 from headrace.loader.apply.chain import chain_of
 from headrace.loader.apply.complete import CompleteUntil
 from headrace.loader.apply.other_warehouse import TablesOfOtherWarehouse
+from headrace.loader.apply.quiet_tables import QuietTables
 from headrace.loader.apply.schema import TableSettings
 from headrace.loader.apply.tables_to_compare import TablesToCompare
 from headrace.loader.commit.commit_log import CommitLog
@@ -407,6 +408,9 @@ class World:
 
     Attributes:
         policy: the policy of all topics that are not in `policies`.
+        is_session_open: whether loads without new messages find a session with the metastore of an earlier load.
+        knows_names: whether names of tables can be read without a session.
+        sessions_opened: how often loads without new messages opened a session.
         check_budget: the share of a load in comparing files with the commits.
         monotonic_s: the clock that limits this share.
     """
@@ -431,6 +435,9 @@ class World:
         self.policies: dict[str, TopicPolicy] = {}
         self.subjects: dict[str, str] = {}
         self.latest_views = False
+        self.is_session_open = False
+        self.knows_names = True
+        self.sessions_opened = 0
         self.check_budget = CheckBudget()
         self.monotonic_s: Callable[[], float] = lambda: 0.0
 
@@ -471,6 +478,7 @@ class World:
         storage = local_storage(self.warehouse)
         audit = AuditApplier(lambda: AuditStore(self.audit_path), log.sha256, frozenset({"headrace.audit"}), "host")
         chain = chain_of(log, storage, lambda: self.hive, self.tables(), audit, self.cluster)
+        tables_to_compare = TablesToCompare(lambda: self.hive, "headrace")
         ports = RunDependencies(
             self.cluster,
             WriterSchemas(self.registry, log.storage, self.subject_of),
@@ -479,7 +487,7 @@ class World:
             chain.engine,
             self.pool,
             lambda: True,
-            TablesToCompare(lambda: self.hive, "headrace"),
+            tables_to_compare,
             lambda: self.clock_ms,
             self._new_run_id,
             CompleteUntil(lambda: self.hive, log.storage, "headrace", log.head),
@@ -487,6 +495,9 @@ class World:
             Retirement(log, chain.index, storage.files, chain.partitions),
             TablesOfOtherWarehouse(lambda: self.hive, storage.files, "headrace"),
             RollingCheck(log, storage.files, self.check_budget, self.monotonic_s),
+            QuietTables(tables_to_compare, lambda: self.is_session_open, self._table_names),
+            self._open_tables,
+            chain.partitions,
         )
         rewrites = RewritePorts(
             log,
@@ -522,6 +533,16 @@ class World:
             )
             results.append(MergeResult(unit.task, (file,), frozenset(range(len(unit.sources)))))
         return results
+
+    def _table_names(self, database: str) -> frozenset[str] | None:
+        if not self.knows_names:
+            return None
+        return frozenset(name for known, name in self.hive.tables if known == database)
+
+    def _open_tables(self) -> bool:
+        self.sessions_opened += 1
+        self.hive._check()
+        return True
 
     def audit(self, topic: str) -> list[AuditRow]:
         """Returns the rows of message counts of a topic in the audit store."""

@@ -34,12 +34,12 @@ class SharedSession(LoadSession):
         super().__init__(outlives_load=True)
         self._metastore: str | None = None
 
-    def with_metastore(self, settings: Settings) -> SparkSession:
+    def with_metastore(self, settings: Settings, *, is_use: bool = True) -> SparkSession:
         metastore = resolve_metastore(settings)
         if self.is_open and (metastore != self._metastore or not self.is_alive):
             self.close()
         self._metastore = metastore
-        return super().with_metastore(settings)
+        return super().with_metastore(settings, is_use=is_use)
 
 
 def run(words: list[str], now_ms: int | None) -> dict[str, Any]:

@@ -1,0 +1,53 @@
+"""Decides which tables a load without new messages compares with the commits.
+
+With an open Spark session of an earlier load it compares as much as a load with new messages. Otherwise it would wait
+for the start of a JVM: it then compares only tables that do not exist, which it finds with one call to the metastore,
+and, once an hour, as much as other loads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from headrace.loader.apply.layout import QUARANTINE_DATABASE_SUFFIX
+from headrace.loader.apply.tables_to_compare import TablesToCompare
+from headrace.loader.commit.state import LoaderState
+
+COMPARED_EVERY_MS: Final = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class QuietTables:
+    """Selects the topics whose tables a load without new messages compares.
+
+    `is_session_open` returns whether a session with the metastore is open. `table_names` returns the names of the
+    tables and views in a database without opening one, None if it cannot.
+    """
+
+    tables: TablesToCompare
+    is_session_open: Callable[[], bool]
+    table_names: Callable[[str], frozenset[str] | None]
+
+    def topics(self, state: LoaderState, compared_at_ms: int, now_ms: int) -> tuple[tuple[str, ...], bool]:
+        """Returns the topics whose tables this load compares, and whether they are as many as a load with new messages
+        compares.
+
+        Args:
+            state: state of the commit log.
+            compared_at_ms: when a load last compared that many tables, 0 for never.
+        """
+        if self.is_session_open() or not 0 <= now_ms - compared_at_ms < COMPARED_EVERY_MS:
+            return self.tables.topics(state), True
+        return tuple(sorted(self._missing(state))), False
+
+    def _missing(self, state: LoaderState) -> frozenset[str]:
+        database = self.tables.database
+        names = self.table_names(database)
+        missing = {topic for topic, known in state.topics.items() if names is not None and known.table not in names}
+        quarantined = {topic: known.table for topic, known in state.topics.items() if known.quarantine.files}
+        if quarantined:
+            names = self.table_names(database + QUARANTINE_DATABASE_SUFFIX)
+            missing |= {topic for topic, table in quarantined.items() if names is not None and table not in names}
+        return frozenset(missing)
