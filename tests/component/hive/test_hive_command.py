@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from headrace.hive_ddl.executors.session import close_session, open_session
+from headrace.hive_ddl.metastore_names import table_names
 from headrace.hive_ddl.table import local_location
 from support.loader.load_world import FIELDS, NOTE, LoadWorld
 
@@ -82,6 +83,19 @@ def test_repair_fixes_changes_of_other_tools(world: LoadWorld, session: Any) -> 
     assert partitions == [f"dt=2026-01-01/hr={hour}" for hour in HOURS]
     foreign_file = world.warehouse / "orders" / "_foreign" / "dt=2026-01-01" / "hr=01" / "notes.txt"
     assert foreign_file.read_text() == "no Avro"
+
+
+def test_load_without_messages_creates_a_dropped_table_again(world: LoadWorld, session: Any) -> None:
+    metastore = world.addresses["metastore"]
+    assert {"orders", "others"} <= (table_names(metastore, "headrace") or set())
+    assert not table_names(metastore, "nowhere")
+    session.sql("DROP TABLE headrace.others")
+    assert "others" not in (table_names(metastore, "headrace") or {"others"})
+    done = world.load()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "others: its table headrace.others was missing" in done.stdout
+    (rows,) = session.sql("SELECT count(*) FROM headrace.others").collect()
+    assert rows[0] == len(world.produced["others"].rows)
 
 
 def test_repair_reports_missing_directory_and_queries_continue(world: LoadWorld, session: Any) -> None:

@@ -320,6 +320,60 @@ def test_status_names_fault_cause_and_repair(fault: Fault, platform: Platform) -
         check_well(platform.arguments)
 
 
+def flip_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+FILE_FAULTS: dict[str, tuple[Callable[[Path], object], str, str, str]] = {
+    "file deleted": (Path.unlink, "file-missing", "is missing", "backfill .*accept-missing"),
+    "byte flipped": (flip_byte, "file-content", "checksum", "backfill"),
+    "file truncated": (lambda path: os.truncate(path, 20), "file-length", "has 20 bytes instead of", "backfill"),
+    "directory deleted": (lambda path: shutil.rmtree(path.parent), "file-missing", "is missing", "backfill"),
+}
+"""Each fault of a file of a table, with the kind, the cause and the repair that `headrace status` must report."""
+
+
+@pytest.mark.parametrize(("damage", "kind", "cause", "repair"), FILE_FAULTS.values(), ids=FILE_FAULTS)
+def test_status_names_damaged_file_within_one_load(
+    platform: Platform, damage: Callable[[Path], object], kind: str, cause: str, repair: str
+) -> None:
+    topic = f"files-{kind}-{cause.split()[-1]}-{repair.split()[0]}-{time.monotonic_ns()}"
+    loads = platform.loaded_topic(topic)
+    warehouse = platform.data_dir / "warehouse"
+    (path,) = (warehouse / loads.directory).rglob("*.avro")
+    content = path.read_bytes()
+    damage(path)
+    loads.load(platform.broker)
+    check_status(platform.arguments, ExpectedFinding(kind, str(path.relative_to(warehouse)), cause, repair))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    loads.load(platform.broker)
+    check_well(platform.arguments)
+
+
+def test_status_names_foreign_file_and_foreign_table_within_one_load(platform: Platform) -> None:
+    loads = platform.loaded_topic("foreign")
+    warehouse = platform.data_dir / "warehouse"
+    (path,) = (warehouse / loads.directory).rglob("*.avro")
+    foreign = path.with_name("copy.avro")
+    shutil.copy(path, foreign)
+    loads.replace_table()
+    loads.load(platform.broker)
+    subject = str(foreign.relative_to(warehouse))
+    check_status(
+        platform.arguments, ExpectedFinding("file-foreign", subject, "no commit contains", "hive repair foreign")
+    )
+    check_status(
+        platform.arguments, ExpectedFinding("table-wrong", "foreign", "does not belong to topic", "headrace load")
+    )
+    foreign.unlink()
+    loads.drop_table()
+    loads.load(platform.broker)
+    check_well(platform.arguments)
+
+
 def test_status_names_disk_that_is_almost_full(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(platform.data_dir)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=20 * 1024 * 1024))

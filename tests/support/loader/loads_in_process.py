@@ -75,6 +75,23 @@ class Loads:
             )
             return run_load(ports, settings)
 
+    @property
+    def directory(self) -> str:
+        """The directory of the topic's files, relative to the warehouse."""
+        return self._world.log().read_state().topics[self.topic].directory
+
+    @property
+    def _table(self) -> tuple[str, str]:
+        return "headrace", self._world.log().read_state().topics[self.topic].table
+
+    def replace_table(self) -> None:
+        """Replaces the topic's table by one that Headrace did not create."""
+        self._world.hive.tables[self._table] = dataclasses.replace(self._world.hive.tables[self._table], properties={})
+        self._world.is_session_open = True
+
+    def drop_table(self) -> None:
+        self._world.hive.tables.pop(self._table)
+
     def rows(self) -> dict[int, list[tuple[int, int]]]:
         """Returns by commit number: the offset and the number of every row that the commit published."""
         found: dict[int, list[tuple[int, int]]] = defaultdict(list)
