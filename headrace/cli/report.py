@@ -39,7 +39,7 @@ class ReportRow:
 
 @dataclass(frozen=True, slots=True)
 class TextReport:
-    """A report for people.
+    """The text form of a report.
 
     Attributes:
         totals: the first line, which covers all rows.

@@ -428,7 +428,7 @@ def test_lock_file_is_written_and_checked(registry: ServedRegistry, run: Run) ->
     registry.client.delete_subject("pay-value")
     code, out, _ = run("schema", "lock", "schemas", *url, "--check")
     assert code == 1
-    assert out.startswith("schemas/pay.avsc: ") and "pay-value version 1" in out and out.count("\n") == 1
+    assert out.startswith("FINDING: schemas/pay.avsc: ") and "pay-value version 1" in out and out.count("\n") == 1
     Path("headrace.lock").write_text("{}")
     assert run("schema", "lock", "schemas", *url, "--check")[0] == 2
 
