@@ -43,6 +43,7 @@ SINK_OPTIONS: Mapping[str, str] = {
 }
 """Options of Spark's text sink. They override the cluster's configuration."""
 
+MERGE_TASKS_PER_CORE = 4
 REASON_CHARS_MAX = 300  # Spark's own message repeats the whole Python traceback
 
 
@@ -157,8 +158,8 @@ def _with_written_paths(result: UnitResult, subdirectory: str, paths: Mapping[st
 
 
 def run_merges(context: Any, units: Sequence[MergeUnit]) -> list[MergeResult]:
-    """Runs the merge units of a compaction: each merges small files in a separate Spark task. Returns the results in
-    the order of the units.
+    """Runs the merge units of a compaction in Spark tasks, several units in each task, because most units take less
+    time than the start of a task. Returns the results in the order of the units.
 
     Args:
         context: a SparkContext.
@@ -166,15 +167,20 @@ def run_merges(context: Any, units: Sequence[MergeUnit]) -> list[MergeResult]:
     Raises:
         PoolFailed: a task failed in all its attempts, or Spark failed.
     """
-    return run_on_pool(context, run_merge_unit, units, f"headrace compact {units[0].run_id}" if units else "")
+    description = f"headrace compact {units[0].run_id}" if units else ""
+    tasks_max = MERGE_TASKS_PER_CORE * context.defaultParallelism
+    return run_on_pool(context, run_merge_unit, units, description, tasks_max)
 
 
-def run_on_pool(context: Any, run: Callable[[T], R], units: Sequence[T], description: str) -> list[R]:
+def run_on_pool(
+    context: Any, run: Callable[[T], R], units: Sequence[T], description: str, tasks_max: int | None = None
+) -> list[R]:
     """Calls `run` for every unit in a separate Spark task. Returns the results in the order of the units.
 
     Args:
         context: a SparkContext.
         description: the name of the job in Spark's user interface.
+        tasks_max: the maximum number of tasks; with more units, a task runs several.
 
     Raises:
         PoolFailed: a task failed in all its attempts, or Spark failed.
@@ -187,7 +193,9 @@ def run_on_pool(context: Any, run: Callable[[T], R], units: Sequence[T], descrip
 
     context.setJobDescription(description)
     try:
-        results: list[R] = context.parallelize(units, len(units)).mapPartitions(run_all).collect()
+        results: list[R] = (
+            context.parallelize(units, min(len(units), tasks_max or len(units))).mapPartitions(run_all).collect()
+        )
     except (Py4JError, PySparkException) as error:
         raise PoolFailed(
             f"the Spark tasks could not be run: {_reason(error)}; their results were not committed, "

@@ -71,8 +71,9 @@ For each key, the first table counts that matches the topic and contains the key
 Most keys take effect at the next load. Exceptions and details:
 
 - `partition_by` is fixed when a topic's table is created. An existing table keeps its value, and the load reports the
-  difference. With `auto` a table is partitioned by day, unless the topic's first load has at least 64 MiB of files per
-  hour of message time. Then that load only creates the table, partitioned by hour, and the next load reads its
+  difference; to change it, load all messages again into a second warehouse (`headrace load --new-warehouse`).
+- With `partition_by = "auto"` a table is partitioned by day, unless the topic's first load has at least 64 MiB of files
+  per hour of message time. Then that load only creates the table, partitioned by hour, and the next load reads its
   messages. A topic without messages in its first load is partitioned by day. Partitions by day suit most topics: each
   load adds fewer files, and a query without a condition on `dt` is faster.
 - `kafka_column` can be widened (`none`, `position`, `full`); existing rows then have null in the new fields. It is

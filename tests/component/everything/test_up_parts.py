@@ -26,6 +26,7 @@ from thrift.Thrift import TException
 
 from headrace.cli.load_server import EXIT_RESTART
 from headrace.clients.producer import Producer
+from headrace.loader.run_log import newest_lines
 from headrace.pipeline.sql_protocol import STARTED, SqlRequest, send_query
 from headrace.pipeline.sql_server import QUERIES_MAX
 from headrace.pipeline.up.plan import PARTS
@@ -125,7 +126,11 @@ class Loads:
         self._log = log
         self.process = subprocess.Popen(
             [sys.executable, "-m", "headrace", "load", "serve", "--data-dir", str(up.data_dir)],
-            env={**os.environ, "HEADRACE__LOADER__TOPICS_EXCLUDE": r"headrace\.audit"},
+            env={
+                **os.environ,
+                "HEADRACE__LOADER__TOPICS_EXCLUDE": r"headrace\.audit",
+                "HEADRACE__LOADER__COMPACT_AFTER": "0s",
+            },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log.open("w"),
@@ -134,8 +139,11 @@ class Loads:
         assert self._line() == "ready load=waiting\n"
 
     def request_load(self) -> str:
+        return self.request("load")
+
+    def request(self, request: str) -> str:
         assert self.process.stdin is not None
-        self.process.stdin.write("load\n")
+        self.process.stdin.write(f"{request}\n")
         self.process.stdin.flush()
         return self._line()
 
@@ -152,14 +160,16 @@ class Loads:
 
 @pytest.mark.timeout(600)
 def test_served_loads_share_one_spark_beside_manual_load_and_sql_sees_each(up: Up, tmp_path: Path) -> None:
-    """SQL starts before the first load, and the table changes while SQL and the reused Spark are open."""
+    """SQL starts before the first load, and the table changes while SQL and the reused Spark are open. A compaction
+    turn then merges the files of the loads, those of each schema."""
     loads = Loads(up, tmp_path / "log")
     jvms = []
+    yesterday_ms = int(time.time() * 1000) - 86_400_000
     with up.producer() as producer:
         for number in range(4):
             row = {"id": number, **({"item": "tea"} if number > 1 else {})}
             schema = (SALE, SALE_WITH_ITEM)[number > 1]
-            producer.send("orders", row, schema=schema).result(timeout_s=60)
+            producer.send("orders", row, schema=schema, timestamp_ms=yesterday_ms).result(timeout_s=60)
             if number == 2:
                 assert up.run("load")[0] == 0
             assert loads.request_load() == "ended code=0\n"
@@ -169,6 +179,13 @@ def test_served_loads_share_one_spark_beside_manual_load_and_sql_sees_each(up: U
     assert [one["item"] for one in found] == ["?", "?", "tea", "tea"]
     assert jvms == [jvms[0]] * 4
     assert len(jvms[0]) == 1
+    for _ in range(2):
+        assert loads.request("compact") == "ended code=0\n"
+        assert up.rows("SELECT * FROM orders ORDER BY id") == found
+        assert len(list((up.data_dir / "warehouse" / "orders").glob("_g*/dt=*/hr=*/*"))) == 2
+    (line,) = newest_lines(up.data_dir / "logs" / "runs.jsonl", 10, "compact")
+    assert (line.outcome, line.exit_code, line.files, line.rows) == ("committed", 0, 4, 4)
+    assert loads.jvms() == jvms[0]
     assert any("headrace.pipeline.worker_daemon" in command_line(pid) for pid in descendants(jvms[0][0]))
     assert loads.count("phase=spark") == 1
     assert (loads.count("committed commit="), loads.count("nothing new")) == (3, 1)
