@@ -451,11 +451,15 @@ def with_any_quarantine(settings: RunSettings) -> RunSettings:
 
 def compaction_delay_ms(settings: Settings) -> DelayOf:
     """Returns a function that returns how long after its end a time partition of a topic is compacted, in ms; None for
-    a topic that is not compacted."""
+    a topic that is not compacted.
+
+    HiveServer2 cannot move a partition to a path with a blank (docs/hive.md), so a compaction would stop the topic.
+    """
+    can_move = settings.hive.executor in (SPARK, PRINT) or " " not in str(warehouse_location(settings))
 
     def delay_ms_of(topic: str) -> int | None:
         loader = settings.loader.of_topic(topic)
-        return loader.compact_after.ms if loader.compact else None
+        return loader.compact_after.ms if loader.compact and can_move else None
 
     return functools.cache(delay_ms_of)
 

@@ -51,11 +51,13 @@ def run(args: argparse.Namespace) -> int:
         if args.topics:
             report = compact(ports, topics, compact_settings(settings), is_dry=args.dry_run)
         else:
-            if topics and not any(settings.loader.of_topic(topic).compact for topic in topics):
-                raise CommandError("no topic selected: name a topic, or set loader.compact to true")
-            report = compact_backlog(
-                ports, compact_settings(settings), compaction_delay_ms(settings), waits=False, is_dry=args.dry_run
-            )
+            delay_ms_of = compaction_delay_ms(settings)
+            if topics and all(delay_ms_of(topic) is None for topic in topics):
+                raise CommandError(
+                    "no topic selected: name a topic, or set loader.compact to true; with HiveServer2, use a warehouse "
+                    "whose path has no blank"
+                )
+            report = compact_backlog(ports, compact_settings(settings), delay_ms_of, waits=False, is_dry=args.dry_run)
     if not args.dry_run:
         _log_run(settings, report, started_ms)
     return show_report(args, report, DONE, NOTHING_TO_DO)

@@ -126,7 +126,7 @@ def is_turn_due(log: CommitLog, delay_ms_of: DelayOf, now_ms: int) -> bool:
     if backlog is None or any(delay_ms_of(topic) is not None for topic in backlog.unlisted):
         return True
     for topic, days in backlog.days.items():
-        if delay_ms_of(topic) is not None and min(days.values()) <= now_ms:
+        if delay_ms_of(topic) is not None and any(due_ms <= now_ms for due_ms in days.values()):
             return True
     return log.head() - backlog.commit_number >= COMMITS_UNREAD_MAX
 

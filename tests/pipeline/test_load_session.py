@@ -14,7 +14,7 @@ from headrace.hive_ddl.executors import session as sessions
 from headrace.hive_ddl.executors import spark
 from headrace.loader.storage.local import local_storage
 from headrace.pipeline import load_session
-from headrace.pipeline.load import SparkConnection
+from headrace.pipeline.load import SparkConnection, compaction_delay_ms
 from headrace.pipeline.load_session import LoadSession
 from headrace.settings import Settings, load_settings
 
@@ -169,3 +169,14 @@ def test_only_shared_sessions_get_the_worker_daemon(
     assert extra.get("python.daemon.module") == daemon
     assert ("ExitOnOutOfMemoryError" in extra.get("driver.extraJavaOptions", "")) is outlives_load
     assert "driver.memory" not in extra, "the default of Spark"
+
+
+@pytest.mark.parametrize(
+    ("executor", "directory", "is_compacted"),
+    [("spark", "a b", True), ("hive://server:10000", "ab", True), ("hive://server:10000", "a b", False)],
+)
+def test_no_compaction_where_hiveserver2_cannot_move_a_partition(
+    executor: str, directory: str, is_compacted: bool
+) -> None:
+    settings = load_settings(flags={"hive.executor": executor, "loader.warehouse": f"/data/{directory}"})
+    assert (compaction_delay_ms(settings)("orders") is not None) is is_compacted
