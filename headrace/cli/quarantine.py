@@ -396,7 +396,7 @@ def _print_rewrite(topic: str, report: ReplayReport | DiscardReport, counts: Map
     for note in report.notes:
         print_report_line(f"note: {note}")
     by = f" by commit {report.commit_number}" if report.commit_number else ""
-    print(f"{sum(counts.values()):,} messages {word}{by}")
+    print(f"{count_text(sum(counts.values()), 'message')} {word}{by}")
 
 
 def _print_message(row: QuarantinedRow, bytes_max: int) -> None:

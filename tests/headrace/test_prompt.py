@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 PROGRAM = """
-from headrace.cli.sql import typed_statements
-for text in typed_statements("headrace sql"):
+from headrace.cli.sql_prompt import typed_statements
+for text in typed_statements("headrace sql", lambda statement: ()):
     print("<" + text.replace(chr(10), "|") + ">", flush=True)
 print("the end", flush=True)
 """

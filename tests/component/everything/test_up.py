@@ -112,6 +112,8 @@ def test_up_serves_documented_clients_and_has_all_data_after_restart(
     assert registered["id"] == 1
     produce_with_confluent(registry, broker, MESSAGES)
     run_readme_commands(registry, memory_path)
+    run_clients_page(memory_path)
+    run_tutorial(broker, memory_path)
 
     counted = json.loads(headrace("sql", *flags, "--format", "json", "SELECT count(*) AS n FROM sales"))
     assert counted == [{"n": MESSAGES}]
@@ -252,6 +254,35 @@ def run_readme_commands(registry: str, directory: Path) -> None:
     header = next(number for number, line in enumerate(shown) if line.startswith("id  "))
     assert queried[0] == shown[header].split()
     assert queried[2][:2] == shown[header + 2].split()[:2]
+
+
+def run_clients_page(directory: Path) -> None:
+    """Runs the code of the page for producers and consumers, after the README's."""
+    (directory / "clients.py").write_text("\n".join(blocks(page("docs/clients.md"), "python")))
+    printed = run_as_typed("python clients.py", directory)
+    assert ["mail", "about", "1"] in printed and ["lamp"] in printed
+
+
+def run_tutorial(broker: str, directory: Path) -> None:
+    """Runs the tutorial's programs and commands in order after the other pages, and compares output and exit codes."""
+    output: list[list[str]] = []
+    for language, code in re.findall(r"^```(\w+)\n(.*?)^```$", page("docs/tutorial.md"), re.DOTALL | re.MULTILINE):
+        if language == "python":
+            (directory / code.split()[1]).write_text(code.replace("127.0.0.1:9092", broker))
+        elif language == "sh":
+            expected = re.findall(r"# exit code (\d)$", code, re.MULTILINE)
+            lines = [f"{line}\n" + "echo exit code $?\n" * ("# exit code" in line) for line in code.splitlines()]
+            output = run_as_typed(f"{{ {''.join(lines)} }} 2>&1", directory)
+            assert [words[2] for words in output if words[:2] == ["exit", "code"]] == expected, output
+        else:
+            shown = [masked(words) for words in output]
+            missing = [line for line in code.splitlines() if masked(line.split()) not in shown]
+            assert missing == [], output
+
+
+def masked(words: list[str]) -> list[str]:
+    """Returns words in which numbers, times and ruling lines have one form."""
+    return [re.sub(r"[-\d:Z]{2,}|\d+", "#", word) if not word.isdigit() or len(word) < 3 else word for word in words]
 
 
 def run_as_typed(line: str, directory: Path) -> list[list[str]]:
