@@ -82,7 +82,7 @@ def compare_listing(expected: ExpectedTimePartition, found: Mapping[str, int | N
         found: the names in the directory with their lengths, as `WarehouseFiles.lengths` returns them.
     """
     for file in expected.files:
-        path, origin = expected.path(file.name), f"committed in {file.commit_number}"
+        path, origin = expected.path(file.name), f"added by commit {file.commit_number}"
         if file.name not in found:
             yield expected.finding(ConsistencyCheck.PLACE, path, f"is missing; it was {origin}")
         elif (length := found[file.name]) is None:
@@ -120,7 +120,7 @@ def compare_content(
         FileNotFoundError: the file does not exist.
         StorageUnavailable: the storage as a whole is unavailable.
     """
-    path, origin = expected.path(file.name), f"committed in {file.commit_number}"
+    path, origin = expected.path(file.name), f"added by commit {file.commit_number}"
     try:
         if ConsistencyCheck.CHECKSUM in checks and (found := _checksum(files, path, file.checksum)) != file.checksum:
             message = f"has the checksum {found} instead of {file.checksum}, as {origin}"

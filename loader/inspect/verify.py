@@ -139,7 +139,7 @@ def _check_time_partition(
             try:
                 problem = compare_content(expected, file, files, checks)
             except FileNotFoundError:
-                message = f"is missing; it was committed in {file.commit_number}"
+                message = f"is missing; it was added by commit {file.commit_number}"
                 problem = expected.finding(ConsistencyCheck.PLACE, expected.path(file.name), message)
             if problem is not None:
                 yield problem
