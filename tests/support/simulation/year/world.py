@@ -50,6 +50,7 @@ class YearWorld(TaskWorld):
         self.registry: Any = YearRegistry()
         if hive is not None:
             self.hive = hive  # type: ignore[assignment]
+            self.knows_names = False  # the metastore of a session serves no other process
         self.settings = dataclasses.replace(
             self.settings,
             plan=dataclasses.replace(
