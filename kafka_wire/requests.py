@@ -48,6 +48,7 @@ OFFSET_FETCH_VERSION = 7
 """The constants `…_VERSION` are versions of requests: each is the newest one with fields that are used here."""
 
 OFFSET_OUT_OF_RANGE = 1
+TOPIC_AUTHORIZATION_FAILED = 29
 CLUSTER_AUTHORIZATION_FAILED = 31
 RETRIABLE = frozenset({3, 5, 6, 7, 9, 13, 56, 75})
 """Codes that newer metadata or a short wait may solve: unknown topic or partition, leader not available, not leader or

@@ -7,10 +7,11 @@ schemas of the plan.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from headrace.kafka_wire.requests import TOPIC_AUTHORIZATION_FAILED
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.commit.state import EMPTY, LoaderState
 from headrace.loader.plan.divergence import SuspectPartition, is_suspect, shared_ends
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 NEVER_LOADED = re.compile(r"__.*|_schemas")
 """Names of topics that are never loaded: those that begin with `__`, as Kafka's internal topics do, and the topic in
 which a Confluent registry stores its schemas."""
+
+TOPIC_NAME_PATTERN = re.compile(r"(?:[A-Za-z0-9._-]|\\[._-])+")
+"""Regular expressions that are names of topics, with or without escapes. A dot counts as itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +119,7 @@ def discover(cluster: Cluster, include: Sequence[str], exclude: Sequence[str], s
         for name, topic in sorted(metadata.topics.items())
         if not topic.is_internal and is_wanted(name, include, exclude)
     }
+    wanted |= _forbidden_topics(cluster, _unlisted_topics(metadata.topics, include, exclude, state))
     usable = {name: topic for name, topic in wanted.items() if not topic.error}
     topic_partitions = [
         TopicPartition(name, number) for name, topic in usable.items() for number in sorted(topic.partitions)
@@ -150,6 +155,32 @@ def discover(cluster: Cluster, include: Sequence[str], exclude: Sequence[str], s
             {tp.partition: reason for tp, reason in errors.items() if tp.topic == name},
         )
     return Discovery(metadata.cluster_id, topics, {name: topic.error for name, topic in wanted.items() if topic.error})
+
+
+def _unlisted_topics(
+    listed: Container[str], include: Sequence[str], exclude: Sequence[str], state: LoaderState
+) -> tuple[str, ...]:
+    """Returns the topics that should be loaded and that the brokers did not list: topics with commits, and topics that
+    the settings name in full.
+
+    Args:
+        listed: the names that the brokers listed.
+        include: regular expressions of topics to load.
+        exclude: regular expressions of topics not to load.
+        state: state of the commit log.
+    """
+    named = {pattern.replace("\\", "") for pattern in include if TOPIC_NAME_PATTERN.fullmatch(pattern)}
+    unlisted = {name for name in {*state.topics, *named} if name not in listed}
+    return tuple(sorted(name for name in unlisted if is_wanted(name, include, exclude)))
+
+
+def _forbidden_topics(cluster: Cluster, names: Sequence[str]) -> dict[str, TopicMetadata]:
+    """Returns those of the topics that exist and that the loader may not read. Brokers leave them out of the list of
+    all topics, and report the missing permission only for a topic that is requested by name."""
+    if not names:
+        return {}
+    topics = cluster.metadata(names).topics
+    return {name: topic for name, topic in topics.items() if topic.error_code == TOPIC_AUTHORIZATION_FAILED}
 
 
 def _suspect_partitions(
