@@ -37,7 +37,7 @@ NEXT_STEPS: Final[Mapping[AuditVerdict, str]] = {
     f"idempotence send messages twice; {ACCEPT}",
     AuditVerdict.UNKNOWN: "let all producers publish counts (audit.topic), and run a load; " + ACCEPT,
 }
-"""What an operator does next, by the verdict of a topic."""
+"""The next step of an operator, by the verdict of a topic."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ SUBCOMMANDS = {
     "audit": "prove that no message was lost or duplicated",
     "sql": "query the tables",
     "up": "run registry, broker, metastore, SQL and loads on this machine",
-    "status": "the one place to look: what is wrong, its cause and its repair",
+    "status": "show on one screen each fault with its cause and its repair",
     "config": "show every setting, its value and its source",
     "doctor": "check this machine and the configured services",
     "demo": "run the whole pipeline on a year of flights",

@@ -426,7 +426,7 @@ METRICS: Final[Mapping[str, str]] = {
     "headrace_status_checked_timestamp_seconds": "when the status was checked",
     "headrace_status_findings": "findings by kind",
     "headrace_quarantined_messages": "messages in the quarantine",
-    "headrace_quarantined_messages_not_accepted": "messages in the quarantine that nobody has accepted",
+    "headrace_quarantined_messages_not_accepted": "messages in the quarantine that were not accepted",
     "headrace_held_back_messages": "messages that the newest load did not commit",
     "headrace_up_part": "1 if the part answers",
     "headrace_load_commit_number": "newest commit of the commit log",

@@ -1,4 +1,4 @@
-"""The topics: alarms that nobody has accepted, messages that the loads hold back, and the registry as the loads see
+"""The topics: open alarms, messages that the loads hold back, and the registry as the loads see
 it."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ UNITS: Final[Mapping[str, str]] = {
 
 
 def alarms(context: StatusContext) -> SourceReport:
-    """Reports the alarms of all loads that nobody has repaired or accepted."""
+    """Reports the open alarms of all loads."""
     if not context.state.topics:
         return SourceReport()
     found = open_alarms(context.log, FileIndex(context.log), context.now_ms)

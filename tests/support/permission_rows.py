@@ -18,7 +18,7 @@ class PermissionRow:
     Attributes:
         service: `broker` or `registry`.
         grant: the last two words of a `grant` line in the service's users file.
-        purpose: what fails without the permission.
+        purpose: the operation that fails without the permission.
         operations: the operations that an ACL of Apache Kafka allows on the same topic or group instead.
     """
 
