@@ -62,9 +62,9 @@ def add_points() -> None:
         headrace.loader.apply.schema.SchemaApplier,
         headrace.loader.apply.files.FilesApplier,
         headrace.loader.apply.partitions.PartitionsApplier,
-        headrace.loader.apply.audit.AuditApplier,
     ):
         wrap(applier, "apply", f"apply:{applier.__module__.rpartition('.')[2]}")
+    wrap(headrace.loader.apply.audit.AuditApplier, "_apply", "apply:audit")  # once for each topic
     wrap(headrace.loader.apply.group_offsets.GroupOffsetsApplier, "apply_topics", "apply:group_offsets")
     wrap(SparkExecutor, "execute", "apply:schema:table", lambda _, op: isinstance(op, CreateTable | SetProperties))
     wrap(SparkExecutor, "execute", "apply:partitions:add", lambda _, op: isinstance(op, AddPartitions))
