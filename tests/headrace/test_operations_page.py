@@ -59,7 +59,7 @@ def test_page_lists_every_kind_of_finding_of_a_status() -> None:
     assert {*re.findall(r"`([a-z-]+)`", " ".join(first_cells))} == {*KINDS}
 
 
-@pytest.mark.parametrize("verb", ["load", "compact"])
+@pytest.mark.parametrize("verb", ["load", "expire", "compact", "audit report", "verify"])
 def test_cron_lines_print_only_failed_commands(tmp_path: Path, verb: str) -> None:
     (line,) = [line for line in block(PAGE, "# /etc/cron.d/headrace").splitlines() if f"/headrace {verb} " in line]
     assert "%" not in line  # cron ends the command at a %
