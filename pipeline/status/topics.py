@@ -13,6 +13,7 @@ from headrace.loader.open_problems import OpenProblems, TopicProblems, read_prob
 from headrace.pipeline.status.context import StatusContext
 from headrace.pipeline.status.finding import SourceReport, StatusFact, StatusFinding, StatusMetric, finding
 from headrace.pipeline.status.wording import count_text
+from headrace.registry.client.responses import LOGIN_REMEDY
 
 OTHER_ALARM: Final = "alarm"
 ALARM_KINDS: Final = {str(kind): f"alarm-{kind.value}" for kind in AlarmKind}
@@ -68,7 +69,8 @@ def held_back(context: StatusContext) -> SourceReport:
 def _registry_findings(problems: OpenProblems) -> Iterator[StatusFinding]:
     if problems.registry:
         kind = "load-registry-refused" if problems.is_refused else "load-registry-unavailable"
-        yield finding(kind, "registry", problems.registry, since_ms=problems.registry_since_ms)
+        problem = problems.registry.removesuffix(f"; {LOGIN_REMEDY}")  # the repair of the finding
+        yield finding(kind, "registry", problem, since_ms=problems.registry_since_ms)
 
 
 def _topic_findings(problems: OpenProblems) -> Iterator[StatusFinding]:

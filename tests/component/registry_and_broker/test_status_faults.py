@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -19,15 +21,18 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.avro_schema import frame
 from headrace.cli import main
+from headrace.loader.errors import UnwritableWarehouse
 from headrace.pipeline.status.collect import platform_status
-from headrace.registry.errors import CredentialsRefused
+from headrace.registry.access.passwords import Cost, PasswordHash
+from headrace.registry.access.users import user_line
+from headrace.registry.client import BasicAuth, RegistryClient
 from headrace.settings import load_settings
 from support.loader.loads_in_process import SCHEMA, SCHEMA_ID, Loads
 from support.processes import is_running
 from support.running_service import Service, StartService
 from support.servers.postgres_server import PostgresServer
 from support.shared import shared
-from support.status_faults import ExpectedFinding, check_status, check_well
+from support.status_faults import ExpectedFinding, check_status, check_well, status_json
 
 pytestmark = pytest.mark.servers
 
@@ -174,16 +179,33 @@ def force_incompatible_version(platform: Platform) -> Heal:
     return lambda: accept(platform, "incompatible")
 
 
-def reject_credentials(platform: Platform) -> Heal:
-    loads = platform.loaded_topic("rejected")
-    loads.fail_registry(CredentialsRefused("the registry requires credentials or rejected them (HTTP 401)", status=401))
-    assert loads.load(platform.broker).is_registry_refused
+def flip_byte_in_segment(platform: Platform) -> Heal:
+    """Flips a byte of the last unread batch. The batches before it are loaded."""
+    loads = platform.loaded_topic("flipped")
+    loads.produce(platform.broker, range(10, 30))
+    segment = platform.data_dir / "broker" / "flipped-0" / f"{0:020d}.log"
+    with segment.open("r+b") as file:
+        file.seek(-20, os.SEEK_END)
+        byte = file.read(1)[0]
+        file.seek(-20, os.SEEK_END)
+        file.write(bytes([byte ^ 1]))
+    assert loads.load(platform.broker).problems
 
     def heal() -> None:
-        loads.fail_registry(None)
-        assert not loads.load(platform.broker).registry_outage
+        run_repair(platform, "offsets skip")
+        loads.produce(platform.broker, range(30, 40))
+        assert not loads.load(platform.broker).problems
+        assert sum(map(len, loads.rows().values())) == 34
 
     return heal
+
+
+def run_repair(platform: Platform, command: str) -> None:
+    """Runs a command of a finding's repair as it is printed."""
+    _, document = status_json(platform.arguments)
+    texts = [one["repair"] for one in document["findings"]]
+    (words,) = [found[0] for text in texts if (found := re.findall(rf"headrace ({command} .* TEXT)", text))]
+    assert main([*words.split(), *platform.arguments]) == 0
 
 
 def leave_old_message_unread(platform: Platform) -> Heal:
@@ -286,9 +308,15 @@ FAULTS = {
             "alarm-incompatible", "incompatible", r"version 2 of subject incompatible-value", r"headrace hive latest", 1
         ),
     ),
-    "registry rejects credentials of loads": Fault(
-        reject_credentials,
-        ExpectedFinding("load-registry-refused", "registry", r"HTTP 401", r"registry\.client_password"),
+    "byte flipped in a segment": Fault(
+        flip_byte_in_segment,
+        ExpectedFinding(
+            "topic-held-back",
+            "flipped",
+            r"offset 24: the batch has the wrong checksum",
+            r"headrace offsets skip flipped 0 24 --to 30 --reason TEXT",
+            1,
+        ),
     ),
     "unread message about to expire": Fault(
         leave_old_message_unread,
@@ -374,11 +402,70 @@ def test_status_names_foreign_file_and_foreign_table_within_one_load(platform: P
     check_well(platform.arguments)
 
 
-def test_status_names_disk_that_is_almost_full(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = shutil.disk_usage(platform.data_dir)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=20 * 1024 * 1024))
-    expected = ExpectedFinding("disk-full", "disk of data_dir", "20 MiB left", "free disk space")
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[str], None]]:
+    """A file system in memory at the test's directory, and a function that changes its size."""
+
+    def mount(options: str) -> None:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(tmp_path)], check=True, capture_output=True)
+
+    try:
+        mount("size=4g")
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"mounting a file system requires root and CAP_SYS_ADMIN: {error}")
+    try:
+        yield lambda size: mount(f"remount,size={size}")
+    finally:
+        subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
+
+
+def test_status_names_full_disk(small_disk: Callable[[str], None], tmp_path: Path, start_service: StartService) -> None:
+    """Data of broker, registry and warehouse are on one file system without free space."""
+    service = start_service("headrace", "up", "--data-dir", str(tmp_path), *FREE_PORTS, "--only", "registry,broker")
+    platform = Platform(service, tmp_path)
+    loads = platform.loaded_topic("full")
+    check_well(platform.arguments)
+    loads.produce(platform.broker, range(10, 20))
+    small_disk(str(shutil.disk_usage(tmp_path).used))
+    expected = ExpectedFinding("disk-full", "disk of data_dir", f"0 MiB left at {tmp_path}", "free disk space")
     check_status(platform.arguments, expected)
+    with pytest.raises(UnwritableWarehouse):
+        loads.load(platform.broker)
+    check_status(platform.arguments, expected)
+    small_disk("4g")
+    assert sum(one.rows for one in loads.load(platform.broker).loaded) == 10
+    check_well(platform.arguments)
+    assert service.stop() == 0
+
+
+def test_status_names_registry_that_rejects_the_credentials_of_loads(
+    tmp_path: Path, start_service: StartService
+) -> None:
+    users = tmp_path / "registry.users"
+    hashed = PasswordHash.of("p4ss", b"some salt", Cost(log2_n=4, r=1, p=1))
+    users.write_text(f"{user_line('loader', hashed)}\ngrant loader write rejected-value\n")
+    command = ("headrace", "up", "--data-dir", str(tmp_path), *FREE_PORTS, "--only", "registry,broker")
+    service = start_service(*command, environment={"HEADRACE__REGISTRY__USERS": str(users)})
+    platform = Platform(service, tmp_path)
+    url = service.addresses["registry"]
+    admin = AdminClient({"bootstrap.servers": platform.broker})
+    admin.create_topics([NewTopic("rejected", 1)])["rejected"].result(TIMEOUT_S)
+    loads = Loads(tmp_path, "rejected")
+    expected = ExpectedFinding(
+        "load-registry-refused", "registry", r"rejected them: Unauthorized", r"registry\.client_password"
+    )
+    with RegistryClient(url, auth=BasicAuth("loader", "p4ss")) as client:
+        schema_id = client.register("rejected-value", SCHEMA).schema_id
+        loads.produce_values(platform.broker, [frame(schema_id, b"\x02")])
+        for auth in (None, BasicAuth("loader", "wrong")):
+            with RegistryClient(url, auth=auth) as rejected:
+                loads.use_registry(rejected)
+                assert loads.load(platform.broker).is_registry_refused
+            check_status(platform.arguments, expected)
+        loads.use_registry(client)
+        assert sum(one.rows for one in loads.load(platform.broker).loaded) == 1
+    check_well(platform.arguments)
+    assert service.stop() == 0
 
 
 def test_status_names_clock_that_differs(platform: Platform) -> None:

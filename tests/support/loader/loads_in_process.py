@@ -16,9 +16,11 @@ import fastavro
 from headrace.avro_schema import frame, parse_schema
 from headrace.kafka_wire.cluster import KafkaCluster
 from headrace.loader.build import current_build
+from headrace.loader.plan.schemas import WriterSchemas
 from headrace.loader.report import RunReport
 from headrace.loader.run import run_load
 from headrace.loader.task import run_work_unit
+from headrace.registry.client import RegistryClient
 from support.loader.loader_fakes import World
 from support.loader.projection_oracle import encode
 
@@ -35,6 +37,7 @@ class Loads:
         self._world.clock_ms = time.time_ns() // 1_000_000
         self._world.registry.register(f"{topic}-value", SCHEMA_ID, SCHEMA)
         self._world.settings = dataclasses.replace(self._world.settings, topics_include=(topic,))
+        self._registry: RegistryClient | None = None
 
     def produce(self, address: str, numbers: range) -> None:
         """Sends the numbers to partition 0, in order; all are acknowledged."""
@@ -55,9 +58,9 @@ class Loads:
         """Registers a further version of the topic's subject."""
         self._world.registry.register(f"{self.topic}-value", schema_id, text)
 
-    def fail_registry(self, failure: Exception | None) -> None:
-        """Makes all requests to the registry fail, or None succeed again."""
-        self._world.registry.failure = failure
+    def use_registry(self, registry: RegistryClient) -> None:
+        """Makes the next loads use a real registry."""
+        self._registry = registry
 
     def load(self, address: str, on_data_loss: str = "fail", quarantine_ratio_max: float = 0.1) -> RunReport:
         self._world.policy = dataclasses.replace(
@@ -73,6 +76,11 @@ class Loads:
             ports = dataclasses.replace(
                 self._world.ports(), cluster=cluster, run_units=lambda units: [run_work_unit(unit) for unit in units]
             )
+            if self._registry is not None:
+                storage = self._world.log().storage
+                ports = dataclasses.replace(
+                    ports, schemas=WriterSchemas(self._registry, storage, self._world.subject_of)
+                )
             return run_load(ports, settings)
 
     @property
