@@ -525,6 +525,15 @@ _USUAL_NAMES: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         ("decimal", "bigdecimal", "money"), '{"type": "bytes", "logicalType": "decimal", "precision": …, "scale": …}'
     ),
+    # Logical types, which are no types of their own.
+    "time-millis": '{"type": "int", "logicalType": "time-millis"}',
+    **{
+        name: f'{{"type": "long", "logicalType": "{name}"}}'
+        for name in (
+            "time-micros",
+            *(f"{kind}-{unit}" for kind in ("timestamp", "local-timestamp") for unit in ("millis", "micros", "nanos")),
+        )
+    },
 }
 """Usual names of types in programming languages and databases, with their equivalents in Avro."""
 

@@ -255,7 +255,7 @@ def _preview_json(found: Preview) -> dict[str, Any]:
 def _print_preview(found: Preview) -> None:
     topic = found.topic
     for group in found.groups:
-        print(styled(f"{group.count:,} messages: {group.code}", "warn") + printable(f": {group.reason}"))
+        print(styled(f"{count_text(group.count, 'message')}: {group.code}", "warn") + printable(f": {group.reason}"))
         samples = ", ".join(f"{partition}:{offset}" for partition, offset in group.samples)
         print(f"  partition:offset  {samples}{', …' if group.count > len(group.samples) else ''}")
         if group.value is not None:
@@ -272,7 +272,11 @@ def _print_preview(found: Preview) -> None:
         f"read {found.read:,} of {found.pending:,} pending offsets{limit}: {found.loadable:,} messages can be loaded, "
         f"{found.quarantined:,} cannot, {found.others:,} offsets have no value"
     )
-    if found.is_held_back:
+    if found.is_waiting:
+        print(
+            "loads do not read this topic until its schema is registered; its messages stay in Kafka until they expire"
+        )
+    elif found.is_held_back:
         print(
             "a load holds this topic back: remove the cause, or let the messages into the quarantine with "
             f"`headrace load --topic {topic} --quarantine-all`"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -209,22 +210,22 @@ def _error_text(error: RegistryError, url: str) -> str:
 
     subject, version = error.subject, error.version
     of_version = f"subject {subject} version {version}"
+    quoted = shlex.quote(subject or "")  # in commands, so that a shell takes any subject as one argument
     texts: Mapping[type[RegistryError], str] = {
-        errors.CredentialsRefused: f"{url}: {error}; set registry.client_user and registry.client_password, or "
-        "registry.client_token_file",
+        errors.CredentialsRefused: f"{url}: {error}",
         errors.AccessDenied: f"{url}: {error}; grant the permission in the registry's users file, or use another "
         "registry.client_user",
         errors.SubjectNotFound: f"subject {subject} does not exist in {url}; see: headrace registry subjects --deleted",
-        errors.VersionNotFound: f"{of_version} does not exist; see: headrace registry versions {subject} --deleted",
+        errors.VersionNotFound: f"{of_version} does not exist; see: headrace registry versions {quoted} --deleted",
         errors.SubjectSoftDeleted: f"subject {subject} is soft-deleted already; --permanent removes it for ever",
         errors.VersionSoftDeleted: f"{of_version} is soft-deleted already; --permanent removes it for ever",
         errors.SubjectNotSoftDeleted: f"subject {subject} has versions that are not soft-deleted; first run: headrace "
-        f"registry delete {subject}",
+        f"registry delete {quoted}",
         errors.VersionNotSoftDeleted: f"{of_version} is not soft-deleted; first run: headrace registry delete "
-        f"{subject} --version {version}",
+        f"{quoted} --version {version}",
         errors.ReferenceExists: f"{of_version if version else f'subject {subject}'} cannot be deleted: {error} Delete "
         "the versions that refer to it first; headrace registry show prints what refers to a version",
-        errors.OperationNotPermitted: f"{error}; see: headrace registry mode {subject}",
+        errors.OperationNotPermitted: f"{error}; see: headrace registry mode {quoted}",
         errors.SchemaNotFound: f"{url}: {error}; ids differ between registries and contexts, check registry.url",
         errors.InvalidSubject: f"the subject {subject!r} is not valid; expected a name, or :.context:name",
         errors.InvalidVersion: f"the version {version!r} is not valid; expected a number or latest",
@@ -564,7 +565,12 @@ def _history_row(entry: Mapping[str, Any], subject: str) -> tuple[str, str, str,
     if entry.get("versions_removed"):
         facts.append(f"{entry['versions_removed']} soft-deleted versions removed")
     client = " via ".join(str(entry[key]) for key in ("forwarded_for", "client") if entry.get(key))
-    return str(entry.get("time", ""))[:19], str(entry.get("user") or "-"), client, ", ".join(facts)
+    return (
+        f"{str(entry.get('time', ''))[:19].replace('T', ' ')}Z",
+        str(entry.get("user") or "-"),
+        client,
+        ", ".join(facts),
+    )
 
 
 def _value(value: Any) -> str:

@@ -77,7 +77,8 @@ class Preview:
     unknown. `limit` is the limit that ended the reading: `messages`, `bytes`, `seconds`, or "" if all was read that can
     be. `loadable` messages become rows; `quarantined` cannot be loaded. `others` are offsets without a message or with
     a null value. `problems` are sentences about the topic or about partitions that could not be read to the end.
-    `is_held_back` means that a load of exactly these messages would hold back the topic.
+    `is_waiting` means that the topic has no usable schema yet: loads do not read it. `is_held_back` means that a load
+    of exactly these messages would hold back the topic.
     """
 
     topic: str
@@ -89,6 +90,7 @@ class Preview:
     others: int
     groups: tuple[PreviewGroup, ...]
     problems: tuple[str, ...]
+    is_waiting: bool
     is_held_back: bool
 
 
@@ -132,6 +134,7 @@ def preview(
         others=read - loadable - quarantined,
         groups=tuple(reading.groups.groups(unit.topics[topic])),
         problems=tuple(dict.fromkeys((*problems, *reading.problems))),
+        is_waiting=topic in plan.waiting,
         is_held_back=quarantined > max(QUARANTINED_MIN, share_max * (loadable + quarantined)),
     )
 
@@ -292,7 +295,7 @@ class _Groups:
             code, reason = looked_up, f"schema {row.schema_id} is registered, but not under the subject of this topic"
         elif looked_up:
             reason = f"schema {row.schema_id}: {looked_up}"
-        key = (code, row.schema_id, producer_hint(row.value, row.code))
+        key = (code, row.schema_id, producer_hint(row.value, code))
         if key not in self._groups and len(self._groups) >= GROUPS_MAX:
             key = next((one for one in self._groups if one[0] == code), [*self._groups][-1])
         group = self._groups.setdefault(key, _Group(row, reason))

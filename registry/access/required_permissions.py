@@ -178,7 +178,7 @@ def authorize(
 
 def forbidden(principal: Principal, permission: Permission, target: Target | None) -> Denial:
     """The denial for a principal that lacks a permission on a target."""
-    resource = "anything" if target is None else target
+    resource = "any subject" if target is None else target
     return Denial(
         403, FORBIDDEN, f"User:{principal.name} is denied operation {permission.name.capitalize()} on {resource}"
     )

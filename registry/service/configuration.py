@@ -181,7 +181,7 @@ class Configuration:
             before = repository.config(scope) or ConfigEntry()
             entry = change.applied_to(before)
             repository.put_config(scope, entry)
-            return ConfigChanged(change, before, entry, is_new=True)
+            return ConfigChanged(change, before, entry, is_new=entry != before)
 
         # Some clients set the level before each registration. A change without effect must not invalidate all cached
         # responses.

@@ -70,6 +70,8 @@ HISTORIES: dict[str, list[Step]] = {
     "configuration": [
         ("DELETE", "/config", None, ""),
         ("DELETE", "/config/s", None, ""),
+        ("PUT", "/config", {"compatibility": None}, ""),
+        ("PUT", "/config/s", {"compatibility": None}, ""),
         ("PUT", "/config", FULL, "configuration_changed"),
         ("PUT", "/config", FULL, ""),
         ("DELETE", "/config", None, "configuration_removed"),

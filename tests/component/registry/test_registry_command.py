@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -258,6 +260,7 @@ def test_errors_of_permissions_name_the_remedy(tmp_path: Path, run: Run) -> None
         ]:
             ran = run(*arguments, url=user_url)
             assert (ran.exit_code, problem in ran.err, remedy in ran.err) == (2, True, True), ran.err
+            assert ran.err.count("registry.client_user") == 1, "the remedy is stated once"
             assert len(ran.err.splitlines()) == 1
             assert "secret" not in ran.err
         assert lines(run("subjects", url=url)) == [["shop-a"]]
@@ -284,6 +287,8 @@ def test_history_tells_who_changed_a_subject(run: Run, client: RegistryClient, t
         "mode removed, READONLY → unset",
         f"subject deleted, version 1 (ids {schema_id})",
     ]
+    times = {line.split("  ")[0][10:] for line in ran.out.splitlines()[3:]}
+    assert all(re.fullmatch(r" \d\d:\d\d:\d\dZ", time) for time in times), "times are in UTC"
     assert len(run("history", "s", "--format", "json").json["changes"]) == 6
     assert "has no change of :.eu:none" in run("history", ":.eu:none").out
 
@@ -298,3 +303,13 @@ def test_history_without_a_file_says_where_the_log_is(
         monkeypatch.setenv("HEADRACE__REGISTRY__AUDIT_LOG", value)
         ran = run("history", "s")
         assert (ran.exit_code, words in ran.err) == (2, True)
+
+
+def test_commands_in_errors_quote_the_subject_for_a_shell(run: Run, client: RegistryClient) -> None:
+    client.register("it's a/b", STRING)
+    refused = run("delete", "it's a/b", "--permanent", "--yes")
+    assert (refused.exit_code, refused.out) == (2, "")
+    command = refused.err.partition("first run: headrace registry ")[2]
+    assert shlex.split(command) == ["delete", "it's a/b"]
+    assert run(*shlex.split(command)).exit_code == 0
+    assert run("delete", "it's a/b", "--permanent", "--yes").exit_code == 0

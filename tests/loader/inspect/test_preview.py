@@ -145,6 +145,10 @@ def test_preview_of_a_topic_without_a_schema_shows_its_messages(world: ValueWorl
         REGISTERED_ELSEWHERE: 1,
         "schema_not_found": 1,
     }
+    hints = {group.code: group.hint for group in found.groups}
+    assert "another registry" in hints["schema_not_found"]
+    assert hints[REGISTERED_ELSEWHERE] == "", "this registry has the schema"
+    assert found.is_waiting, "a load puts none of the messages into the quarantine"
     assert any("clicks-value" in problem for problem in found.problems)
 
 
