@@ -145,32 +145,34 @@ def _register(
         if other.version is None:  # dry run: the referenced schema does not exist yet, so neither does this one
             return RegisteredFile(item, _action_of_new(item, client))
         references.append(SchemaReference(name, other.registration.subject, other.version))
-    found = find_registered(client, item.subject, item.text, references)
+    action, found = _look_up(item, references, client)
     if found is not None:
-        return RegisteredFile(item, RegistrationAction.UNCHANGED, found.version, found.schema_id)
-    action = _action_of_new(item, client)
+        return RegisteredFile(item, action, found.version, found.schema_id)
     if dry_run:
         return RegisteredFile(item, action)
     registered = client.register(item.subject, item.text, references)
     return RegisteredFile(item, action, registered.version, registered.schema_id)
 
 
-def find_registered(
-    client: RegistryClient, subject: str, text: str, references: Sequence[SchemaReference] = ()
-) -> RegisteredSchema | None:
-    """Returns the existing version that a registration of this text under the subject would return; None if the
-    registration would create a version.
+def _look_up(
+    item: PlannedRegistration, references: Sequence[SchemaReference], client: RegistryClient
+) -> tuple[RegistrationAction, RegisteredSchema | None]:
+    """Returns the action of a registration, and the existing version that it would return; None if it would create one.
 
     Args:
         references: the references of the schema; an equal version has the same text and references.
     """
     try:
-        found = client.lookup(subject, text, references)
-    except (SubjectNotFound, SchemaNotFound):
-        return None
+        found = client.lookup(item.subject, item.text, references)
+    except SubjectNotFound:
+        return RegistrationAction.NEW_SUBJECT, None
+    except SchemaNotFound:
+        return RegistrationAction.NEW_VERSION, None
     # The lookup also searches other contexts; an alias may refer to such a context.
-    named = plain_subject(found.subject or subject)
-    return found if named in (plain_subject(subject), _target(client, subject)) else None
+    named = plain_subject(found.subject or item.subject)
+    if named in (plain_subject(item.subject), _target(client, item.subject)):
+        return RegistrationAction.UNCHANGED, found
+    return _action_of_new(item, client), None
 
 
 def _target(client: RegistryClient, subject: str) -> str:
