@@ -1,5 +1,5 @@
-"""The lag of each topic, unread messages that retention deletes soon, and offsets that were deleted before they were
-read.
+"""The lag of each topic, unread messages that retention deletes soon, offsets that were deleted before they were read,
+and deleted topics.
 
 Expiry needs a request for the retention of each 500 topics, and at most two per broker: for each partition with unread
 messages, the offset of the first message that is younger than a limit; the second only where the first found some. If
@@ -10,14 +10,14 @@ that has not expired. Messages may live longer than reported.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from headrace.kafka_wire.admin import effective_topic_configs
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.inspect.backlog import TopicBacklog, backlogs
-from headrace.loader.plan.discover import discover
+from headrace.loader.plan.discover import discover, is_wanted
 from headrace.pipeline.status.context import LATE_FACTOR, StatusContext
 from headrace.pipeline.status.finding import SourceReport, StatusFact, StatusFinding, StatusMetric, finding
 from headrace.pipeline.status.probe import Health
@@ -44,12 +44,29 @@ def backlog(context: StatusContext) -> SourceReport:
     if context.brokers.health not in (Health.UP, Health.DEGRADED):
         reason = context.brokers.reason if context.brokers.health == Health.DOWN else "the brokers do not respond"
         return SourceReport((StatusFact("lag", f"unknown: {reason}"),))
-    loader = context.settings.loader
-    discovery = discover(context.cluster, loader.topics_include, loader.topics_exclude, context.state)
-    found = backlogs(context.state, discovery, lambda topic: loader.of_topic(topic).on_data_loss)
+    found = _backlogs(context)
     expiring, expiry_text = _expiring(found, context)
-    findings = [*_lost(found), *_unavailable(found), *expiring, *_without_runs(found, context)]
+    findings = [*_lost(found), *_unavailable(found), *_deleted(found, context), *expiring]
+    findings += _without_runs(found, context)
     return SourceReport((_lag_fact(found, expiry_text),), tuple(findings))
+
+
+def reported_losses(context: StatusContext) -> Mapping[str, Collection[str]]:
+    """Returns by topic the sentences about lost offsets that `backlog` reports; none if the brokers do not answer."""
+    if context.brokers.health not in (Health.UP, Health.DEGRADED):
+        return {}
+    return {one.topic: one.losses for one in _backlogs(context) if one.losses}
+
+
+def _backlogs(context: StatusContext) -> Sequence[TopicBacklog]:
+    """Returns the backlog of each topic on the brokers that is to be loaded. Requests the offsets once."""
+    loader = context.settings.loader
+
+    def requested() -> Sequence[TopicBacklog]:
+        discovery = discover(context.cluster, loader.topics_include, loader.topics_exclude, context.state)
+        return backlogs(context.state, discovery, lambda topic: loader.of_topic(topic).on_data_loss)
+
+    return context.once("backlogs", requested)
 
 
 def _lag_fact(found: Sequence[TopicBacklog], expiry_text: str) -> StatusFact:
@@ -90,6 +107,17 @@ def _unavailable(found: Iterable[TopicBacklog]) -> list[StatusFinding]:
         finding("partition-unavailable", one.topic, next(iter(sorted(set(one.errors.values())))))
         for one in found
         if one.errors
+    ]
+
+
+def _deleted(found: Iterable[TopicBacklog], context: StatusContext) -> list[StatusFinding]:
+    """Returns a finding for each topic with commits that is to be loaded and is not on the brokers."""
+    loader, present = context.settings.loader, {one.topic for one in found}
+    problem = "the brokers do not have it any more; messages that were not loaded are lost"
+    return [
+        finding("topic-deleted", topic, problem)
+        for topic in sorted(context.state.topics)
+        if topic not in present and is_wanted(topic, loader.topics_include, loader.topics_exclude)
     ]
 
 

@@ -114,7 +114,7 @@ KINDS: Final[Mapping[str, StatusKind]] = {
             "with messages that expired or were deleted unread",
             "topics",
             "headrace offsets show {subject}",
-            'accept the loss with loader.on_data_loss = "skip" for the topic, then headrace load',
+            "accept the loss: HEADRACE__LOADER__ON_DATA_LOSS=skip headrace load --topic {subject}",
         ),
         StatusKind(
             "audit-missing",
@@ -226,6 +226,14 @@ KINDS: Final[Mapping[str, StatusKind]] = {
             "topics",
             "headrace broker topics {subject}",
             "start the brokers of its partitions",
+        ),
+        StatusKind(
+            "topic-deleted",
+            ATTENTION,
+            "deleted",
+            "topics",
+            "headrace broker topics",
+            "create it again; or if it was deleted on purpose, add it to loader.topics_exclude: its table remains",
         ),
         StatusKind(
             "audit-differs",

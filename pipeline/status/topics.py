@@ -3,13 +3,14 @@ it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from headrace.loader.commit.alarms import AlarmKind
 from headrace.loader.commit.file_index import FileIndex
 from headrace.loader.inspect.alarms import OpenAlarm, open_alarms
-from headrace.loader.open_problems import OpenProblems, TopicProblems, read_problems
+from headrace.loader.open_problems import SENTENCE_CHARS_MAX, OpenProblems, TopicProblems, read_problems
+from headrace.pipeline.status.backlog import reported_losses
 from headrace.pipeline.status.context import StatusContext
 from headrace.pipeline.status.finding import SourceReport, StatusFact, StatusFinding, StatusMetric, finding
 from headrace.pipeline.status.wording import count_text
@@ -63,7 +64,8 @@ def held_back(context: StatusContext) -> SourceReport:
     topics = sum(1 for one in problems.topics.values() if one.held_back)
     text = f"{count_text(held, 'message')} of {count_text(topics, 'topic')}" if held else "nothing"
     fact = StatusFact("held back", text, (StatusMetric("headrace_held_back_messages", held),))
-    return SourceReport((fact,), (*_registry_findings(problems), *_topic_findings(problems)))
+    losses = reported_losses(context) if problems.topics else {}
+    return SourceReport((fact,), (*_registry_findings(problems), *_topic_findings(problems, losses)))
 
 
 def _registry_findings(problems: OpenProblems) -> Iterator[StatusFinding]:
@@ -73,8 +75,16 @@ def _registry_findings(problems: OpenProblems) -> Iterator[StatusFinding]:
         yield finding(kind, "registry", problem, since_ms=problems.registry_since_ms)
 
 
-def _topic_findings(problems: OpenProblems) -> Iterator[StatusFinding]:
+def _topic_findings(problems: OpenProblems, losses: Mapping[str, Collection[str]]) -> Iterator[StatusFinding]:
+    """Yields a finding for each topic with problems that are not all losses reported by `backlog`.
+
+    Args:
+        losses: by topic, the sentences about lost offsets that `backlog` reports.
+    """
     for topic, one in sorted(problems.topics.items(), key=lambda item: -item[1].held_back):
+        reported = {sentence[:SENTENCE_CHARS_MAX] for sentence in losses.get(topic, ())}
+        if reported.issuperset(one.sentences):
+            continue
         kind = "topic-waiting" if one.is_waiting else "topic-held-back" if one.held_back else "load-problems"
         problem, repair = _split(one)
         if one.is_waiting:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import pytest
 from confluent_kafka import Producer as ConfluentProducer
@@ -138,6 +139,9 @@ def with_deleted_messages(platform: Platform, topic: str) -> Loads:
 
 def delete_unread(platform: Platform) -> Heal:
     loads = with_deleted_messages(platform, "expired")
+    assert loads.load(platform.broker).problems
+    _, document = status_json(platform.arguments)
+    assert [one["kind"] for one in document["findings"]] == ["data-lost"], "also the load held back the topic"
 
     def heal() -> None:
         assert not loads.load(platform.broker, on_data_loss="skip").problems
@@ -149,6 +153,23 @@ def delete_unread(platform: Platform) -> Heal:
 def skip_deleted(platform: Platform) -> Heal:
     with_deleted_messages(platform, "skipped").load(platform.broker, on_data_loss="skip")
     return lambda: accept(platform, "skipped")
+
+
+def delete_topic(platform: Platform) -> Heal:
+    loads = platform.loaded_topic("deleted")
+    admin = AdminClient({"bootstrap.servers": platform.broker})
+    admin.delete_topics(["deleted"])["deleted"].result(TIMEOUT_S)
+    loads.load(platform.broker)
+
+    def heal() -> None:
+        with mock.patch.dict(os.environ, {"HEADRACE__LOADER__TOPICS_EXCLUDE": "deleted"}):
+            check_well(platform.arguments)
+        admin.create_topics([NewTopic("deleted", 1)])["deleted"].result(TIMEOUT_S)
+        loads.produce(platform.broker, range(1))
+        assert loads.load(platform.broker, on_data_loss="skip").loaded
+        accept(platform, "deleted")
+
+    return heal
 
 
 def send_some_garbage(platform: Platform) -> Heal:
@@ -284,13 +305,19 @@ FAULTS = {
     ),
     "messages deleted unread": Fault(
         delete_unread,
-        ExpectedFinding("data-lost", "expired", r"offsets 10 to 14 were removed before", r"on_data_loss = \"skip\""),
+        ExpectedFinding(
+            "data-lost", "expired", r"offsets 10 to 14 were removed before", r"ON_DATA_LOSS=skip headrace load"
+        ),
     ),
     "messages deleted unread and skipped": Fault(
         skip_deleted,
         ExpectedFinding(
             "alarm-lost", "skipped", r"5 offsets.*offsets 10 to 14 were removed before", r"headrace accept skipped"
         ),
+    ),
+    "topic deleted": Fault(
+        delete_topic,
+        ExpectedFinding("topic-deleted", "deleted", r"the brokers do not have it", r"loader\.topics_exclude", 1),
     ),
     "60 garbage messages": Fault(
         send_some_garbage,
