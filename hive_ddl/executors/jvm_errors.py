@@ -9,6 +9,7 @@ from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 METASTORE_FAILURES = (Py4JError,)
 CAUSES_MAX = 20  # longer than any chain; ends a cycle
 
+STACK_FRAME = re.compile(r"^\s*at [\w.$/<>-]+\(.*\)$", re.MULTILINE)
 OLD_CLIENT_METHOD = re.compile(r"Invalid method name: '(\w+)'")
 
 
@@ -49,4 +50,5 @@ def root_cause(error: Py4JError) -> str:
 
 
 def one_line(text: str) -> str:
-    return " ".join(text.split())
+    """Returns a text in one line, without the stack traces that servers such as a NameNode add to their messages."""
+    return " ".join(STACK_FRAME.sub("", text).split())

@@ -13,6 +13,7 @@ from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 
 from headrace.hive_ddl.errors import MetastoreUnavailable, StatementRefused
 from headrace.hive_ddl.executors import spark
+from headrace.hive_ddl.executors.jvm_errors import root_cause
 from headrace.hive_ddl.executors.spark import SparkExecutor
 from headrace.hive_ddl.names import PROBE_PREFIX
 from headrace.hive_ddl.ops import CreateTable, PublishSchema, SetProperties
@@ -234,6 +235,14 @@ def test_error_masks_the_password_in_the_connection_url(monkeypatch: pytest.Monk
     with pytest.raises(MetastoreUnavailable) as caught:
         SparkExecutor(session)
     assert caught.value.metastore == "jdbc:postgresql://db/metastore?user=hive&password=***"
+
+
+def test_reasons_have_no_stack_trace_of_the_server() -> None:
+    """The NameNode's refusal reaches the metastore's client as one message with a frame in each line."""
+    frames = "".join(f"\n\tat org.apache.hadoop.hdfs.Some$1.<init>(Some.java:{line})" for line in range(40))
+    message = f"Got exception: Permission denied: user=hive, access=WRITE{frames}\nthe last line, look at it (twice)\n"
+    reason = "Got exception: Permission denied: user=hive, access=WRITE the last line, look at it (twice)"
+    assert root_cause(java_error("MetaException", message)) == reason
 
 
 def test_refusal_does_not_break_the_connection(executor: SparkExecutor, metastore: FakeMetastore) -> None:
