@@ -15,6 +15,7 @@ SENTENCES_MAX: Final = 5
 """Sentences per topic; `headrace verify` shows all findings."""
 
 PROBLEMS: Final[Mapping[ConsistencyCheck, tuple[str, str]]] = {
+    ConsistencyCheck.LISTING: ("1 directory cannot be listed", "{count:,} directories cannot be listed"),
     ConsistencyCheck.PLACE: ("1 file is missing", "{count:,} files are missing"),
     ConsistencyCheck.LENGTH: ("1 file has another length than committed", "{count:,} files have other lengths"),
     ConsistencyCheck.CHECKSUM: ("1 file has other content than committed", "{count:,} files have other content"),
@@ -90,6 +91,8 @@ def repair_text(finding: VerifyFinding) -> str:
     quarantine = " --quarantine" if finding.kind is FileKind.QUARANTINE else ""
     accept = f"accept the loss: headrace accept-missing {topic} --time-partition {name}{quarantine}"
     match finding.check:
+        case ConsistencyCheck.LISTING:
+            return "make the directory readable for the user of loads, or repair its file system"
         case ConsistencyCheck.PLACE:
             return f"restore it from a backup, or {backfill}; or {accept}"
         case ConsistencyCheck.LENGTH | ConsistencyCheck.CHECKSUM | ConsistencyCheck.ROWS:

@@ -13,6 +13,7 @@ class ConsistencyCheck(StrEnum):
 
     COMMITS = "commits"  # offsets without holes, every offset accounted for
     INDEX = "index"  # the index of files agrees with the commits
+    LISTING = "listing"  # the directories of published files can be listed
     PLACE = "place"  # committed files are published, so that queries read them
     LENGTH = "length"
     CHECKSUM = "checksum"

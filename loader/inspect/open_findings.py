@@ -28,7 +28,9 @@ CHECKS_PATH: Final = "checks.json"
 OPEN_FINDINGS_MAX: Final = 1_000
 TOPIC_FINDINGS_MAX: Final = 100
 
-LISTING_CHECKS: Final = frozenset({ConsistencyCheck.PLACE, ConsistencyCheck.LENGTH, ConsistencyCheck.FOREIGN})
+LISTING_CHECKS: Final = frozenset(
+    {ConsistencyCheck.LISTING, ConsistencyCheck.PLACE, ConsistencyCheck.LENGTH, ConsistencyCheck.FOREIGN}
+)
 """Checks that a listing of a time partition's directory makes."""
 
 CONTENT_CHECKS: Final = frozenset({ConsistencyCheck.CHECKSUM, ConsistencyCheck.ROWS})

@@ -397,7 +397,7 @@ class _CheckRun:
             raise
         except OSError as error:
             message = f"cannot be listed: {error.strerror or error}"
-            return [expected.finding(ConsistencyCheck.PLACE, expected.directory, message)], 1
+            return [expected.finding(ConsistencyCheck.LISTING, expected.directory, message)], 1
         return list(compare_listing(expected, names)), max(1, len(names), len(expected.files))
 
     def _confirmed(

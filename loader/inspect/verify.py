@@ -129,7 +129,7 @@ def _check_time_partition(
         raise
     except OSError as error:
         message = f"cannot be listed: {error.strerror or error}"
-        yield expected.finding(ConsistencyCheck.PLACE, expected.directory, message)
+        yield expected.finding(ConsistencyCheck.LISTING, expected.directory, message)
         return
     yield from (one for one in found if is_complete or one.check is not ConsistencyCheck.FOREIGN)
     damaged = damaged_paths(found)

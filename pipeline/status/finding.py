@@ -80,6 +80,14 @@ KINDS: Final[Mapping[str, StatusKind]] = {
             "headrace doctor",
             "repair the cause that the error names",
         ),
+        StatusKind(
+            "directory-unreadable",
+            FAILURE,
+            "not readable",
+            "directories",
+            "headrace verify",
+            "make it readable for the user of loads",
+        ),
         StatusKind("file-missing", FAILURE, "missing", "files", "headrace verify", "restore it from a backup"),
         StatusKind(
             "file-length", FAILURE, "of another length than committed", "files", "headrace verify", "restore it"

@@ -17,6 +17,7 @@ UNCHECKED_MS: Final = 3_600_000
 """A commit that is newer than the last comparison by this time shows that loads do not compare files any more."""
 
 KIND_OF_CHECK: Final[Mapping[ConsistencyCheck, str]] = {
+    ConsistencyCheck.LISTING: "directory-unreadable",
     ConsistencyCheck.PLACE: "file-missing",
     ConsistencyCheck.LENGTH: "file-length",
     ConsistencyCheck.CHECKSUM: "file-content",

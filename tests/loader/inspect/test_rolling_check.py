@@ -257,7 +257,12 @@ def test_a_directory_that_cannot_be_listed_is_a_finding(shelf: Shelf, monkeypatc
         return lengths(files, directory)
 
     monkeypatch.setattr(LocalFiles, "lengths", denied)
-    assert found(check(shelf)) == [(ConsistencyCheck.PLACE, f"orders/{HOURS[0]}")]
+    checks = check(shelf)
+    assert found(checks) == [(ConsistencyCheck.LISTING, f"orders/{HOURS[0]}")]
+    (sentence,) = finding_sentences(checks)["orders"]
+    assert sentence.startswith(f"1 directory cannot be listed: orders/{HOURS[0]}; make the directory readable")
+    verified = verify_topic(shelf.log, FileIndex(shelf.log), shelf.storage, "orders", checksums=False)
+    assert [one.check for one in verified.findings] == [ConsistencyCheck.LISTING]
     monkeypatch.setattr(LocalFiles, "lengths", lengths)
     assert check(shelf).open == ()
 
