@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 import runpy
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from configparser import ConfigParser
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,6 +26,7 @@ from support.pages import block, page
 
 PAGE = page("docs/operations.md")
 SCHEDULE = ROOT / "examples" / "schedule"
+CRON = (SCHEDULE / "cron" / "headrace").read_text(encoding="utf-8")
 OOZIE = SCHEDULE / "oozie"
 CLUSTER = ROOT / "examples" / "cluster"
 SETTINGS_FILE = "/etc/headrace/headrace.toml"
@@ -61,7 +60,7 @@ def test_page_lists_every_kind_of_finding_of_a_status() -> None:
 
 @pytest.mark.parametrize("verb", ["load", "expire", "compact", "audit report", "verify"])
 def test_cron_lines_print_only_failed_commands(tmp_path: Path, verb: str) -> None:
-    (line,) = [line for line in block(PAGE, "# /etc/cron.d/headrace").splitlines() if f"/headrace {verb} " in line]
+    (line,) = [line for line in CRON.splitlines() if f"/headrace {verb} " in line]
     assert "%" not in line  # cron ends the command at a %
     user, command = re.split(r"\s+", line, maxsplit=6)[5:]
     assert user == "headrace"
@@ -79,59 +78,16 @@ def test_cron_lines_print_only_failed_commands(tmp_path: Path, verb: str) -> Non
         assert (run.stdout, run.stderr) == (mailed, "")
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
-@pytest.mark.parametrize(
-    ("path", "name"), [("docs/operations.md", "headrace.service"), ("docs/registry.md", "headrace-registry.service")]
-)
-def test_systemd_accepts_the_units(path: str, name: str, tmp_path: Path) -> None:
-    unit = tmp_path / name
-    unit.write_text(block(page(path), f"# /etc/systemd/system/{name}").replace(PROGRAM, sys.executable))
-    checked = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, check=False, timeout=60
-    )
-    assert checked.returncode == 0, checked.stderr
-    assert name not in checked.stderr
-
-
 def test_cron_example_sets_the_environment_of_a_cluster() -> None:
     """The example has it in a commented line."""
-    (line,) = [line for line in block(PAGE, "# /etc/cron.d/headrace").splitlines() if "HADOOP_CONF_DIR" in line]
+    (line,) = [line for line in CRON.splitlines() if "HADOOP_CONF_DIR" in line]
     assert re.search(r"^# .*: (HADOOP_CONF_DIR=/\S+)$", line)
-
-
-def test_page_contains_the_cron_example() -> None:
-    assert block(PAGE, "# /etc/cron.d/headrace").strip() == (SCHEDULE / "cron" / "headrace").read_text().strip()
 
 
 def runs_the_load(words: Sequence[str]) -> bool:
     """Returns whether the words run the installed program with `load` and the settings file of the page."""
     parsed = _parser(words[1:]).parse_args(words[1:])
     return words[0] == PROGRAM and words[1] == "load" and parsed.config == Path(SETTINGS_FILE)
-
-
-def test_systemd_timer_starts_a_load_every_ten_minutes() -> None:
-    units = {name: ConfigParser(interpolation=None, comment_prefixes="#") for name in ("service", "timer")}
-    for name, unit in units.items():
-        unit.read(SCHEDULE / "systemd" / f"headrace-load.{name}")
-    assert runs_the_load(shlex.split(units["service"]["Service"]["ExecStart"]))
-    assert units["service"]["Service"]["Type"] == "oneshot", "with another type the timer would start concurrent loads"
-    assert units["timer"]["Timer"]["OnCalendar"] == "*:0/10"
-    assert units["timer"]["Timer"]["Persistent"] == "true"
-
-
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
-def test_systemd_accepts_the_timer(tmp_path: Path) -> None:
-    for path in (SCHEDULE / "systemd").iterdir():
-        (tmp_path / path.name).write_text(path.read_text().replace(PROGRAM, sys.executable))
-    checked = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", str(tmp_path / "headrace-load.timer")],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert checked.returncode == 0, checked.stderr
-    assert "headrace-load" not in checked.stderr
 
 
 def test_airflow_runs_one_load_at_a_time_without_catchup(monkeypatch: pytest.MonkeyPatch) -> None:
