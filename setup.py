@@ -6,6 +6,8 @@ job that checks schemas installs neither Flask nor Spark.
 
 import importlib.util
 import os
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -119,13 +121,14 @@ WHEEL_FOR = os.environ.get("HEADRACE_WHEEL_FOR", "")
 
 
 class BuildPy(build_py):
-    """Also compiles the core, and writes the git commit. Without a compiler the build prints one line: everything
-    works, but loads are slower."""
+    """Also compiles the core, and writes the git commit and the man pages. Without a compiler the build prints one
+    line: everything works, but loads are slower."""
 
     def run(self) -> None:
         super().run()
         if not self.editable_mode:
             self.write_commit()
+            self.write_man_pages()
         self.compile_core()
 
     def write_commit(self) -> None:
@@ -136,6 +139,16 @@ class BuildPy(build_py):
         file.unlink(missing_ok=True)  # left by an earlier build
         if commit:
             file.write_text(f"{commit}\n", encoding="ascii")
+
+    def write_man_pages(self) -> None:
+        """Writes the man pages, which are installed in `share/man/man1`. `man` finds them next to a `bin` of PATH."""
+        packages = Path(self.build_lib).resolve()
+        directory = packages.parent / "man"
+        environment = {**os.environ, "PYTHONPATH": str(packages), "PYTHONDONTWRITEBYTECODE": "1"}
+        command = [sys.executable, "-m", "headrace.cli.manual", str(directory)]
+        subprocess.run(command, cwd=packages, env=environment, check=True)
+        pages = sorted(os.path.relpath(page, HERE) for page in directory.glob("*.1"))
+        self.distribution.data_files = [("share/man/man1", pages)]
 
     def compile_core(self) -> None:
         built = core()

@@ -1,4 +1,5 @@
-"""Builds the site of the documentation in build/site: all pages, and the API of the public names from their docstrings.
+"""Builds the site of the documentation in build/site: all pages, the commands from their `--help`, and the API of the
+public names from their docstrings.
 
 `make docs` runs it with the libraries of `tools/docs-requirements.txt`. A broken link or a missing anchor is an error.
 """
@@ -47,6 +48,7 @@ def main() -> int:
         for module in (*_NAMES_BY_MODULE, *RETURNED)
     }
     write_api_pages(public)
+    write_commands_page()
     configuration = SOURCE.parent / "mkdocs.yml"
     configuration.write_text(configured_text(), encoding="utf-8")
     return subprocess.run([sys.executable, "-m", "mkdocs", "build", "--quiet", "-f", str(configuration)]).returncode
@@ -71,6 +73,13 @@ def with_links_to_files(text: str) -> str:
     text = re.sub(r"\]\((\.\./)README\.md", r"](\1index.md", text)
     text = text.replace("](docs/decisions)", "](docs/decisions/0001-commit-log.md)")
     return text.replace("](../examples/registry)", "](../examples/registry/kubernetes.yaml)")
+
+
+def write_commands_page() -> None:
+    """Writes the page with the help of all commands."""
+    from headrace.cli.manual import reference_page
+
+    (SOURCE / "commands.md").write_text(reference_page(), encoding="utf-8")
 
 
 def write_api_pages(modules: Mapping[str, tuple[str, ...]]) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from headrace.pipeline.sql import QueryFailed
+from headrace.cli.command import CommandError
 
 if TYPE_CHECKING:
     from headrace.pipeline.sql import QueryResult
@@ -66,17 +66,17 @@ def plot_data(result: QueryResult, kind: str) -> PlotData:
         kind: `bar` or `line`. A line omits rows without a position, such as NULL.
 
     Raises:
-        QueryFailed: the result has no rows, too many, or other columns than a label and numbers.
+        CommandError: the result has no rows, too many, or other columns than a label and numbers.
     """
     rows_max = BARS_MAX if kind == BAR else POINTS_MAX
     numbers = [i for i in result.numeric_columns if i > 0]
     if len(result.columns) < 2 or len(numbers) != len(result.columns) - 1 or len(numbers) > SERIES_MAX:
-        raise QueryFailed(
+        raise CommandError(
             f"a plot needs a first column of labels or times and 1 to {SERIES_MAX} columns of numbers, found "
             f"{', '.join(f'{name} {kind}' for name, kind in zip(result.columns, result.types, strict=True)) or 'none'}"
         )
     if not 0 < len(result.rows) <= rows_max:
-        raise QueryFailed(f"a {kind} plot needs 1 to {rows_max:,} rows, found {len(result.rows):,}; add a LIMIT")
+        raise CommandError(f"a {kind} plot needs 1 to {rows_max:,} rows, found {len(result.rows):,}; add a LIMIT")
     is_number = 0 in result.numeric_columns
     positions = [
         _position(row[0], number, result.types[0], is_number=is_number) for number, row in enumerate(result.rows)
@@ -96,10 +96,10 @@ def plot_data(result: QueryResult, kind: str) -> PlotData:
         ),
     )
     if not any(value is not None for one in data.series for value in one.values):
-        raise QueryFailed("a plot needs at least one number, found only NULL")
+        raise CommandError("a plot needs at least one number, found only NULL")
     largest = max((abs(value) for one in data.series for value in (*one.values, *data.positions) if value), default=0)
     if largest > NUMBER_MAX:
-        raise QueryFailed(f"a plot shows numbers up to {NUMBER_MAX:g}, found {largest:g}; exclude it by WHERE")
+        raise CommandError(f"a plot shows numbers up to {NUMBER_MAX:g}, found {largest:g}; exclude it by WHERE")
     return data
 
 

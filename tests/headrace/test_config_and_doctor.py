@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from headrace.cli import main
-from headrace.cli.doctor import HARD_LINKS, LOADS, REGISTRY_DATABASE
+from headrace.cli.installation import HARD_LINKS, LOADS, REGISTRY_DATABASE
 from headrace.loader.errors import LoaderError
 from headrace.pipeline.java import java_version
 from headrace.registry.storage.database import Database, sqlite_url
@@ -263,7 +263,7 @@ def test_doctor_accepts_another_pyspark_and_missing_extras(
 
     monkeypatch.setattr(importlib.metadata, "version", version)
     found = doctor(capsys, 0)["versions"]["finding"]
-    assert re.search(rf"\b{VERSION} .*producer, registry \(.*cramjam\).*, Python 3\.", found)
+    assert re.search(rf"\b{VERSION} .*producer, registry.* \(.*cramjam\).*, Python 3\.", found)
     assert found.endswith("PySpark 3.5.9")
 
 
@@ -293,7 +293,7 @@ def loaded_into_other_warehouse(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise LoaderError("nothing in /srv/warehouse yet, but earlier; set data_dir, or load with --new-warehouse")
 
-    monkeypatch.setattr("headrace.cli.doctor.reject_second_warehouse", refuse)
+    monkeypatch.setattr("headrace.cli.installation.reject_second_warehouse", refuse)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.cli.command import CommandError
 from headrace.cli.sql_plot import BAR, BARS_MAX, KINDS, LINE, plot_data, plot_svg, plot_text, sorted_points
-from headrace.pipeline.sql import QueryFailed, QueryResult
+from headrace.pipeline.sql import QueryResult
 
 
 def result(types: str, *rows: tuple[Any, ...]) -> QueryResult:
@@ -69,7 +70,7 @@ def test_a_line_has_its_labels_below_and_points_by_time() -> None:
     ids=["one column", "text", "no rows", "too many rows", "too large", "only NULL", "too many series"],
 )
 def test_a_result_that_cannot_be_plotted_is_refused(query: QueryResult, kind: str) -> None:
-    with pytest.raises(QueryFailed, match=r"a .*plot (needs|shows)"):
+    with pytest.raises(CommandError, match=r"a .*plot (needs|shows)"):
         plot_data(query, kind)
 
 
@@ -106,7 +107,7 @@ VALUES = st.none() | st.floats(-1e100, 1e100) | st.just(math.nan) | st.just(math
 def test_every_value_of_a_result_is_plotted(kind: str, rows: list[tuple[str | None, float | None]]) -> None:
     try:
         data = plot_data(result("string double", *rows), kind)
-    except QueryFailed:
+    except CommandError:
         assert all(
             value is None or not math.isfinite(value) for label, value in rows if kind == BAR or label is not None
         )

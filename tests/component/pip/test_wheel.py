@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.cli.manual import man_pages
 from headrace.loader.build import current_build
 from support.checkout import ROOT
 
@@ -94,6 +95,9 @@ def test_installation_without_extras_checks_schemas(wheel: Path, tmp_path: Path)
     accepted = headrace("compat", "check", second, "--against", first)
     assert accepted.returncode == 0, accepted.stdout + accepted.stderr
 
+    assert headrace("completion", "bash").stdout.endswith("complete -o default -F _headrace headrace\n")
+    installed_pages = sorted((environment / "share" / "man" / "man1").iterdir())
+    assert [page.name for page in installed_pages] == sorted(name for name, _ in man_pages())
     server = headrace("registry", "serve")
     assert server.returncode == 2
     assert "pip install '.[registry]'" in server.stderr
@@ -108,7 +112,7 @@ def test_installed_wheel_runs_database_migrations(wheel: Path, tmp_path: Path) -
         archive.extractall(installed)
     assert "headrace/registry/storage/migrations/env.py" in names
     top_level = {name.partition("/")[0] for name in names}
-    assert {name for name in top_level if not name.endswith(".dist-info")} == {"headrace"}, (
+    assert {name for name in top_level if not name.endswith((".dist-info", ".data"))} == {"headrace"}, (
         "the wheel installs one top-level package"
     )
 
