@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = examples("status", "status --format json", "status --format prometheus") + (
         "\n\nexit codes:\n  0  all well\n  1  something needs attention\n"
-        "  2  failure: a part does not answer, data is missing or about to be lost, or something could not be checked\n"
+        "  2  failure: a part does not respond, data is missing or about to be lost, or a check could not run\n"
     )
     add_format_flag(parser, FORMATS)
     add_settings_flags(parser, tuple(key for key in FLAGS if key != "data_dir"))
