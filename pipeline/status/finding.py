@@ -202,6 +202,14 @@ KINDS: Final[Mapping[str, StatusKind]] = {
             "headrace doctor",
             "start this server, or remove its address from the settings",
         ),
+        StatusKind(
+            "audit-log-incomplete",
+            ATTENTION,
+            "incomplete",
+            "audit logs",
+            "grep audit_log_not_written logs/registry.log in data_dir",
+            "make registry.audit_log writable, append the lines that the server's log has, then restart the registry",
+        ),
         StatusKind("clock-differs", ATTENTION, "wrong", "clocks", "timedatectl", "synchronize the clocks with NTP"),
         StatusKind(
             "part-restarted",

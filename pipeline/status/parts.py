@@ -93,6 +93,7 @@ def parts(context: StatusContext) -> SourceReport:
             continue
         findings.append(_part_finding(name, result, up, context))
     findings += _clock_findings(probed.get(REGISTRY), context)
+    findings += _audit_log_findings(probed.get(REGISTRY))
     findings += _up_findings(up, unreachable, context)
     findings += _recent_deaths(up, {found.subject for found in findings}, context.now_ms)
     return SourceReport(tuple(facts), tuple(findings))
@@ -243,6 +244,19 @@ def _clock_findings(registry: ProbeResult | None, context: StatusContext) -> lis
         )
         for url, ms in differences_ms.items()
         if abs(ms) > CLOCK_DIFFERENCE_MS_MAX
+    ]
+
+
+def _audit_log_findings(registry: ProbeResult | None) -> list[StatusFinding]:
+    """Returns a finding for each registry server with changes that are missing in its audit log."""
+    lost = {} if registry is None else registry.audit_lines_lost
+    return [
+        finding(
+            "audit-log-incomplete",
+            "audit log of the registry",
+            f"{count_text(lines, 'change')} could not be written to it since {mask_passwords(url)} started",
+        )
+        for url, lines in lost.items()
     ]
 
 

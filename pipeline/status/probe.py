@@ -42,7 +42,8 @@ class Health(StrEnum):
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
     """The result of a probe. `reason` is "" for `up`. `lacks_database` is True for a registry that answers while its
-    database does not. `dates_ms` are the times of servers when they answered, in milliseconds since 1970, by address.
+    database does not. `dates_ms` are the times of servers when they answered, in milliseconds since 1970, and
+    `audit_lines_lost` the numbers of changes that are missing in their audit logs, both by address.
     """
 
     address: str
@@ -50,6 +51,7 @@ class ProbeResult:
     reason: str = ""
     lacks_database: bool = False
     dates_ms: Mapping[str, int] = field(default_factory=dict)
+    audit_lines_lost: Mapping[str, int] = field(default_factory=dict)
 
 
 def silence_text() -> str:
@@ -79,7 +81,8 @@ def probe_registry(client: RegistryClient) -> ProbeResult:
         for one in servers
     ]
     dates_ms = {one.url: one.date_ms for one in servers if one.date_ms is not None}
-    return replace(_combined(client.url, results), dates_ms=dates_ms)
+    lost = {one.url: one.audit_lines_lost for one in servers if one.audit_lines_lost}
+    return replace(_combined(client.url, results), dates_ms=dates_ms, audit_lines_lost=lost)
 
 
 def probe_brokers(cluster: KafkaCluster, bootstrap_servers: str) -> ProbeResult:

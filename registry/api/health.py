@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from flask import Blueprint, Response
+from flask import Blueprint, Response, current_app
 
+from headrace.registry.api.metrics import EXTENSION as METRICS_PAGE
 from headrace.registry.api.responses import json_response
 from headrace.registry.api.services import services
 
 blueprint = Blueprint("health", __name__)
+
+LOST_LINES = "audit_lines_lost"
 
 
 @blueprint.get("/")
@@ -25,9 +28,13 @@ def liveness() -> Response:
 
 @blueprint.get("/readyz")
 def ready() -> Response:
-    """Response to a readiness probe. If the database is unreachable, the response has status 500 and the cause."""
+    """Response to a readiness probe. If the database is unreachable, the response has status 500 and the cause.
+
+    Lines that are missing in the audit log are a number in the response: a full disk must not stop clients.
+    """
     services().configuration.read_scope(None, in_effect=False)
-    return json_response({"status": "ready"})
+    lost = current_app.extensions[METRICS_PAGE].lost_audit_lines
+    return json_response({"status": "ready", **({LOST_LINES: lost} if lost else {})})
 
 
 @blueprint.get("/v1/metadata/id")

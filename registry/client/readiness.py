@@ -36,7 +36,8 @@ class Readiness(StrEnum):
 class ServerReadiness:
     """The result for one server; `url` has no credentials. `is_headrace` is False for a registry without `/readyz`, and
     for one that does not answer. `reason` is "" for `ready`. `date_ms` is the server's time when it answered, in
-    milliseconds since 1970 and whole seconds; None if it sends none.
+    milliseconds since 1970 and whole seconds; None if it sends none. `audit_lines_lost` is the number of changes that
+    are missing in the audit log since the server's start.
     """
 
     url: str
@@ -44,6 +45,7 @@ class ServerReadiness:
     is_headrace: bool = False
     reason: str = ""
     date_ms: int | None = None
+    audit_lines_lost: int = 0
 
 
 def readiness_of(transport: Transport) -> tuple[ServerReadiness, ...]:
@@ -77,7 +79,9 @@ def _of_other(server: Server, listed: HttpResponse) -> ServerReadiness:
 
 def _of_headrace(server: Server, response: HttpResponse) -> ServerReadiness:
     if response.status == 200:
-        return ServerReadiness(server.url, Readiness.READY, is_headrace=True, date_ms=_date_ms(response))
+        lost = _document(response).get("audit_lines_lost")
+        lines = lost if isinstance(lost, int) else 0
+        return ServerReadiness(server.url, Readiness.READY, True, date_ms=_date_ms(response), audit_lines_lost=lines)
     readiness = Readiness.NO_DATABASE if _error_code(response) == 50001 else Readiness.FAILED
     return ServerReadiness(server.url, readiness, is_headrace=True, reason=_reason(response))
 

@@ -137,6 +137,11 @@ class RegistryMetricsPage:
         self._version = version
         self._lost_audit_lines = lost_audit_lines
 
+    @property
+    def lost_audit_lines(self) -> int:
+        """The number of lines that could not be written to the audit log since the server started."""
+        return 0 if self._lost_audit_lines is None else self._lost_audit_lines()
+
     def render(self, accept: str, stored: Mapping[str, int] | None, lag_s: float | None = None) -> tuple[bytes, str]:
         """Returns the page and its content type.
 

@@ -136,7 +136,7 @@ CONFIG: Final = _body(payloads.ConfigPayload)["properties"]
 SCHEMAS: Final[Mapping[str, Json]] = {
     "Error": _object(("error_code", "message"), error_code={"type": "integer"}, message=TEXT),
     "Empty": _object(),
-    "Status": _object(("status",), status=TEXT),
+    "Status": _object(("status",), status=TEXT, audit_lines_lost=INTEGER),
     "Document": {"type": "object"},
     "ReplicationResponse": {"type": "object", "description": "Releases that change it increase its `format`."},
     "ClusterId": {"type": "object"},

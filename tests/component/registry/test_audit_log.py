@@ -180,7 +180,8 @@ def test_unwritable_audit_log_is_counted_and_does_not_stop_changes(
     assert registry.put("/config/s", FULL).status == 200
     assert registry.get("/config/s").json == {"compatibilityLevel": "FULL"}
     assert f"{lost} 1.0" in registry.get("/metrics").text
-    assert registry.get("/readyz").status == 200
+    ready = registry.get("/readyz")
+    assert (ready.status, ready.json) == (200, {"status": "ready", "audit_lines_lost": 1})
     (message,) = [record.getMessage() for record in caplog.records if "audit_log_not_written" in record.getMessage()]
     assert json.loads(message.partition("line=")[2])["subject"] == "s"
     log.rmdir()

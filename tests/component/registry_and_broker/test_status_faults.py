@@ -549,8 +549,16 @@ def test_status_names_postgres_that_is_down(tmp_path: Path, start_service: Start
         server.remove()
 
 
+def lose_line_of_audit_log(log: Path, registry_url: str) -> None:
+    """Changes the registry while a directory is in the place of its audit log."""
+    log.unlink(missing_ok=True)
+    log.mkdir()
+    with RegistryClient(registry_url) as client:
+        client.register("lost-value", SCHEMA)
+
+
 def test_status_names_a_server_of_the_settings_that_is_stopped(tmp_path: Path, start_service: StartService) -> None:
-    """Only the address of these servers is known."""
+    """Only the address of these servers is known. Later, the registry cannot write its audit log."""
     broker = start_service(
         "headrace", "broker", "serve", "--data-dir", str(tmp_path / "b"), "--broker-listen", "127.0.0.1:0"
     )
@@ -572,5 +580,11 @@ def test_status_names_a_server_of_the_settings_that_is_stopped(tmp_path: Path, s
     finally:
         broker.process.send_signal(signal.SIGCONT)
     check_well(arguments)
+    lose_line_of_audit_log(tmp_path / "r" / "logs" / "registry-audit.jsonl", registry.addresses["registry"])
+    incomplete = r"1 change could not be written to it since http"
+    expected = ExpectedFinding(
+        "audit-log-incomplete", "audit log of the registry", incomplete, r"restart the registry", 1
+    )
+    check_status(arguments, expected)
     broker.kill()
     check_status(arguments, ExpectedFinding("part-down", "broker", r"refuses connections", r"start it on its host"))
