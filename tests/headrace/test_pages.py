@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 from headrace.cli import _parser
 from headrace.settings import SettingsError, load_settings
 from support.checkout import ROOT
-from support.pages import blocks, page
+from support.pages import block, blocks, page
 
 PAGES = sorted(
     str(path.relative_to(ROOT))
@@ -109,3 +110,12 @@ def test_installs_by_name_are_recognized() -> None:
         "`pip install .` brings headrace",
     ):
         assert installs_by_name(other) == [], other
+
+
+def test_first_schema_of_orders_is_the_same_on_all_pages() -> None:
+    """The pages continue each other; tests/component/everything/test_up.py runs them in order."""
+    typed = re.findall(r"-d '(.*)'", block(page("README.md"), "curl"))[0]
+    in_readme = json.loads(json.loads(typed)["schema"])
+    in_tutorial = block(page("docs/tutorial.md"), "mkdir -p schemas").partition("<<'END'\n")[2].partition("END")[0]
+    in_clients = re.findall(r'ORDER = """(.*?)"""', page("docs/clients.md"), re.DOTALL)[0]
+    assert json.loads(in_tutorial) == json.loads(in_clients) == in_readme
