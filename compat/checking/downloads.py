@@ -9,9 +9,13 @@ from __future__ import annotations
 import fnmatch
 import json
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
+from headrace.compat.checking.baselines.registry import CONNECTIONS
 from headrace.compat.checking.inputs import SUFFIX
 from headrace.compat.file_names import subject_file_name
 from headrace.registry.client import RegisteredSchema, RegistryClient
@@ -72,25 +76,39 @@ def plan_downloads(
         RegistryError: a request to the registry failed.
         OSError: an existing file cannot be read.
     """
-    waiting, seen = list(subjects), set(subjects)
     names = _Names(directory, "" if all_versions else SUFFIX)
-    while waiting:
-        subject = waiting.pop(0)
+    for subject, versions in _with_references(client, subjects, all_versions):
         name = names.of(subject)
         if name is None:
             reason = f"{directory} has an entry with the same name in other case; delete or rename that entry"
             yield SkippedDownload(subject, reason)
             continue
-        try:
-            for item in _versions(client, subject, all_versions):
-                new = [target for target in _referenced_subjects(item, subject) if target not in seen]
-                seen.update(new)
-                waiting += new
-                version = item.version or 1
-                path = directory / name / f"{version}{SUFFIX}" if all_versions else directory / name
-                yield _download(item, subject, version, path)
-        except (SubjectNotFound, VersionNotFound):
+        if not versions:
             yield SkippedDownload(subject, "the registry no longer has it")
+        for item in versions:
+            version = item.version or 1
+            path = directory / name / f"{version}{SUFFIX}" if all_versions else directory / name
+            yield _download(item, subject, version, path)
+
+
+def _with_references(
+    client: RegistryClient, subjects: Sequence[str], all_versions: bool
+) -> Iterator[tuple[str, Sequence[RegisteredSchema]]]:
+    """Yields the subjects, and all to which their schemas refer, with the versions to download. These are requested
+    ahead, by a few threads."""
+    with ThreadPoolExecutor(CONNECTIONS) as pool:
+        requests = {subject: pool.submit(_versions, client, subject, all_versions) for subject in subjects}
+        waiting = list(requests)
+        try:
+            for subject in waiting:
+                versions = requests[subject].result()
+                for target in {target: None for item in versions for target in _referenced_subjects(item, subject)}:
+                    if target not in requests:
+                        requests[target] = pool.submit(_versions, client, target, all_versions)
+                        waiting.append(target)
+                yield subject, versions
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 class _Names:
@@ -127,15 +145,15 @@ def _context(subject: str) -> str:
     return f":{context}:" if colon else ""
 
 
-def _versions(client: RegistryClient, subject: str, all_versions: bool) -> Iterator[RegisteredSchema]:
-    if not all_versions:
-        yield client.version(subject, "latest")
-        return
-    for number in client.versions(subject):
-        try:
-            yield client.version(subject, number)
-        except VersionNotFound:  # permanently deleted after the list was read
-            continue
+def _versions(client: RegistryClient, subject: str, all_versions: bool) -> Sequence[RegisteredSchema]:
+    """Returns the latest version of a subject, or all of them. Omits those that were deleted since they were listed."""
+    found = []
+    with suppress(SubjectNotFound):
+        numbers: Sequence[int | Literal["latest"]] = client.versions(subject) if all_versions else ("latest",)
+        for version in numbers:
+            with suppress(VersionNotFound):
+                found.append(client.version(subject, version))
+    return found
 
 
 def _download(item: RegisteredSchema, subject: str, version: int, path: Path) -> Download | SkippedDownload:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from headrace.avro_schema import SchemaParseError, canonical_text, self_contained_text
 from headrace.compat.check_result import Failure, FailureKind
+from headrace.compat.checking.baselines.registry import CONNECTIONS
 from headrace.compat.checking.baselines.subject_config import alias_target, plain_subject
 from headrace.compat.checking.inputs import SchemaFile
 from headrace.compat.checking.sources import Sources
@@ -44,6 +47,10 @@ class RegisteredFile:
     action: RegistrationAction
     version: int | None = None
     schema_id: int | None = None
+
+
+LookedUp = tuple[RegistrationAction, RegisteredSchema | None]
+"""The action of a registration, and the existing version that it would return; None if it would create one."""
 
 
 def plan_registrations(
@@ -131,13 +138,30 @@ def register_all(
         RegistryError: the registry refused a schema or is unreachable; earlier schemas stay registered.
     """
     done: dict[str, RegisteredFile] = {}
-    for item in plan:
-        done[item.file] = _register(item, done, client, dry_run=dry_run)
-        yield done[item.file]
+    files = Counter(item.subject for item in plan)
+    with ThreadPoolExecutor(CONNECTIONS) as pool:
+        # Most schemas of a repository are registered already. Those whose lookup depends on no other one are looked up
+        # ahead.
+        found = {
+            item.file: pool.submit(_look_up, item, (), client)
+            for item in plan
+            if not item.dependencies and files[item.subject] == 1
+        }
+        try:
+            for item in plan:
+                done[item.file] = _register(item, done, found.pop(item.file, None), client, dry_run=dry_run)
+                yield done[item.file]
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _register(
-    item: PlannedRegistration, done: Mapping[str, RegisteredFile], client: RegistryClient, *, dry_run: bool
+    item: PlannedRegistration,
+    done: Mapping[str, RegisteredFile],
+    looked_up: Future[LookedUp] | None,
+    client: RegistryClient,
+    *,
+    dry_run: bool,
 ) -> RegisteredFile:
     references = []
     for name, file in item.dependencies:
@@ -145,7 +169,7 @@ def _register(
         if other.version is None:  # dry run: the referenced schema does not exist yet, so neither does this one
             return RegisteredFile(item, _action_of_new(item, client))
         references.append(SchemaReference(name, other.registration.subject, other.version))
-    action, found = _look_up(item, references, client)
+    action, found = looked_up.result() if looked_up else _look_up(item, references, client)
     if found is not None:
         return RegisteredFile(item, action, found.version, found.schema_id)
     if dry_run:
@@ -154,10 +178,8 @@ def _register(
     return RegisteredFile(item, action, registered.version, registered.schema_id)
 
 
-def _look_up(
-    item: PlannedRegistration, references: Sequence[SchemaReference], client: RegistryClient
-) -> tuple[RegistrationAction, RegisteredSchema | None]:
-    """Returns the action of a registration, and the existing version that it would return; None if it would create one.
+def _look_up(item: PlannedRegistration, references: Sequence[SchemaReference], client: RegistryClient) -> LookedUp:
+    """Returns the action of a registration, and the existing version that it would return.
 
     Args:
         references: the references of the schema; an equal version has the same text and references.
