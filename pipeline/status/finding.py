@@ -103,7 +103,7 @@ KINDS: Final[Mapping[str, StatusKind]] = {
             "with further missing or changed files",
             "topics",
             "headrace verify {subject}",
-            "headrace verify {subject} lists them with their repairs",
+            "see each one with its repair: headrace verify {subject}",
         ),
         StatusKind(
             "table-wrong", FAILURE, "missing or not Headrace's", "tables", "headrace hive plan", "headrace hive repair"
@@ -155,7 +155,7 @@ KINDS: Final[Mapping[str, StatusKind]] = {
             "not checked",
             "checks",
             "headrace doctor",
-            "repair the cause, then run headrace status again",
+            "repair the cause, then run headrace status",
         ),
         StatusKind(
             "load-stuck",
@@ -192,7 +192,7 @@ KINDS: Final[Mapping[str, StatusKind]] = {
         ),
         StatusKind("load-late", FAILURE, "late", "loads", "headrace load status", "headrace load"),
         StatusKind(
-            "part-starting", ATTENTION, "starting", "parts", "headrace status", "wait, then run headrace status again"
+            "part-starting", ATTENTION, "starting", "parts", "headrace status", "wait, then run headrace status"
         ),
         StatusKind(
             "server-down",
@@ -286,7 +286,7 @@ KINDS: Final[Mapping[str, StatusKind]] = {
             "not compared with the commits",
             "warehouses",
             "headrace load status",
-            "make _headrace/checks.json writable for loads; headrace load has the reason as a note",
+            "make _headrace/checks.json writable for loads; see the reason: headrace load",
         ),
         StatusKind(
             "compaction-failed",
@@ -310,8 +310,8 @@ KINDS: Final[Mapping[str, StatusKind]] = {
             "with messages in quarantine",
             "topics",
             "headrace quarantine list {subject}",
-            "headrace quarantine replay or discard {subject}; or headrace accept {subject} --kind quarantined --reason "
-            "TEXT",
+            "headrace quarantine replay {subject}; headrace quarantine discard {subject} --because TEXT; or "
+            "headrace accept {subject} --kind quarantined --reason TEXT",
         ),
         StatusKind(
             "alarm-corrupt",
@@ -344,8 +344,8 @@ KINDS: Final[Mapping[str, StatusKind]] = {
             "with a column of another type",
             "topics",
             "headrace hive history {subject}",
-            "query the view of headrace hive latest {subject}; set a compatibility level in the registry; then "
-            "headrace accept {subject} --kind incompatible --reason TEXT",
+            "query the view that this prints: headrace hive latest {subject}; set a compatibility level in the "
+            "registry; then headrace accept {subject} --kind incompatible --reason TEXT",
         ),
         StatusKind(
             "alarm-times",
