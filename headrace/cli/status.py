@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from headrace.cli.colour import print_report_line
@@ -37,7 +37,8 @@ def run(args: argparse.Namespace) -> int:
 
     status = platform_status(settings_from(args))
     if args.format == "json":
-        print_json({"severity": status.severity, "summary": summary(status), **dataclasses.asdict(status)})
+        facts = {"format": 1, "severity": status.severity, "summary": summary(status)}
+        print_json({**facts, **dataclasses.asdict(status)})
     elif args.format == "prometheus":
         sys.stdout.write(exposition(metric for fact in status.facts for metric in fact.metrics))
     else:
@@ -61,8 +62,15 @@ def summary(status: PlatformStatus) -> str:
     """Returns a sentence: all well, or everything that is wrong, the worst first."""
     if not status.findings:
         return "ok: all well"
-    named = "; ".join(f"{found.subjects_text} {found.title}" for found in status.findings)
+    kinds = {found.kind: [one for one in status.findings if one.kind == found.kind] for found in status.findings}
+    named = "; ".join(f"{_subjects_text(of_kind)} {of_kind[0].title}" for of_kind in kinds.values())
     return f"{WORDS[status.severity]}: {named}"
+
+
+def _subjects_text(of_kind: Sequence[StatusFinding]) -> str:
+    """Returns the subject of findings of one kind, or the number of all subjects and the first of them."""
+    merged = dataclasses.replace(of_kind[0], count=sum(found.count for found in of_kind))
+    return merged.subjects_text
 
 
 def _finding_text(found: StatusFinding) -> str:

@@ -15,6 +15,9 @@ from typing import Final, NamedTuple
 DAY_MS: Final = 86_400_000
 DAYS_MAX: Final = 8
 """Days with alarms that the state stores per topic and kind: enough to compare with last week."""
+NEWEST_MAX: Final = 4
+"""Newest commits with alarms that the state stores per topic and kind: on the day of an acceptance, more of them seldom
+follow it."""
 TEXT_CHARS_MAX: Final = 500
 
 
@@ -41,8 +44,8 @@ class Alarm:
 
 
 class AlarmDay(NamedTuple):
-    """The alarms up to the end of a day (UTC). `first_ms` is the time of the day's first commit with such an alarm, in
-    ms since 1970. `total` is the sum of all counts up to the end of the day."""
+    """The alarms up to the end of a day (UTC), or up to a commit. `first_ms` is the time of the day's first commit with
+    such an alarm, in ms since 1970. `total` is the sum of all counts up to the end of the day."""
 
     first_ms: int
     total: int
@@ -51,15 +54,20 @@ class AlarmDay(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class AlarmTotal:
     """All alarms of one topic and kind. `days` are the newest days with alarms, at most `DAYS_MAX`, oldest first.
+    `newest` are the newest commits with alarms, at most `NEWEST_MAX`, oldest first: time in ms since 1970 and total.
     `text` is the newest alarm's sentence."""
 
     total: int
     days: tuple[AlarmDay, ...]
     text: str = ""
+    newest: tuple[AlarmDay, ...] = ()
 
     def since_ms(self, total: int) -> int:
-        """Returns the time of the first alarm after the first `total` ones, in ms since 1970. It is exact to a day, and
-        later than the true time if the day is no longer stored."""
+        """Returns the time of the first alarm after the first `total` ones, in ms since 1970. It is exact for the
+        newest alarms, otherwise exact to a day, and later than the true time if the day is no longer stored."""
+        later = [one for one in self.newest if one.total > total]
+        if 0 < len(later) < len(self.newest):
+            return later[0].first_ms
         return next((day.first_ms for day in self.days if day.total > total), self.days[-1].first_ms)
 
     def total_before(self, at_ms: int) -> int:
@@ -82,4 +90,5 @@ def with_alarm(known: AlarmTotal | None, alarm: Alarm, at_ms: int) -> AlarmTotal
         days = (*days[:-1], days[-1]._replace(total=total))
     else:
         days = (*days, AlarmDay(at_ms, total))[-DAYS_MAX:]
-    return AlarmTotal(total, days, alarm.text[:TEXT_CHARS_MAX])
+    newest = (*(known.newest if known else ()), AlarmDay(at_ms, total))[-NEWEST_MAX:]
+    return AlarmTotal(total, days, alarm.text[:TEXT_CHARS_MAX], newest)

@@ -166,7 +166,7 @@ def _reconcile_topic(
     ]
     problems += failures
     problems += [
-        f"{_range_name(task_range.planned)}: {task_range.result.error}; {_remedy(task_range)}"
+        f"{_range_name(task_range.planned)}: {task_range.result.error}{_effect(task_range)}; {_remedy(task_range)}"
         for task_range in task_ranges
         if task_range.result.error
     ]
@@ -210,6 +210,10 @@ def _reconcile_topic(
     )
 
 
+def _effect(task_range: _TaskRange) -> str:
+    return "" if task_range.result.corrupt_stop is None else ", so no later offset is read"
+
+
 def _remedy(task_range: _TaskRange) -> str:
     """Returns the remedy for an offset range that was not read to its end, as text that ends a message.
 
@@ -221,7 +225,7 @@ def _remedy(task_range: _TaskRange) -> str:
         return remedy_of(task_range.result.error) if task_range.result.is_broker_error else REREAD_RANGE_REMEDY
     topic_partition = task_range.planned.topic_partition
     skip = f"headrace offsets skip {topic_partition.topic} {topic_partition.partition} {stop.offset}"
-    replica = "no later offset is read. Elect another replica as leader, whose copy may be intact; else"
+    replica = "elect another replica as leader, whose copy may be intact; else"
     if stop.next_offset < 0:
         return f"{replica} find the next readable offset, and skip the batch: {skip} --to OFFSET --reason TEXT"
     return (

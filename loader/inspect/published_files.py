@@ -9,7 +9,7 @@ from headrace.loader.apply.engine import FILES, read_cursor
 from headrace.loader.apply.layout import partition_values, time_partition_directory
 from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.file_index import FileIndex
-from headrace.loader.commit.partition_index import IndexedFile, generation_at, live_at
+from headrace.loader.commit.partition_index import IndexedFile, IndexedTimePartition, generation_at, live_at
 from headrace.loader.work_unit import FileKind
 
 
@@ -82,13 +82,36 @@ def published_files(
     Raises:
         CorruptCommit, UnsupportedFormat: the commits of the topic cannot be read.
     """
-    directory = log.state.topics[topic].directory
     for day in index.days(topic, kind):
         for time_partition, indexed in sorted(index.day(topic, kind, day).time_partitions.items()):
             if not wanted(time_partition):
                 continue
-            partition_directory = time_partition_directory(
-                directory, kind, time_partition, generation_at(indexed, commit_number)
-            )
-            for file in live_at(indexed, commit_number):
-                yield PublishedFile(kind, time_partition, f"{partition_directory}/{file.name}", file)
+            yield from _published(log, topic, kind, time_partition, indexed, commit_number)
+
+
+def newest_file(index: FileIndex, log: CommitLog, topic: str, kind: FileKind) -> PublishedFile | None:
+    """Returns the newest published file in the topic's newest time partition with files; None if there is none."""
+    commit_number = applied_commit_number(log, topic)
+    for day in reversed(index.days(topic, kind)):
+        files = [
+            file
+            for time_partition, indexed in index.day(topic, kind, day).time_partitions.items()
+            for file in _published(log, topic, kind, time_partition, indexed, commit_number)
+        ]
+        if files:
+            return max(files, key=lambda one: (one.time_partition, one.file.since))
+    return None
+
+
+def _published(
+    log: CommitLog,
+    topic: str,
+    kind: FileKind,
+    time_partition: str,
+    indexed: IndexedTimePartition,
+    commit_number: int,
+) -> Iterator[PublishedFile]:
+    generation = generation_at(indexed, commit_number)
+    directory = time_partition_directory(log.state.topics[topic].directory, kind, time_partition, generation)
+    for file in live_at(indexed, commit_number):
+        yield PublishedFile(kind, time_partition, f"{directory}/{file.name}", file)

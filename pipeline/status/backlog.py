@@ -5,7 +5,8 @@ Expiry needs a request for the retention of each 500 topics, and at most two per
 messages, the offset of the first message that is younger than a limit; the second only where the first found some. If
 the next offset is before it, the unread messages between them are older than the limit. A younger message at a lower
 offset protects them: retention deletes whole segments, from the log start on, and stops at the first with a message
-that has not expired. Messages may live longer than reported.
+that has not expired. Messages may live longer than reported. For partitions with messages that expire within the longer
+limit, `HALVINGS` more requests per broker find when the first one may expire.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ RETENTION, CLEANUP = "retention.ms", "cleanup.policy"
 SOON_INTERVALS: Final = 6
 SOON_MS_MIN: Final = 3_600_000
 LATER_MS: Final = 86_400_000
+HALVINGS: Final = 10
+"""Steps of the search for the time until messages expire: its error is 0.1 % of the longer limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,7 @@ def _lag_fact(found: Sequence[TopicBacklog], expiry_text: str) -> StatusFact:
         StatusMetric("headrace_load_lag_messages", one.lag, (("topic", one.topic),))
         for one in behind[:TOPICS_MEASURED_MAX]
     ]
-    return StatusFact("lag", text, (StatusMetric("headrace_load_lag_messages_total", total), *metrics))
+    return StatusFact("lag", text, (StatusMetric("headrace_load_unread_messages", total), *metrics))
 
 
 def _without_runs(found: Iterable[TopicBacklog], context: StatusContext) -> list[StatusFinding]:
@@ -138,14 +141,41 @@ def _expiring(found: Sequence[TopicBacklog], context: StatusContext) -> tuple[li
     found_later = _older(context, unread, {topic: retention[topic] - limits[topic].later_ms for topic in limits})
     rest = {tp: offset for tp, offset in unread.items() if tp.topic in found_later}
     found_soon = _older(context, rest, {topic: retention[topic] - limits[topic].soon_ms for topic in limits})
-    findings = [_expiry_finding(behind[topic], limits[topic].soon_ms, is_soon=True) for topic in sorted(found_soon)]
+    first = first_expiry(context, rest, retention, limits)
+    findings = [
+        _expiry_finding(behind[topic], limits[topic].soon_ms, first, is_soon=True) for topic in sorted(found_soon)
+    ]
     findings += [
-        _expiry_finding(behind[topic], limits[topic].later_ms, is_soon=False)
+        _expiry_finding(behind[topic], limits[topic].later_ms, first, is_soon=False)
         for topic in sorted(found_later - found_soon)
     ]
     note = f"; retention of {count_text(unknown, 'topic')} unknown" if unknown else ""
-    text = "some expire soon" if findings else f"none expires within {age_text(LATER_MS)} or half its retention"
-    return findings, f"; unread messages: {text}{note}"
+    text = f"none expires within {age_text(LATER_MS)} or half its retention"
+    return findings, f"; unread messages: {first if findings else text}{note}"
+
+
+def first_expiry(
+    context: StatusContext,
+    unread: Mapping[TopicPartition, int],
+    retention_ms: Mapping[str, int],
+    limits: Mapping[str, _Limits],
+) -> str:
+    """Returns a sentence about the unread message that may expire first, "" without messages.
+
+    Args:
+        unread: by partition with messages that may expire within the longer limit, its first unread offset.
+    """
+    if not unread:
+        return ""
+    earliest, latest = dict.fromkeys(unread, 0), {tp: limits[tp.topic].later_ms for tp in unread}
+    for _ in range(HALVINGS):
+        middle = {tp: (earliest[tp] + latest[tp]) // 2 for tp in unread}
+        expiring = _older_partitions(context, unread, {tp: retention_ms[tp.topic] - middle[tp] for tp in unread})
+        latest |= {tp: middle[tp] for tp in expiring}
+        earliest |= {tp: middle[tp] for tp in unread.keys() - expiring}
+    first = min(unread, key=lambda tp: (latest[tp], tp))
+    when = "at any time" if not earliest[first] else f"in {age_text(earliest[first])}"
+    return f"the first one, of {first.topic}, may expire {when}"
 
 
 def limits_of(retention_ms: int, interval_ms: int) -> _Limits:
@@ -175,17 +205,26 @@ def _older(context: StatusContext, unread: Mapping[TopicPartition, int], age_ms:
         unread: by partition, its first unread offset.
         age_ms: the age by topic, in milliseconds.
     """
-    timestamps = {tp: max(0, context.now_ms - age_ms[tp.topic]) for tp in unread}
+    return {tp.topic for tp in _older_partitions(context, unread, {tp: age_ms[tp.topic] for tp in unread})}
+
+
+def _older_partitions(
+    context: StatusContext, unread: Mapping[TopicPartition, int], age_ms: Mapping[TopicPartition, int]
+) -> set[TopicPartition]:
+    """Returns the partitions with unread messages that are older than an age, as `_older` does for topics."""
+    if not unread:
+        return set()
+    timestamps = {tp: max(0, context.now_ms - age_ms[tp]) for tp in unread}
     younger = context.cluster.lookup_offsets_at(timestamps).offsets
     # -1: no message is younger.
-    return {tp.topic for tp, offset in younger.items() if offset == -1 or offset > unread[tp]}
+    return {tp for tp, offset in younger.items() if offset == -1 or offset > unread[tp]}
 
 
-def _expiry_finding(one: TopicBacklog, within_ms: int, *, is_soon: bool) -> StatusFinding:
+def _expiry_finding(one: TopicBacklog, within_ms: int, first: str, *, is_soon: bool) -> StatusFinding:
     waits = (
         ""
         if one.is_loaded
         else "; the topic is not loaded yet: register its schema, or exclude it with loader.topics_exclude"
     )
     kind = "data-expires-soon" if is_soon and one.is_loaded else "data-expires"
-    return finding(kind, one.topic, f"unread messages may expire within {age_text(within_ms)}{waits}")
+    return finding(kind, one.topic, f"unread messages may expire within {age_text(within_ms)}; {first}{waits}")

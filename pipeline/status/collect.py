@@ -84,7 +84,13 @@ def _reports(context: StatusContext) -> list[SourceReport]:
 
 def _error_finding(source: str, error: Exception) -> StatusFinding:
     kind = "commit-log-damaged" if isinstance(error, CommitLogError) else "not-checked"
-    return finding(kind, source, str(error) or type(error).__name__)
+    return finding(kind, source, _error_text(error))
+
+
+def _error_text(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:  # without the number of the error
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    return str(error) or type(error).__name__
 
 
 def _summary_metrics(status: PlatformStatus, findings: tuple[StatusFinding, ...]) -> tuple[StatusMetric, ...]:

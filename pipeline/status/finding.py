@@ -458,7 +458,7 @@ METRICS: Final[Mapping[str, str]] = {
     "headrace_load_held_back": "1 for a topic with problems in the last load; the first topics only",
     "headrace_load_problem_topics": "topics with problems in the last load",
     "headrace_load_lag_messages": "unread messages of a topic; the topics with most of them only",
-    "headrace_load_lag_messages_total": "unread messages of all topics",
+    "headrace_load_unread_messages": "unread messages of all topics",
     "headrace_audit_report_timestamp_seconds": "time of the newest audit report of all topics",
     "headrace_audit_topics_with_findings": "topics with findings in the newest audit report",
     "headrace_disk_free_bytes": "free space of the disk with a directory",

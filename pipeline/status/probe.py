@@ -121,7 +121,9 @@ def probe_sql(live: LiveAddresses) -> ProbeResult:
     except TimeoutError:
         return ProbeResult(live.sql_socket, Health.SILENT, silence_text())
     except (SqlServerUnavailable, OSError) as error:
-        return ProbeResult(live.sql_socket, Health.DOWN, _os_reason(error))
+        # The message repeats the path of the socket; its cause does not.
+        cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
+        return ProbeResult(live.sql_socket, Health.DOWN, _os_reason(cause))
     return ProbeResult(live.sql_socket, Health.UP)
 
 

@@ -146,7 +146,7 @@ class _Supervisor:
             self._class_archive = Part(CLASS_ARCHIVE, self._log_dir, self._environment)
         return LiveAddresses(
             pid=os.getpid(),
-            started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            started_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             registry=self._settings.registry.url or self._addresses.get("registry", ""),
             broker=self._settings.kafka.bootstrap_servers or self._addresses.get("broker", ""),
             metastore=self._settings.hive.metastore or self._addresses.get("metastore", ""),

@@ -439,7 +439,7 @@ def test_a_corrupt_batch_stops_only_its_partition_at_its_offset(
     (problem,) = found.problems
     assert re.search(r"\borders\b.*\b0\b.*\b4: .*\bchecksum\b", problem)
     assert problem.endswith(
-        "; no later offset is read. Elect another replica as leader, whose copy may be intact; else set "
+        ", so no later offset is read; elect another replica as leader, whose copy may be intact; else set "
         "loader.corrupt_batches for the topic, or skip this batch: "
         "headrace offsets skip orders 0 4 --to 6 --reason TEXT"
     )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from headrace.cli import main
 from headrace.loader.build import current_build
-from headrace.loader.commit.alarms import DAY_MS, DAYS_MAX, Alarm, AlarmKind, with_alarm
+from headrace.loader.commit.alarms import DAY_MS, DAYS_MAX, NEWEST_MAX, Alarm, AlarmKind, with_alarm
 from headrace.loader.commit.file_index import FileIndex
 from headrace.loader.commit.findings import alarms_of
 from headrace.loader.commit.reconcile import ReconciledTopic
@@ -82,6 +82,16 @@ def test_quarantined_messages_stay_an_alarm_until_accepted(world: World) -> None
     assert alarms(world)["quarantined"].since_ms == world.clock_ms
     accept_all(world)
     assert counts(world) == {}
+
+
+def test_alarm_after_an_acceptance_of_the_same_day_has_its_own_time(world: World) -> None:
+    world.pool.bad = {2}
+    load(world, 2)
+    accept_all(world)
+    for wait_ms in (600_000, 1_200_000):
+        world.clock_ms += wait_ms
+        load(world, 1, 2)
+    assert alarms(world)["quarantined"].since_ms == world.clock_ms - 1_200_000
 
 
 def test_offsets_that_expired_unread_stay_an_alarm(world: World) -> None:
@@ -153,7 +163,9 @@ def test_totals_have_a_bounded_number_of_days() -> None:
     assert total is not None
     assert (total.total, len(total.days)) == (12 * DAYS_MAX, DAYS_MAX)
     assert len(json.dumps(total.text)) < 1_000
-    assert total.since_ms(total.total - 1) == total.days[-1].first_ms
+    assert total.since_ms(total.total - 1) == total.newest[-1].first_ms == total.days[-1].first_ms + 2 * 3_600_000
+    assert len(total.newest) == NEWEST_MAX
+    assert total.since_ms(total.total - 2 * NEWEST_MAX) == total.days[-NEWEST_MAX // 2].first_ms
     assert total.total_before(total.days[-2].first_ms) == total.days[-3].total
 
 

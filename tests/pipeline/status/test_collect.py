@@ -15,6 +15,7 @@ from headrace.pipeline.status.context import StatusContext
 from headrace.pipeline.status.finding import (
     FINDINGS_PER_KIND_MAX,
     KINDS,
+    METRICS,
     PlatformStatus,
     SourceReport,
     StatusFact,
@@ -36,6 +37,12 @@ def test_findings_of_a_kind_are_limited_and_still_counted() -> None:
     found = folded(finding("load-problems", f"t{number}", f"problem {number}") for number in range(50))
     assert len(found) == FINDINGS_PER_KIND_MAX
     assert sum(one.count for one in found) == 50
+
+
+def test_summary_counts_all_subjects_of_a_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    found = folded(finding("topic-held-back", f"t{number}", f"problem {number}") for number in range(9))
+    print_status(PlatformStatus(0, found, ()))
+    assert capsys.readouterr().out.splitlines()[0] == "ATTENTION: 9 topics (t2, …) held back"
 
 
 def test_failures_precede_findings_that_need_attention() -> None:
@@ -88,6 +95,11 @@ def test_a_value_that_failed_is_not_requested_again(tmp_path: Path) -> None:
     assert len(calls) == 1
 
 
+def test_names_of_gauges_have_no_suffix_of_other_types() -> None:
+    """promtool rejects them."""
+    assert [name for name in METRICS if name.endswith(("_total", "_count", "_sum", "_bucket", "_info"))] == []
+
+
 @pytest.mark.parametrize("form", ["text", "json", "prometheus"])
 def test_a_failed_load_is_a_failure_in_every_format(
     form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -96,8 +108,9 @@ def test_a_failed_load_is_a_failure_in_every_format(
     assert main(["status", "--data-dir", str(tmp_path), "--format", form]) == 2
     output = capsys.readouterr().out
     if form == "json":
-        kinds = [one["kind"] for one in json.loads(output)["findings"]]
-        assert "load-failed" in kinds
+        document = json.loads(output)
+        assert list(document) == ["format", "severity", "summary", "checked_at_ms", "findings", "facts"]
+        assert "load-failed" in [one["kind"] for one in document["findings"]]
     elif form == "prometheus":
         assert 'headrace_status_findings{kind="load-failed"} 1' in output
         assert "headrace_status_severity 2" in output

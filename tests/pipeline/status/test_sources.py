@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from headrace.cli import command_parser
+from headrace.kafka_wire.cluster import OffsetLookup
+from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.run import run_load
 from headrace.loader.run_log import RunLine, append_line
 from headrace.loader.storage.local.lease import Lease
-from headrace.pipeline.status.backlog import limits_of
+from headrace.pipeline.status.backlog import first_expiry, limits_of
 from headrace.pipeline.status.commits import commits
 from headrace.pipeline.status.context import StatusContext
 from headrace.pipeline.status.finding import KINDS, StatusFinding, StatusKind
@@ -113,6 +117,39 @@ def test_commit_of_another_log_is_damage(world: World, tmp_path: Path) -> None:
     (found,) = commits(context).findings
     assert (found.kind, found.subject) == ("commit-log-damaged", "commit 1")
     assert "not the commit that commit 2 names" in found.problem
+
+
+@dataclasses.dataclass
+class AgedCluster:
+    """Answers requests for offsets at a time from the times of the messages of each partition."""
+
+    times_ms: dict[TopicPartition, list[int]]
+
+    def lookup_offsets_at(self, timestamps: Mapping[TopicPartition, int]) -> OffsetLookup:
+        found = {
+            tp: next((offset for offset, time in enumerate(self.times_ms[tp]) if time >= timestamp), -1)
+            for tp, timestamp in timestamps.items()
+        }
+        return OffsetLookup(found, {})
+
+
+@dataclasses.dataclass
+class AgedContext:
+    cluster: AgedCluster
+    now_ms: int = NOW_MS
+
+
+@pytest.mark.parametrize(
+    ("left_ms", "when"), [(40 * MINUTE_MS, "in 3[89] minutes"), (20 * HOUR_MS, "in 19 hours"), (-1, "at any time")]
+)
+def test_status_says_when_the_first_unread_message_may_expire(left_ms: int, when: str) -> None:
+    orders, clicks = TopicPartition("orders", 0), TopicPartition("clicks", 3)
+    week_ms = 7 * DAY_MS
+    times = {orders: [0, NOW_MS - week_ms + left_ms, NOW_MS], clicks: [NOW_MS - week_ms + 23 * HOUR_MS]}
+    context = cast(StatusContext, AgedContext(AgedCluster(times)))
+    limits = dict.fromkeys(("orders", "clicks"), limits_of(week_ms, 10 * MINUTE_MS))
+    text = first_expiry(context, {orders: 1, clicks: 0}, dict.fromkeys(limits, week_ms), limits)
+    assert re.fullmatch(f"the first one, of orders, may expire {when}", text), text
 
 
 def test_limits_of_expiry_are_at_most_half_the_retention() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli import main
+from headrace.cli import _parser, main
 from headrace.cli.accept import KINDS
 from headrace.cli.status import print_status
 from headrace.loader.commit.alarms import AlarmKind
@@ -18,6 +18,7 @@ from headrace.pipeline.status.topics import ALARM_KINDS, OTHER_ALARM, alarms, he
 from headrace.registry.errors import CredentialsRefused
 from headrace.settings import Settings
 from support.loader.loader_fakes import ORDER_V1, ORDER_V2, World
+from support.loader.value_world import ValueWorld
 
 
 @pytest.fixture
@@ -57,6 +58,30 @@ def test_garbage_in_quarantine_is_a_finding_until_it_is_accepted(
     arguments = ("--reason", "tests", "--data-dir", str(world.warehouse.parent))
     assert main(["accept", "orders", "--kind", "quarantined", *arguments]) == 0
     assert status(world).severity == 0
+
+
+def test_finding_about_the_quarantine_gives_a_reason_and_commands_that_run(tmp_path: Path) -> None:
+    world = ValueWorld(tmp_path)
+    world.registry.register("orders-value", 1, ORDER_V1)
+    world.produce("orders", [b"garbage"] * 3)
+    run_load(world.ports(), world.settings)
+    settings = Settings(data_dir=world.warehouse.parent)
+    (found,) = collect.platform_status(settings, world.clock_ms, expects_servers=False).findings
+    assert found.problem == (
+        "3 messages, 3 of them since yesterday; one of them: framing: the value begins with byte 103, expected the "
+        "magic byte 0"
+    )
+    commands = found.repair.replace("or headrace", "headrace").split("; ")
+    assert [command.split()[1:4] for command in commands] == [
+        ["quarantine", "replay", "orders"],
+        ["quarantine", "discard", "orders"],
+        ["accept", "orders", "--kind"],
+    ]
+    for command in commands:
+        _parser(command.split()[1:]).parse_args(command.split()[1:])
+    next(world.warehouse.glob("_quarantine/orders/**/*.avro")).write_bytes(b"")
+    (found,) = collect.platform_status(settings, world.clock_ms, expects_servers=False).findings
+    assert found.problem == "3 messages, 3 of them since yesterday"
 
 
 def test_a_topic_held_back_is_a_finding_with_the_ways_out(world: World, capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,6 +148,14 @@ def test_equal_problems_of_many_topics_are_one_finding(world: World, capsys: pyt
     load(world)
     (found,) = status(world).findings
     assert (found.kind, found.count) == ("topic-waiting", 30)
+    assert "<topic>-value" in found.problem
+
+
+def test_a_topic_that_waits_alone_is_named_in_the_problem(world: World) -> None:
+    world.topic("clicks", [2])
+    load(world)
+    (found,) = status(world).findings
+    assert "clicks-value" in found.problem
 
 
 @pytest.mark.parametrize("other_type", ['"string"', '{"type":"array","items":"int"}'])
