@@ -26,6 +26,8 @@ RUNS_READ: Final = 200
 """Lines of the run log that are read: enough to find the last success behind a day of failed loads."""
 LATE_FACTOR: Final = 3
 """Loads are late if none has ended for more than this number of intervals."""
+CLOCK_DIFFERENCE_MS_MAX: Final = 60_000
+"""Smaller differences of this machine's clock are no finding."""
 YIELDED: Final = "yielded"
 RESPONSE_TIMEOUT_S: Final = 10.0
 """Time limit of a request for the offsets of all partitions, from a broker that has just answered a small one."""

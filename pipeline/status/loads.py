@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from headrace.loader.run_log import COMPACTION_LINE, RunLine, newest_lines
 from headrace.loader.storage.local.lease import HELD_LONG_FACTOR, LeaseHolder
 from headrace.pipeline.load import run_log_path
-from headrace.pipeline.status.context import LATE_FACTOR, StatusContext
+from headrace.pipeline.status.context import CLOCK_DIFFERENCE_MS_MAX, LATE_FACTOR, StatusContext
 from headrace.pipeline.status.finding import SourceReport, StatusFact, StatusFinding, StatusMetric, finding
 from headrace.pipeline.status.wording import age_text, count_text, time_text
 
@@ -27,6 +27,7 @@ def loads(context: StatusContext) -> SourceReport:
         )
     if ran:
         findings += _problems(ran[-1])
+        findings += _clock(ran[-1], context)
         # While a load is running, the next line of the run log is on its way; a stuck load is a finding of its own.
         findings += _late(ran, context) if holder is None else []
     if path is not None:
@@ -81,6 +82,16 @@ def _late(ran: Sequence[RunLine], context: StatusContext) -> list[StatusFinding]
         show = f"tail {context.log_dir / 'load.log'}"
         return [finding("load-late", "load", problem, show=show, repair="restart headrace up", since_ms=ended_ms)]
     return [finding("load-late", "load", problem, since_ms=ended_ms)]
+
+
+def _clock(last: RunLine, context: StatusContext) -> list[StatusFinding]:
+    """Returns a finding if the last load ended in the future: until then, no missing load would be noticed."""
+    ahead_ms = _end_ms(last) - context.now_ms
+    if ahead_ms <= CLOCK_DIFFERENCE_MS_MAX:
+        return []
+    problem = f"the last load ended {age_text(ahead_ms)} later than this clock shows, so the clock was set back"
+    repair = "synchronize the clocks with NTP; if this clock is right, run headrace load"
+    return [finding("clock-differs", "clock of this machine", problem, repair=repair)]
 
 
 def _stuck(holder: LeaseHolder, context: StatusContext) -> list[StatusFinding]:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.pipeline.status.context import StatusContext
+from headrace.pipeline.status.context import CLOCK_DIFFERENCE_MS_MAX, StatusContext
 from headrace.pipeline.status.finding import SourceReport, StatusFact, StatusFinding, StatusMetric, finding
 from headrace.pipeline.status.probe import (
     TIMEOUT_S,
@@ -45,7 +45,6 @@ SETTINGS_OF: Final = {
 """The setting that names an existing server of a part."""
 DEATHS_SHOWN_MS: Final = 3_600_000
 """How long a death is a finding although the part was restarted."""
-CLOCK_DIFFERENCE_MS_MAX: Final = 60_000
 RESTARTED: Final = frozenset({METASTORE, SQL, LOAD})
 """Parts that a running `headrace up` restarts."""
 

@@ -49,6 +49,12 @@ def test_failed_load_is_a_failure_with_its_reason_until_the_next_good_one(tmp_pa
     assert load_findings(tmp_path, GOOD) == []
 
 
+def test_load_that_ended_in_the_future_shows_that_the_clock_was_set_back(tmp_path: Path) -> None:
+    (found,) = load_findings(tmp_path, dataclasses.replace(GOOD, started_at_ms=NOW_MS + 2 * HOUR_MS))
+    assert (found.kind, found.problem.split(" later")[0]) == ("clock-differs", "the last load ended 2 hours")
+    assert load_findings(tmp_path, GOOD) == []
+
+
 def test_yielded_loads_do_not_hide_the_last_one(tmp_path: Path) -> None:
     failed = dataclasses.replace(GOOD, outcome="failed", exit_code=2, error="no broker answers")
     found = load_findings(tmp_path, failed, RunLine(NOW_MS - MINUTE_MS, 1, "yielded", 0))
