@@ -137,6 +137,11 @@ class Consumer:
     """
 
     def __init__(self, settings: Settings | None = None, **arguments: Unpack[ConsumerArguments]) -> None:
+        if settings is not None and not isinstance(settings, Settings):
+            raise TypeError(
+                f"expected Consumer(topics=[…]), where the only argument without a name is the settings; found "
+                f"{type(settings).__name__} {settings!r:.60}"
+            )
         self._options = ConsumerOptions(**arguments)
         self._settings = settings if settings is not None else default_settings()
         self._client_options = self._options.librdkafka_options()

@@ -1070,3 +1070,9 @@ def test_signal_handler_may_close_and_raise(kafka: Kafka, monkeypatch: pytest.Mo
     with pytest.raises(KeyboardInterrupt):
         next(consumer)
     assert done == ["closed"]
+
+
+@pytest.mark.parametrize("first", [["orders"], "orders"])
+def test_topics_without_a_name_are_an_error_that_shows_the_call(first: Any) -> None:
+    with pytest.raises(TypeError, match=r"expected Consumer\(topics="):
+        Consumer(first)
