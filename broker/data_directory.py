@@ -33,6 +33,8 @@ RESERVE_FILE = ".reserve"
 RESERVE_BYTES = 4 * 1024 * 1024
 """Size of a file that is deleted if the disk is too full for a start: more than the topics file, the checkpoints and
 the indexes that a start may write for 20,000 partitions."""
+SNAPSHOT_DIRECTORY = ".snapshot"
+"""Directory with hard links of the segments while a backup is made, see `snapshot`."""
 LOST_AND_FOUND = "lost+found"
 """Directory that mkfs creates at the top of a new file system; it is not reported as unknown."""
 

@@ -2,7 +2,7 @@
 
 Files in the data directory: `.lock` (locked by the running broker), `topics.json`, `producer-ids`, the checkpoints of
 recovery points, log start offsets and clean offsets, `.kafka_cleanshutdown` (present only after a clean shutdown while
-no broker runs), and a directory `<topic>-<partition>` per partition.
+no broker runs), `snapshot.sock` and `.snapshot` for backups, and a directory `<topic>-<partition>` per partition.
 
 This module opens and closes all of that in the required order. `topic_changes` changes topics, and `maintenance`
 deletes and compacts segments.
@@ -46,6 +46,7 @@ from headrace.broker.log.recovery import OpenLog, open_log
 from headrace.broker.maintenance import LogMaintenance
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.broker.snapshot import LogSnapshot, remove_snapshot, take_snapshot
 from headrace.broker.topic_changes import TopicChanges
 from headrace.broker.topic_config import effective_int, log_limits
 from headrace.broker.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, Topic, TopicStore
@@ -113,6 +114,7 @@ class BrokerNode:
         self.producer_ids = ProducerIds(directory, self._executor)
         marker = directory / CLEAN_MARKER
         is_clean = marker.exists()
+        remove_snapshot(directory)
         clean_up_strays(
             directory, {f"{topic.name}-{index}" for topic in self.topics for index in range(topic.partitions)}
         )
@@ -313,6 +315,14 @@ class BrokerNode:
         self._executor.shutdown()
         self._writer.shutdown()
         os.close(self._lock_fd)
+
+    def snapshot(self) -> LogSnapshot:
+        """Takes a snapshot of all logs, see the module `snapshot`.
+
+        Raises:
+            OSError: a segment cannot be linked.
+        """
+        return take_snapshot(self.config.data_dir, self.topics, self.logs)
 
     # Topics
 

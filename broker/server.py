@@ -22,6 +22,7 @@ from headrace.broker.log.files import DISK_FULL_ERRNOS
 from headrace.broker.node import BrokerNode
 from headrace.broker.rate_limiter import ByteRateLimiter
 from headrace.broker.request_counts import RequestCounts
+from headrace.broker.snapshot import SnapshotServer
 
 if TYPE_CHECKING:
     from headrace.broker.metrics import MetricsListener
@@ -83,6 +84,7 @@ class BrokerServer:
         self._periodic_tasks: list[asyncio.Task[None]] = []
         self._metrics: MetricsListener | None = None
         self.metrics_address: tuple[str, int] | None = None
+        self._snapshots = SnapshotServer(config.data_dir, lambda: self.node.snapshot())
 
     async def start(self) -> tuple[str, int]:
         """Binds the address, opens the logs, then listens. Returns the address on which it listens.
@@ -143,6 +145,7 @@ class BrokerServer:
             # Two sockets can be bound to one port as long as neither listens; then listen fails.
             await self.node.close()
             raise self._address_error(error) from error
+        await self._snapshots.start()
         self._periodic_tasks = [loop.create_task(self._run_periodically(IDLE_CHECK_INTERVAL_S, self._close_idle))]
         if users is not None:
             self._periodic_tasks.append(
@@ -219,6 +222,7 @@ class BrokerServer:
         self._server.close()
         if self._metrics is not None:
             self._metrics.close()
+        self._snapshots.close()
         for connection in tuple(self.connections.open):
             connection.close()
         # Connections end a few event loop iterations after `close`. None may append to a log after the logs are closed.

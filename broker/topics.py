@@ -199,7 +199,14 @@ class TopicStore:
         self._by_id = {topic.topic_id: topic for topic in self._by_name.values()}
         self.changes += 1
 
+    def content(self) -> bytes:
+        """Returns the content of the topics file for the topics that clients see now."""
+        return self._content(self._by_name)
+
     def _write(self, by_name: TopicsByName) -> None:
+        write_atomically(self._path, self._content(by_name))
+
+    def _content(self, by_name: TopicsByName) -> bytes:
         document = {
             "format": FORMAT,
             "cluster_id": self.cluster_id,
@@ -214,7 +221,7 @@ class TopicStore:
                 for topic in by_name.values()
             ],
         }
-        write_atomically(self._path, json.dumps(document, separators=(",", ":")).encode() + b"\n")
+        return json.dumps(document, separators=(",", ":")).encode() + b"\n"
 
 
 def _parse(path: Path, document: Any) -> tuple[str, list[Topic], int]:

@@ -4,6 +4,10 @@ Derby allows one JVM per database, so all other processes connect to this one. I
 Hive's own handler on a server socket bound to the given address; the main program of Hive's service would listen on all
 interfaces. Derby's log preserves acknowledged changes across crashes.
 
+For `headrace backup-state`, it serves the Unix socket `metastore.sock` in the data directory, which only its owner can
+open: a client sends the path of a directory and closes its side; the server writes a copy of the database below that
+directory by Derby's online backup, and responds `ok` or with the reason of the failure.
+
 Run as `python -m headrace.pipeline.metastore_server --data-dir D --listen 127.0.0.1:0`.
 """
 
@@ -12,6 +16,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import logging
+import os
+import socket
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,12 +26,16 @@ from pathlib import Path
 from typing import Any
 
 from headrace.pipeline.jvm_server import JvmServerError, free_port, jvm_properties, run_server, wait_for_end
+from headrace.pipeline.sql_protocol import listening, read_to_end
 from headrace.settings import Address, Settings
 
 logger = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 200  # concurrent connections, one thread each; a Spark session has two to four, mostly idle
 CONNECTION_THREADS_MIN = 4
+BACKUP_SOCKET_NAME = "metastore.sock"
+BACKUP_REQUEST_BYTES_MAX = 8192
+BACKUP_REQUEST_TIMEOUT_S = 10.0
 STOP_GRACE_S = 1  # for running calls at shutdown; idle clients would delay it indefinitely
 
 
@@ -75,7 +85,14 @@ def serve(options: MetastoreOptions, stop: threading.Event) -> None:
     try:
         if stop.is_set():
             return
-        with _serve_thrift(gateway.jvm, hive_conf_of(gateway.jvm, properties), options.listen) as address:
+        database = options.data_dir / METASTORE_DIRECTORY
+        with (
+            _serve_thrift(gateway.jvm, hive_conf_of(gateway.jvm, properties), options.listen) as address,
+            listening(options.data_dir / BACKUP_SOCKET_NAME) as listener,
+        ):
+            threading.Thread(
+                target=_serve_backups, args=(listener, gateway.jvm, database), name="backup", daemon=True
+            ).start()
             print(f"ready metastore=thrift://{address}", flush=True)
             wait_for_end(gateway, stop, "hive.memory", options.memory)
     finally:
@@ -134,6 +151,43 @@ def _serve_until_stopped(server: Any) -> None:
 
     with contextlib.suppress(Py4JError, OSError):
         server.serve()
+
+
+def _serve_backups(listener: socket.socket, jvm: Any, database: Path) -> None:
+    """Serves the requests for backups of the Derby database, one after another, until the socket is closed."""
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except OSError:  # closed, because the server stops
+            return
+        with connection, contextlib.suppress(OSError, ValueError):
+            connection.settimeout(BACKUP_REQUEST_TIMEOUT_S)
+            target = os.fsdecode(read_to_end(connection, BACKUP_REQUEST_BYTES_MAX))
+            connection.sendall(_back_up(jvm, database, target).encode())
+
+
+def _back_up(jvm: Any, database: Path, target: str) -> str:
+    """Writes a copy of the Derby database below the directory `target`, while clients use the database. Returns "ok" or
+    the reason of the failure."""
+    from py4j.protocol import Py4JError, Py4JJavaError
+
+    from headrace.hive_ddl.executors.jvm_errors import root_cause
+
+    try:
+        connection = jvm.java.sql.DriverManager.getConnection(f"jdbc:derby:;databaseName={database}")
+        try:
+            call = connection.prepareCall("CALL SYSCS_UTIL.SYSCS_BACKUP_DATABASE(?)")
+            call.setString(1, target)
+            call.execute()
+        finally:
+            connection.close()
+    except Py4JJavaError as error:
+        logger.warning("metastore_backup_failed reason=%s", root_cause(error))
+        return str(root_cause(error))
+    except (Py4JError, OSError) as error:
+        return f"its JVM ended: {error}"
+    logger.info("metastore_backed_up directory=%s", target)
+    return "ok"
 
 
 def _parse(argv: Sequence[str] | None, settings: Settings) -> MetastoreOptions:

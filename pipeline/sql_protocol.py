@@ -160,7 +160,7 @@ def listening(path: Path) -> Iterator[socket.socket]:
     permits one `headrace up` per data directory.
     """
     path.unlink(missing_ok=True)
-    with socket.socket(socket.AF_UNIX) as listener, _short_name(path) as name:
+    with socket.socket(socket.AF_UNIX) as listener, short_name(path) as name:
         previous_umask = os.umask(0o177)
         try:
             listener.bind(name)
@@ -176,7 +176,7 @@ def _connect(path: Path, timeout_s: float | None = None) -> Iterator[socket.sock
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(timeout_s)
         try:
-            with _short_name(path) as name:
+            with short_name(path) as name:
                 connection.connect(name)
         except OSError as error:
             raise SqlServerUnavailable(f"cannot connect to the SQL server at {path}: {error.strerror}") from error
@@ -184,7 +184,7 @@ def _connect(path: Path, timeout_s: float | None = None) -> Iterator[socket.sock
 
 
 @contextlib.contextmanager
-def _short_name(path: Path) -> Iterator[str]:
+def short_name(path: Path) -> Iterator[str]:
     """Yields a name for the path of a socket that is short enough for the operating system. A path that is too long is
     replaced by /proc/self/fd/<open descriptor of its directory>/<name>, which only Linux has."""
     if len(os.fsencode(path)) <= PATH_BYTES_MAX:

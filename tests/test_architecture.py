@@ -49,6 +49,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "pipeline.storage": ("loader", "kafka_wire"),
     "pipeline.worker_daemon": ("loader",),
     "pipeline.status": ("loader", "kafka_wire"),
+    "pipeline.state_backup": ("loader", "broker", "registry.storage"),
     "pipeline.demo": ("compat", "clients"),
     "headrace": (
         "avro_schema",
@@ -108,6 +109,7 @@ MAY_IMPORT_LIBRARIES: dict[str, tuple[str, ...]] = {
     "pipeline.sql_server": ("py4j",),
     "pipeline.sql": ("pyspark", "py4j"),
     "pipeline.worker_daemon": ("pyspark",),
+    "pipeline.state_backup.databases": ("sqlalchemy",),
 }
 """All libraries that a unit imports. A part of a package may also import the libraries of its package."""
 

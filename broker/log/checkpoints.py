@@ -19,8 +19,12 @@ PartitionKey = tuple[str, int]
 
 
 def write_checkpoint(path: Path, offsets: Mapping[PartitionKey, int]) -> None:
+    write_atomically(path, checkpoint_content(offsets))
+
+
+def checkpoint_content(offsets: Mapping[PartitionKey, int]) -> bytes:
     lines = ["0", str(len(offsets)), *(f"{topic} {index} {offset}" for (topic, index), offset in offsets.items())]
-    write_atomically(path, ("\n".join(lines) + "\n").encode())
+    return ("\n".join(lines) + "\n").encode()
 
 
 def read_checkpoint(path: Path) -> dict[PartitionKey, int]:

@@ -1,0 +1,1 @@
+"""Backs up the state of a running `headrace up` on one machine, and restores it."""

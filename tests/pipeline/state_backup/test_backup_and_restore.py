@@ -1,0 +1,162 @@
+"""Backup and restore of a data directory without servers: refusals, and data that must stay unchanged."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import stat
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from headrace.pipeline.state_backup import restore as restore_module
+from headrace.pipeline.state_backup.backup import back_up
+from headrace.pipeline.state_backup.manifest import BackupError, Store, read_manifest
+from headrace.pipeline.state_backup.restore import restore
+from headrace.pipeline.up.up_file import UpFile
+from headrace.settings import KafkaSettings, LoaderSettings, RegistrySettings, Settings
+from support.cases import all_cases
+
+
+def now() -> datetime:
+    return datetime(2026, 1, 31, 7, tzinfo=UTC)
+
+
+ASIDE = "before-restore-20260131T070000Z"
+
+
+def write_database(path: Path, text: str) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("CREATE TABLE IF NOT EXISTS t (x)")
+        database.execute("DELETE FROM t")
+        database.execute("INSERT INTO t VALUES (?)", (text,))
+
+
+def read_database(path: Path) -> str:
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        return str(database.execute("SELECT x FROM t").fetchone()[0])
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    data_dir = tmp_path / "data"
+    (data_dir / "metastore" / "seg0").mkdir(parents=True)
+    (data_dir / "metastore" / "seg0" / "c10.dat").write_bytes(b"derby")
+    (data_dir / "metastore" / "db.lck").write_bytes(b"")
+    write_database(data_dir / "registry.db", "before")
+    return Settings(data_dir=data_dir)
+
+
+def test_backup_names_the_stores_that_it_left_out(settings: Settings, tmp_path: Path) -> None:
+    manifest = back_up(settings, tmp_path / "backup", without=[Store.AUDIT])
+    assert dict(manifest.stores) == {"metastore": "Derby", "registry": "SQLite"}
+    assert manifest.left_out["audit"] == "--without"
+    assert manifest.left_out["broker"] == f"{settings.data_dir}/broker does not exist"
+    assert [file.path for file in manifest.files] == ["metastore/seg0/c10.dat", "registry/registry.db"]
+    assert read_manifest(tmp_path / "backup") == manifest
+    assert stat.S_IMODE((tmp_path / "backup").stat().st_mode) == 0o700
+
+
+def test_servers_elsewhere_are_left_out(settings: Settings, tmp_path: Path) -> None:
+    elsewhere = Settings(
+        data_dir=settings.data_dir,
+        kafka=KafkaSettings(bootstrap_servers="kafka:9092"),
+        registry=RegistrySettings(url="http://registry:8081"),
+        loader=LoaderSettings(warehouse="hdfs://nn:8020/warehouse"),
+    )
+    left_out = back_up(elsewhere, tmp_path / "backup").left_out
+    assert left_out["broker"].startswith("kafka.bootstrap_servers names another server")
+    assert left_out["registry"].startswith("registry.url names another server")
+    assert (
+        left_out["tables"] == left_out["commit-log"] == "it is on hdfs://; use snapshots or copies of that file system"
+    )
+
+
+def test_targets_that_are_used_or_part_of_the_state_are_refused(settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "file").touch()
+    with all_cases() as case:
+        for target in (tmp_path / "used", tmp_path / "used" / "file", settings.data_dir / "backup"):
+            with case(str(target)), pytest.raises(BackupError, match="name a"):
+                back_up(settings, target)
+    with pytest.raises(BackupError, match="nothing to back up"):
+        back_up(Settings(data_dir=tmp_path / "none"), tmp_path / "backup")
+
+
+def test_failed_backup_has_no_manifest(settings: Settings, tmp_path: Path) -> None:
+    (settings.data_dir / "registry.db").write_bytes(b"not a database" * 1000)
+    with pytest.raises(BackupError, match=r"registry\.db"):
+        back_up(settings, tmp_path / "backup")
+    with pytest.raises(BackupError, match="not a complete backup"):
+        restore(settings, tmp_path / "backup")
+
+
+def test_restore_moves_the_former_stores_aside(settings: Settings, tmp_path: Path) -> None:
+    back_up(settings, tmp_path / "backup")
+    data_dir = settings.data_dir
+    write_database(data_dir / "registry.db", "after")
+    (data_dir / "registry.db-wal").write_bytes(b"of the former database")
+    with pytest.raises(BackupError, match="--replace"):
+        restore(settings, tmp_path / "backup")
+    dry = restore(settings, tmp_path / "backup", replaces=True, is_dry=True)
+    assert dry.restored == {"metastore": f"{data_dir}/metastore", "registry": f"{data_dir}/registry.db"}
+    assert not list(data_dir.glob("*.before-restore-*"))
+
+    report = restore(settings, tmp_path / "backup", replaces=True, now=now)
+    assert report.moved_aside == [f"{data_dir}/metastore.{ASIDE}", f"{data_dir}/registry.db.{ASIDE}"]
+    assert not (data_dir / "registry.db-wal").exists()
+    assert (data_dir / f"registry.db.{ASIDE}-wal").read_bytes() == b"of the former database"
+    assert read_database(data_dir / "registry.db") == "before"
+    assert (data_dir / "metastore" / "seg0" / "c10.dat").read_bytes() == b"derby"
+
+
+def test_damaged_backup_changes_nothing(settings: Settings, tmp_path: Path) -> None:
+    back_up(settings, tmp_path / "backup")
+    (tmp_path / "backup" / "metastore" / "seg0" / "c10.dat").write_bytes(b"Derby")
+    target = Settings(data_dir=tmp_path / "target")
+    with pytest.raises(BackupError, match="damaged"):
+        restore(target, tmp_path / "backup")
+    assert not target.data_dir.exists()
+
+
+def test_kill_before_the_renames_changes_nothing(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    back_up(settings, tmp_path / "backup")
+    write_database(settings.data_dir / "registry.db", "after")
+
+    def kill(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(restore_module, "_swap", kill)
+        restore(settings, tmp_path / "backup", replaces=True)
+    assert read_database(settings.data_dir / "registry.db") == "after"
+    restore(settings, tmp_path / "backup", replaces=True)
+    assert read_database(settings.data_dir / "registry.db") == "before"
+    assert not list(settings.data_dir.glob("*.restoring"))
+
+
+def test_restore_is_refused_while_up_runs(settings: Settings, tmp_path: Path) -> None:
+    back_up(settings, tmp_path / "backup")
+    with UpFile(settings.data_dir / "up.json"), pytest.raises(BackupError, match="stop it before a restore"):
+        restore(settings, tmp_path / "backup", replaces=True)
+
+
+def test_metastore_is_not_restored_for_another_warehouse(settings: Settings, tmp_path: Path) -> None:
+    back_up(settings, tmp_path / "backup")
+    report = restore(Settings(data_dir=tmp_path / "target"), tmp_path / "backup")
+    assert list(report.restored) == ["registry"]
+    (note,) = report.notes
+    assert "headrace hive apply" in note
+    assert read_database(tmp_path / "target" / "registry.db") == "before"
+
+
+def test_registry_of_sqlite_is_not_restored_over_postgresql(settings: Settings, tmp_path: Path) -> None:
+    back_up(settings, tmp_path / "backup", without=[Store.METASTORE])
+    postgresql = RegistrySettings(database_url="postgresql://nobody@127.0.0.1:1/none")
+    report = restore(Settings(data_dir=tmp_path / "target", registry=postgresql), tmp_path / "backup")
+    assert report.restored == {}
+    assert "headrace registry import" in report.notes[0]
