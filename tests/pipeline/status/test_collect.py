@@ -79,6 +79,7 @@ def test_a_failed_source_is_a_failure_and_hides_no_finding(tmp_path: Path, monke
         ("not-checked", "files"),
         ("load-problems", "orders"),
     ]
+    assert status.findings[0].problem == "Input/output error"
     assert status.severity == 2
 
 

@@ -14,7 +14,7 @@ import pytest
 from headrace.cli import main
 from headrace.pipeline.status import probe
 from headrace.pipeline.status.collect import platform_status
-from headrace.pipeline.status.probe import Health, probe_metastore
+from headrace.pipeline.status.probe import Health, probe_metastore, probe_sql
 from headrace.pipeline.up.up_file import UpFile
 from headrace.settings import Settings
 from headrace.settings.addresses import LiveAddresses
@@ -90,3 +90,9 @@ def test_up_of_one_part_needs_no_other(tmp_path: Path) -> None:
     assert status.findings == ()
     assert facts["lag"] == "unknown: no broker is configured"
     assert "broker" not in facts
+
+
+def test_sql_server_without_a_socket_is_named_once(tmp_path: Path) -> None:
+    path = str(tmp_path / "sql.sock")
+    result = probe_sql(LiveAddresses(1, "", "", "", "", "", path, ""))
+    assert (result.address, result.health, result.reason) == (path, Health.DOWN, "No such file or directory")
