@@ -80,8 +80,8 @@ class LogDamaged(StartError):
     def __init__(self, path: Path, reason: str, fsynced_to: int) -> None:
         super().__init__(
             f"{path} is damaged: {reason}, below offset {fsynced_to}, up to which the log was fsynced; restore a copy "
-            'of its directory, or start once with broker.on_corruption = "rename", which renames the damaged file to '
-            ".corrupt and continues with the intact batches"
+            "of its directory, or start once with HEADRACE__BROKER__ON_CORRUPTION=rename, which renames the damaged "
+            "file to .corrupt and continues with the intact batches"
         )
         self.path = path
         self.fsynced_to = fsynced_to

@@ -160,7 +160,9 @@ def _process_findings(up: _Up, probed: Mapping[str, ProbeResult]) -> list[Status
             named = f"process {pids} is stopped" if len(stopped) == 1 else f"processes {pids} are stopped"
             effect = f"; the part {probed[name].reason}" if name in probed and probed[name].reason else ""
             show = f"ps -o pid,stat,args -p {pids.replace(' ', '')}"
-            found.append(finding("part-stopped", name, named + effect, show=show, repair=f"kill -CONT -- -{group}"))
+            found.append(
+                finding("part-stopped", name, named + effect, show=show, repair=f"kill -CONT {pids.replace(',', '')}")
+            )
     if is_stopped(up.live.pid):
         problem = f"process {up.live.pid} is stopped: no load starts, and no part is restarted"
         repair = f"kill -CONT {up.live.pid}"
@@ -218,7 +220,9 @@ def _up_findings(up: _Up, unreachable: Sequence[str], context: StatusContext) ->
         problem += f"; its log ends {time_text(since)}" if since is not None else ""
         return [finding("up-down", UP, problem + (f"; before: {died}" if died else ""), show=show)]
     if last is not None and last.name == UP_ENDED and last.reason != STOPPED_BY_SIGNAL:
-        return [finding("up-down", UP, f"it ended: {last.reason}", show=show, since_ms=last.time_ms)]
+        problem, _, remedy = last.reason.partition("; ")
+        repair = f"{remedy}; then headrace up" if remedy else ""
+        return [finding("up-down", UP, f"it ended: {problem}", show=show, repair=repair, since_ms=last.time_ms)]
     if last is not None and last.name != UP_ENDED:
         return [
             finding("up-down", UP, f"it was killed; the last line of its log: {last.name} {last.reason}", show=show)

@@ -355,7 +355,7 @@ def test_damage_below_the_recovery_point_fails_the_start_or_is_repaired(
     (tmp_path / FILE_NAME).unlink()  # so that the headers of closed segments are read too
     damaged = flipped(segment_path(tmp_path, 0, LOG), at)
     files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(LogDamaged, match=r"0\.log .*\b25\b.*broker\.on_corruption") as error:
+    with pytest.raises(LogDamaged, match=r"0\.log .*\b25\b.*BROKER__ON_CORRUPTION") as error:
         open_sample_log(tmp_path, limits=limits, recovery_point=25)
     assert "\n" not in str(error.value)
     assert (error.value.path, error.value.fsynced_to) == (segment_path(tmp_path, 0, LOG), 25)

@@ -27,8 +27,9 @@ class ExpectedFinding:
     exit_code: int = 2
 
 
-def check_status(arguments: Sequence[str], expected: ExpectedFinding) -> None:
-    """Runs `headrace status` in this process, as text and as JSON, and checks that it reports the finding."""
+def check_status(arguments: Sequence[str], expected: ExpectedFinding) -> str:
+    """Runs `headrace status` in this process, as text and as JSON, and checks that it reports the finding. Returns the
+    repair."""
     code, document = status_json(arguments)
     found = [one for one in document["findings"] if one["kind"] == expected.kind]
     assert [one["subject"] for one in found] == [expected.subject], document["findings"]
@@ -43,6 +44,7 @@ def check_status(arguments: Sequence[str], expected: ExpectedFinding) -> None:
     assert expected.subject in first_lines
     assert re.search(expected.cause, first_lines), text
     assert re.search(expected.repair, first_lines), text
+    return str(one["repair"])
 
 
 def check_well(arguments: Sequence[str]) -> None:
