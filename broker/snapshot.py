@@ -10,9 +10,9 @@ bytes up to these sizes never change, also during retention, compaction and appe
 partition on a disk.
 
 Protocol: a client connects to the Unix socket `snapshot.sock` in the data directory, which only the owner of the broker
-can open. The broker takes the snapshot and sends one line, `ok` or `error REASON`. When the client closes the
-connection, or is killed, the broker deletes the snapshot. There is at most one snapshot at a time. A snapshot that a
-killed broker left is deleted at the next start.
+can open. The broker takes the snapshot and sends one line, `ok` or `error REASON`. When the client closes its side of
+the connection, or is killed, the broker deletes the snapshot and closes its side. There is at most one snapshot at a
+time. A snapshot that a killed broker left is deleted at the next start.
 """
 
 from __future__ import annotations
@@ -241,7 +241,13 @@ def _requested_snapshot(data_dir: Path) -> Iterator[LogSnapshot]:
             ) from error
         if response != "ok":
             raise SnapshotFailed(f"the broker on {data_dir} took no snapshot: {response.removeprefix('error ')}")
-        yield read_snapshot(data_dir / SNAPSHOT_DIRECTORY)
+        try:
+            yield read_snapshot(data_dir / SNAPSHOT_DIRECTORY)
+        finally:
+            # Waits until the broker has deleted the snapshot, so that the next one can be taken at once.
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_WR)
+                connection.recv(1)
 
 
 def _read_line(connection: socket.socket) -> str:

@@ -83,10 +83,11 @@ def back_up(
     places, started_at = store_places(settings, without), now()
     target = target.resolve()
     _check_target(target, settings.data_dir.resolve(), places)
-    target.mkdir(mode=0o700, parents=True, exist_ok=True)
-    target.chmod(0o700)  # it contains messages, and hashes of passwords if the registry stores them
-    writer, collected = BackupWriter(target, progress), _Progress()
+    collected = _Progress()
     existing = _existing(places, collected)
+    target.mkdir(mode=0o700, parents=True, exist_ok=True)
+    target.chmod(0o700)  # it contains messages
+    writer = BackupWriter(target, progress)
     _copy_stores(existing, places.database_url, writer, collected, settings.data_dir.resolve())
     manifest = Manifest(
         release=VERSION,
@@ -161,6 +162,7 @@ def _copy_log_and_broker(paths: dict[Store, Path], writer: BackupWriter, collect
     """Copies commit log, tables and broker. Starts again with a newer state of the log if files of its state were
     deleted meanwhile."""
     for attempt in range(1, ATTEMPTS_MAX + 1):
+        writer.remove(Store.TABLES)  # files that an earlier attempt copied may not belong to the newer state
         log = _read_log(paths.get(Store.COMMIT_LOG))
         if Store.BROKER not in paths:
             tables = _copy_tables(log, paths, writer)

@@ -95,9 +95,7 @@ def has_tables(url: str) -> bool:
 
 def _run_postgresql(program: str, options: list[str], url: str, *arguments: str) -> None:
     if shutil.which(program) is None:
-        raise BackupError(
-            f"{program} is not installed; install PostgreSQL's client programs, or add --without registry"
-        )
+        raise BackupError(f"{program} is not installed; install PostgreSQL's client programs")
     address = DatabaseAddress.of(url).url
     # In the environment, because other users see the arguments of a process.
     password: Mapping[str, str] = {"PGPASSWORD": address.password} if isinstance(address.password, str) else {}
@@ -113,7 +111,7 @@ def _run_postgresql(program: str, options: list[str], url: str, *arguments: str)
     )
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise BackupError(f"{program} failed: {lines[0]}; correct the cause, or add --without registry")
+        raise BackupError(f"{program} failed: {lines[0]}; correct the cause, then run the command again")
 
 
 def copy_derby(writer: BackupWriter, data_dir: Path) -> None:

@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -217,6 +218,11 @@ class BackupWriter:
             found = os.fstat(file.fileno())
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         self._files[name] = BackupFile(name, found.st_size, sha256, found.st_mode & 0o777)
+
+    def remove(self, store: Store) -> None:
+        """Removes the files of a store, which is then copied again."""
+        shutil.rmtree(self.root / store, ignore_errors=True)
+        self._files = {name: file for name, file in self._files.items() if file.store is not store}
 
     def finish(self, manifest: Manifest) -> None:
         """Fsyncs all directories, then writes the manifest."""

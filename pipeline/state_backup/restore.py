@@ -104,10 +104,15 @@ def restore(
         return report
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     with _exclusive(settings, places):
-        _stage(backup, placements, progress)
-        if dump is not None:
-            progress("running pg_restore")
-            restore_postgresql(dump, places.database_url)
+        try:
+            _stage(backup, placements, progress)
+            if dump is not None:
+                progress("running pg_restore")
+                restore_postgresql(dump, places.database_url)
+        except BaseException:
+            for one in placements:
+                _remove(one.temporary)
+            raise
         _swap(placements, f"before-restore-{now().strftime('%Y%m%dT%H%M%SZ')}", report)
         progress("comparing commits and files")
         _compare(settings, manifest, report)

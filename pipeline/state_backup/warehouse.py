@@ -97,8 +97,7 @@ def _copy_if_exists(path: Path, log_directory: Path, writer: BackupWriter) -> No
 
 def copy_tables(log: CommitLog, warehouse: Path, writer: BackupWriter) -> CopiedTables:
     """Copies the files that the state has: published ones, committed ones that are not published yet, and the schemas
-    that tables refer to. Files of other programs and of later commits are omitted. Files that an earlier call copied
-    are not copied again.
+    that tables refer to. Files of other programs and of later commits are omitted.
 
     Raises:
         CorruptCommit, UnsupportedFormat: the commits cannot be read.
@@ -161,8 +160,6 @@ def _copy_first(paths: list[str], length: int, warehouse: Path, writer: BackupWr
     """Adds the first of these files that exists to the backup. Returns whether one does."""
     for path in paths:
         name = f"{Store.TABLES}/{path}"
-        if writer.has(name):
-            return True
         with contextlib.suppress(FileNotFoundError):
             if (warehouse / path).stat().st_size == length:
                 writer.link(warehouse / path, name)

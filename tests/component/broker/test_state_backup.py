@@ -14,7 +14,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from headrace.audit.row import Tier
 from headrace.audit.store import AuditStore
 from headrace.loader.commit.commit_log import CommitLog
+from headrace.loader.rewrite.run import accept_missing
 from headrace.loader.storage.local import local_storage
+from headrace.loader.work_unit import FileKind
 from headrace.pipeline.state_backup.backup import back_up
 from headrace.pipeline.state_backup.manifest import Manifest, Store
 from headrace.pipeline.state_backup.restore import RestoreReport, restore
@@ -154,6 +156,26 @@ def test_restore_names_files_that_were_deleted_since_the_backup(machine: Machine
     (finding,) = restore(machine.settings, memory_path / "backup", replaces=True).findings
     assert finding.startswith("1 files of the commit log are missing")
     assert deleted.name in finding
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_file_that_is_deleted_during_the_backup(machine: Machine, memory_path: Path, is_committed: bool) -> None:
+    """A deletion that a commit states makes the backup start again with this commit. Another one is a finding."""
+    rows = machine.data_dir / "warehouse" / TOPIC
+
+    def delete(step: str) -> None:
+        present = {path.name: path for path in rows.rglob("*.avro")}
+        if step.startswith("reading tables/") and len(present) == 2:
+            (other,) = present.keys() - {step.rpartition("/")[2]}
+            present[other].unlink()
+            if is_committed:
+                accept_missing(machine.loads._world.rewrites(), TOPIC, [FileKind.DATA], "", is_dry=False)
+
+    manifest = machine.back_up(memory_path / "backup", delete)
+    assert manifest.commit_number == (3 if is_committed else 2)
+    assert len(manifest.findings) == (0 if is_committed else 1)
+    assert manifest.stores[Store.TABLES] == "1 files"
+    assert len([file for file in manifest.files_of(Store.TABLES) if file.path.endswith(".avro")]) == 1
 
 
 def test_committed_file_that_is_only_in_staging_is_backed_up(machine: Machine, memory_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import sqlite3
 import stat
 from datetime import UTC, datetime
@@ -12,7 +13,7 @@ import pytest
 
 from headrace.pipeline.state_backup import restore as restore_module
 from headrace.pipeline.state_backup.backup import back_up
-from headrace.pipeline.state_backup.manifest import BackupError, Store, read_manifest
+from headrace.pipeline.state_backup.manifest import BackupError, Store, copy_file, read_manifest
 from headrace.pipeline.state_backup.restore import restore
 from headrace.pipeline.up.up_file import UpFile
 from headrace.settings import KafkaSettings, LoaderSettings, RegistrySettings, Settings
@@ -83,6 +84,7 @@ def test_targets_that_are_used_or_part_of_the_state_are_refused(settings: Settin
                 back_up(settings, target)
     with pytest.raises(BackupError, match="nothing to back up"):
         back_up(Settings(data_dir=tmp_path / "none"), tmp_path / "backup")
+    assert not (tmp_path / "backup").exists()
 
 
 def test_failed_backup_has_no_manifest(settings: Settings, tmp_path: Path) -> None:
@@ -119,6 +121,24 @@ def test_damaged_backup_changes_nothing(settings: Settings, tmp_path: Path) -> N
     with pytest.raises(BackupError, match="damaged"):
         restore(target, tmp_path / "backup")
     assert not target.data_dir.exists()
+
+
+def test_failed_copy_changes_nothing_and_frees_its_space(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    back_up(settings, tmp_path / "backup")
+
+    def fill(source: Path, copy: Path, mode: int) -> None:
+        if copy.name == "c10.dat":
+            copy_file(source, copy, mode)
+        else:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
+        patch.setattr(restore_module, "copy_file", fill)
+        restore(Settings(data_dir=settings.data_dir), tmp_path / "backup", replaces=True)
+    assert not list(settings.data_dir.glob("*.restoring"))
+    assert read_database(settings.data_dir / "registry.db") == "before"
 
 
 def test_kill_before_the_renames_changes_nothing(
