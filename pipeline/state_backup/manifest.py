@@ -257,7 +257,7 @@ def copy_file(source: Path, target: Path, mode: int) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with source.open("rb") as reader, target.open("wb") as writer:
         _copy(reader, writer, None)
-    target.chmod(mode)
+    target.chmod(mode & 0o777)
 
 
 def fsync_directory(directory: Path) -> None:

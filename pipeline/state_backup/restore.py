@@ -133,6 +133,8 @@ def _placements(
                 f"it names files in {manifest.warehouse}, another warehouse; run `headrace hive apply`, which creates "
                 "the tables again; views and tables of others are lost"
             )
+        if store is Store.TABLES and Store.COMMIT_LOG in places.left_out and not reason:
+            reason = f"its commit log is left out: {places.left_out[Store.COMMIT_LOG]}"
         if store is Store.REGISTRY and store not in places.paths and not reason:
             reason = "it is an SQLite file, and registry.database_url names PostgreSQL; use headrace registry import"
         if reason:

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import sqlite3
 import stat
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
+from headrace.loader.commit.commit_log import CommitLog
+from headrace.loader.storage.local.commit_storage import LocalCommitStorage
 from headrace.pipeline.state_backup import restore as restore_module
 from headrace.pipeline.state_backup.backup import back_up
-from headrace.pipeline.state_backup.manifest import BackupError, Store, copy_file, read_manifest
+from headrace.pipeline.state_backup.manifest import (
+    MANIFEST_NAME,
+    BackupError,
+    Store,
+    copy_file,
+    manifest_content,
+    read_manifest,
+)
 from headrace.pipeline.state_backup.restore import restore
 from headrace.pipeline.up.up_file import UpFile
 from headrace.settings import KafkaSettings, LoaderSettings, RegistrySettings, Settings
@@ -172,6 +183,24 @@ def test_metastore_is_not_restored_for_another_warehouse(settings: Settings, tmp
     (note,) = report.notes
     assert "headrace hive apply" in note
     assert read_database(tmp_path / "target" / "registry.db") == "before"
+
+
+def test_tables_are_not_restored_without_their_commit_log(settings: Settings, tmp_path: Path) -> None:
+    log = LocalCommitStorage(settings.data_dir / "warehouse" / "_headrace")
+    CommitLog(log).open()
+    back_up(settings, tmp_path / "backup", without=[Store.METASTORE, Store.REGISTRY])
+    elsewhere = LoaderSettings(state="hdfs://nn:8020/log")
+    manifest = read_manifest(tmp_path / "backup")
+    tables = dataclasses.replace(
+        manifest.files[0], path=f"{Store.TABLES}/a.avro", bytes=0, sha256=sha256(b"").hexdigest()
+    )
+    (tmp_path / "backup" / "tables").mkdir()
+    (tmp_path / "backup" / "tables" / "a.avro").touch()
+    changed = manifest_content(dataclasses.replace(manifest, files=(*manifest.files, tables)))
+    (tmp_path / "backup" / MANIFEST_NAME).write_bytes(changed)
+    report = restore(Settings(data_dir=tmp_path / "target", loader=elsewhere), tmp_path / "backup", is_dry=True)
+    assert report.restored == {}
+    assert [note.partition(":")[0] for note in report.notes] == ["commit-log not restored", "tables not restored"]
 
 
 def test_registry_of_sqlite_is_not_restored_over_postgresql(settings: Settings, tmp_path: Path) -> None:
