@@ -21,6 +21,7 @@ from headrace.registry.client import RegistryClient
 from headrace.registry.domain import SchemaReference
 from headrace.registry.operation.audit_log import AuditLog
 from headrace.registry.storage.database import sqlite_url
+from support.pages import page
 from support.registry.registry_calls import STRING, USER_1, USER_2
 from support.registry.served_registry import ServedRegistry, serve_registry
 from support.terminals import Terminal
@@ -313,3 +314,30 @@ def test_commands_in_errors_quote_the_subject_for_a_shell(run: Run, client: Regi
     assert shlex.split(command) == ["delete", "it's a/b"]
     assert run(*shlex.split(command)).exit_code == 0
     assert run("delete", "it's a/b", "--permanent", "--yes").exit_code == 0
+
+
+def test_page_lists_the_keys_of_json(run: Run, client: RegistryClient, tmp_path: Path) -> None:
+    client.register("s", STRING)
+    (tmp_path / "s.avsc").write_text(STRING)
+    documents = {
+        verb: run(verb, *arguments, "--format", "json").json
+        for verb, arguments in {
+            "subjects": (),
+            "versions": ("s",),
+            "show": ("s",),
+            "lookup": ("s", str(tmp_path / "s.avsc")),
+            "level": ("s", "FULL"),
+            "mode": ("s",),
+            "history": ("s",),
+            "delete": ("s",),
+        }.items()
+    }
+    text = page("docs/registry.md").partition("prints one object with")[2].partition("###")[0]
+    rows = re.findall(r"^\| (`[^|]*`) \| (.*) \|$", text, re.M)
+    listed = {verb: set(re.findall(r"`(\w+)`", keys)) for verbs, keys in rows for verb in re.findall(r"`(\w+)`", verbs)}
+    for verb, document in documents.items():
+        inner = [one for rows in document.values() if isinstance(rows, list) for one in rows if isinstance(one, dict)]
+        inner_keys = {key for one in inner for key in one} if verb != "history" else set()
+        other = {"level": {"mode"}, "mode": {"level"}}.get(verb, set())
+        assert document["format"] == 1
+        assert {*document, *inner_keys} - {"format"} == listed[verb] - other, verb
