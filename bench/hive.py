@@ -69,8 +69,11 @@ def add_as_a_load(executor: SparkExecutor, state: TableState, locations: dict[Pa
 
 
 def add_in_bulk(executor: SparkExecutor, state: TableState, locations: dict[PartitionValues, str]) -> float:
-    known = executor._get_table(state.database, state.name)
-    made = executor._values.partitions(known, list(locations.items()), int(time.time()))
+    descriptor = executor._descriptor(state.database, state.name)
+    assert descriptor is not None
+    made = executor._values.partitions(
+        state.database, state.name, descriptor, list(locations.items()), int(time.time())
+    )
     began = time.perf_counter()
     executor._client.add_partitions(made, True, False)
     return time.perf_counter() - began

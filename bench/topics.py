@@ -43,6 +43,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # noqa: E402
 
 from bench.support.results import add_keep_flag, append_result, as_printed, describe_run  # noqa: E402
 from headrace.avro_schema import frame  # noqa: E402
+from headrace.hive_ddl.executors.metastore import avro_descriptor  # noqa: E402
 from headrace.hive_ddl.executors.session import close_session, open_session  # noqa: E402
 from headrace.hive_ddl.executors.spark import SparkExecutor  # noqa: E402
 from headrace.hive_ddl.table import TableState, desired_table, local_location  # noqa: E402
@@ -260,14 +261,17 @@ def measure_baselines(timer: Timer, topics: Topics, metastore: str, base: Path) 
         executor.ensure_database(DATABASE)
         client, lists = executor._client, session._jvm.java.util.ArrayList
         states = [baseline_table(base, number, topics.schema(number)) for number in range(topics.count)]
-        java_tables = [executor._java_table(state) for state in states]
+        descriptors = [avro_descriptor(state) for state in states]
+        java_tables = [executor._java_table(state, text) for state, text in zip(states, descriptors, strict=True)]
         with timer.step("baseline: createTable calls"):
             for table in java_tables:
                 client.createTable(table)
         parts = []
-        for state, table in zip(states, java_tables, strict=True):
+        for state, text in zip(states, descriptors, strict=True):
             location = f"{state.location}/dt=2026-01-01/hr=00"
-            parts.append(executor._values.partitions(table, [(("2026-01-01", "00"), location)], 0))
+            parts.append(
+                executor._values.partitions(state.database, state.name, text, [(("2026-01-01", "00"), location)], 0)
+            )
         with timer.step("baseline: add_partitions calls"):
             for part in parts:
                 client.add_partitions(part, True, False)

@@ -12,6 +12,8 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
+from headrace.hive_ddl.table import PARTITION_COMMENTS, TableState
+
 HADOOP_PREFIX = "spark.hadoop."
 
 JavaObject = Any
@@ -21,10 +23,17 @@ CHARS_PER_CALL_MAX: Final = 1_000_000
 """Approximate maximum size of the JSON text in one call. Partitions are passed in several calls, because the text of
 each repeats the columns of its table, which may be thousands."""
 
+AVRO_SERDE = "org.apache.hadoop.hive.serde2.avro.AvroSerDe"
+AVRO_INPUT = "org.apache.hadoop.hive.ql.io.avro.AvroContainerInputFormat"
+AVRO_OUTPUT = "org.apache.hadoop.hive.ql.io.avro.AvroContainerOutputFormat"
+
 # Field numbers of hive_metastore.thrift, the same in all its versions.
 LOCATION: Final = "2"  # of StorageDescriptor
 PARTITIONS: Final = "1"  # of PartitionListComposingSpec, a struct that contains only a list of partitions
 VALUES, DATABASE, TABLE, CREATED, ACCESSED, DESCRIPTOR, PARAMETERS = map(str, range(1, 8))  # of Partition
+
+JsonValue = dict[str, Any]
+"""A value with its type in the JSON of Thrift, such as `{"i32": 1}`."""
 
 
 def hive_conf(session: SparkSession) -> JavaObject:
@@ -51,6 +60,50 @@ def new_client(session: SparkSession) -> JavaObject:
     return jvm.org.apache.hadoop.hive.metastore.HiveMetaStoreClient(hive_conf(session))
 
 
+def _text(value: str) -> JsonValue:
+    return {"str": value}
+
+
+def _structs(items: Sequence[Mapping[str, JsonValue]]) -> JsonValue:
+    return {"lst": ["rec", len(items), *items]}
+
+
+def _texts(items: Sequence[str]) -> JsonValue:
+    return {"lst": ["str", len(items), *items]}
+
+
+def _map(items: Mapping[str, str]) -> JsonValue:
+    return {"map": ["str", "str", len(items), dict(items)]}
+
+
+def _field(name: str, hive_type: str, comment: str | None) -> dict[str, JsonValue]:
+    """Returns a FieldSchema."""
+    return {"1": _text(name), "2": _text(hive_type), **({"3": _text(comment)} if comment else {})}
+
+
+def _compact(value: Mapping[str, JsonValue]) -> str:
+    # Thrift's parser accepts no blanks
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def avro_descriptor(table: TableState) -> str:
+    """Returns the StorageDescriptor of a table with Avro files, as JSON of Thrift."""
+    serde = {"1": _text(table.name), "2": _text(AVRO_SERDE), "3": _map({"serialization.format": "1"})}
+    return _compact(
+        {
+            "1": _structs([_field(column.name, column.type, column.comment) for column in table.columns]),
+            LOCATION: _text(table.location),
+            "3": _text(AVRO_INPUT),
+            "4": _text(AVRO_OUTPUT),
+            "6": {"i32": -1},  # no buckets
+            "7": {"rec": serde},
+            "8": _texts(()),
+            "9": _structs(()),
+            "10": _map({}),
+        }
+    )
+
+
 class ThriftValues:
     """Converts Thrift values from and to JSON in one JVM; not thread-safe.
 
@@ -67,6 +120,7 @@ class ThriftValues:
         self._texts = jvm.org.apache.hadoop.util.StringUtils
         self._lists_of_partitions = jvm.org.apache.hadoop.hive.metastore.api.PartitionListComposingSpec
         self._lists_of_tables = jvm.org.apache.hadoop.hive.metastore.api.GetTablesResult
+        self._tables = jvm.org.apache.hadoop.hive.metastore.api.Table
 
     def json(self, value: JavaObject) -> dict[str, Any]:
         """Returns a Thrift struct as nested dicts and lists by field name; unset fields are omitted."""
@@ -90,40 +144,67 @@ class ThriftValues:
         found: Sequence[dict[str, Any]] = self.json(partition_list).get("partitions", ())
         return found
 
+    def descriptor(self, table: JavaObject) -> str:
+        """Returns the StorageDescriptor of a table, as JSON of Thrift."""
+        return str(self._numbered.toString(table.getSd()))
+
+    def table(self, table: TableState, descriptor: str, *, owner: str, created_s: int) -> JavaObject:
+        """Returns a new external table.
+
+        Args:
+            descriptor: its StorageDescriptor, as JSON of Thrift.
+            created_s: its time of creation, in seconds since 1970.
+        """
+        keys = [_field(name, "string", PARTITION_COMMENTS.get(name)) for name in table.partition_columns]
+        made = self._tables()
+        text = _compact(
+            {
+                "1": _text(table.name),
+                "2": _text(table.database),
+                "3": _text(owner),
+                "4": {"i32": created_s},
+                "7": {"rec": json.loads(descriptor)},
+                "8": _structs(keys),
+                "9": _map({**table.properties, "EXTERNAL": "TRUE"}),
+                "12": _text("EXTERNAL_TABLE"),
+            }
+        )
+        self._read.deserialize(made, text, "UTF-8")
+        return made
+
     def partitions(
-        self, table: JavaObject, partitions: Sequence[tuple[Sequence[str], str]], created_s: int
+        self,
+        database: str,
+        name: str,
+        descriptor: str,
+        partitions: Sequence[tuple[Sequence[str], str]],
+        created_s: int,
     ) -> JavaObject:
         """Returns a Java list of new partitions of a table.
 
         Args:
-            table: the metastore's Thrift value of the table.
+            database: the database of the table.
+            name: the name of the table.
+            descriptor: the StorageDescriptor of the table, as JSON of Thrift.
             partitions: the values and the location of each.
             created_s: their time of creation, in seconds since 1970.
         """
-        descriptor = self._numbered.toString(table.getSd())
         known = {
-            DATABASE: {"str": table.getDbName()},
-            TABLE: {"str": table.getTableName()},
+            DATABASE: _text(database),
+            TABLE: _text(name),
             CREATED: {"i32": created_s},
             ACCESSED: {"i32": created_s},
-            PARAMETERS: {"map": ["str", "str", 0, {}]},
+            PARAMETERS: _map({}),
         }
         fields = json.loads(descriptor)
         made = self._lists()
         step = max(1, CHARS_PER_CALL_MAX // len(descriptor))
         for start in range(0, len(partitions), step):
             structs = [
-                known
-                | {
-                    VALUES: {"lst": ["str", len(values), *values]},
-                    DESCRIPTOR: {"rec": {**fields, LOCATION: {"str": location}}},
-                }
+                known | {VALUES: _texts(values), DESCRIPTOR: {"rec": {**fields, LOCATION: _text(location)}}}
                 for values, location in partitions[start : start + step]
             ]
             part = self._lists_of_partitions()
-            fields_of_list = {PARTITIONS: {"lst": ["rec", len(structs), *structs]}}
-            # Thrift's parser accepts no blanks
-            text = json.dumps(fields_of_list, ensure_ascii=False, separators=(",", ":"))
-            self._read.deserialize(part, text, "UTF-8")
+            self._read.deserialize(part, _compact({PARTITIONS: _structs(structs)}), "UTF-8")
             made.addAll(part.getPartitions())
         return made

@@ -35,7 +35,7 @@ from pyspark.sql import SparkSession
 from headrace.hive_ddl.errors import MetastoreUnavailable, StaleRevision, StatementRefused
 from headrace.hive_ddl.executors.base import TABLES_PER_READ_MAX, check_creation, check_owner, view_problem
 from headrace.hive_ddl.executors.jvm_errors import METASTORE_FAILURES, java_class, one_line, root_cause
-from headrace.hive_ddl.executors.metastore import JavaObject, ThriftValues, new_client
+from headrace.hive_ddl.executors.metastore import JavaObject, ThriftValues, avro_descriptor, new_client
 from headrace.hive_ddl.names import PROBE_PREFIX
 from headrace.hive_ddl.ops import (
     AddPartitions,
@@ -51,7 +51,6 @@ from headrace.hive_ddl.ops import (
 )
 from headrace.hive_ddl.render import qualified_name, render_statements
 from headrace.hive_ddl.table import (
-    PARTITION_COMMENTS,
     REVISION,
     SCHEMA_URL,
     TOPIC,
@@ -63,13 +62,10 @@ from headrace.settings.masking import mask_passwords
 
 logger = logging.getLogger(__name__)
 
-AVRO_SERDE = "org.apache.hadoop.hive.serde2.avro.AvroSerDe"
-AVRO_INPUT = "org.apache.hadoop.hive.ql.io.avro.AvroContainerInputFormat"
-AVRO_OUTPUT = "org.apache.hadoop.hive.ql.io.avro.AvroContainerOutputFormat"
-
 PARTITIONS_PER_READ_MAX = 1000  # each result is one string through the gateway, about 1 kB per partition
 
-TABLES_CACHED_MAX = 1000  # JVM objects, each with its columns and schema
+DESCRIPTOR_CHARS_CACHED_MAX = 32 * 1024 * 1024
+"""Length of all cached descriptors together. The descriptor of a table with 25 columns has 2,000 characters."""
 
 PLAIN_VALUE = re.compile(r"[0-9A-Za-z_-]+")
 """Partition values that appear unescaped in a partition's name. For other values Hive builds the name, which takes one
@@ -101,7 +97,11 @@ class SparkExecutor:
         self._jvm: JavaObject = session._jvm
         self._api: JavaObject = self._jvm.org.apache.hadoop.hive.metastore.api
         self._values = ThriftValues(self._jvm)
-        self._table_cache: dict[tuple[str, str], JavaObject] = {}  # most recently read table last
+        # Facts of tables that do not change, by database and name: the partition columns, and the descriptors as JSON
+        # of Thrift, the oldest first.
+        self._partition_columns: dict[tuple[str, str], Sequence[str]] = {}
+        self._descriptors: dict[tuple[str, str], str] = {}
+        self._descriptor_chars = 0
         self._has_compare_and_set: bool | None = None
         self._probe_database = "default"
         self._metastore = _metastore_of(session)  # read now, because the JVM may end later
@@ -135,8 +135,10 @@ class SparkExecutor:
     def table(self, database: str, name: str) -> TableState | None:
         with self._failures(f"reading table {database}.{name}"):
             table = self._get_table(database, name)
-            self._cache_table(database, name, table)
-            return None if table is None else self._state(self._values.json(table))
+            if table is None:
+                return None
+            self._cache_descriptor(database, name, self._values.descriptor(table))
+            return self._state(self._values.json(table))
 
     def tables_by_name(self, database: str, names: Collection[str]) -> Mapping[str, TableState]:
         found: dict[str, TableState] = {}
@@ -208,19 +210,34 @@ class SparkExecutor:
             if java_class(error) != "AlreadyExistsException":
                 raise
 
-    def _get_cached_table(self, database: str, name: str) -> JavaObject | None:
-        """Returns a table from the cache, after reading it if it is not cached; None if it does not exist. Use it only
-        for facts that do not change, such as the partition columns."""
-        if (database, name) not in self._table_cache:
-            self._cache_table(database, name, self._get_table(database, name))
-        return self._table_cache.get((database, name))
+    def _descriptor(self, database: str, name: str) -> str | None:
+        """Returns the descriptor of a table as JSON of Thrift, after reading it if it is not cached; None if the table
+        does not exist."""
+        known = self._descriptors.get((database, name))
+        if known is None:
+            table = self._get_table(database, name)
+            if table is None:
+                return None
+            known = self._values.descriptor(table)
+            self._cache_descriptor(database, name, known)
+        return known
 
-    def _cache_table(self, database: str, name: str, table: JavaObject | None) -> None:
-        self._table_cache.pop((database, name), None)
-        if table is not None:
-            self._table_cache[database, name] = table
-        if len(self._table_cache) > TABLES_CACHED_MAX:
-            self._table_cache.pop(next(iter(self._table_cache)))
+    def _cache_descriptor(self, database: str, name: str, descriptor: str) -> None:
+        self._descriptor_chars -= len(self._descriptors.pop((database, name), ""))
+        self._descriptors[database, name] = descriptor
+        self._descriptor_chars += len(descriptor)
+        while self._descriptor_chars > DESCRIPTOR_CHARS_CACHED_MAX:
+            self._descriptor_chars -= len(self._descriptors.pop(next(iter(self._descriptors))))
+
+    def _columns_of_partitions(self, database: str, name: str) -> Sequence[str] | None:
+        """Returns the names of the partition columns of a table, None if the table does not exist."""
+        known = self._partition_columns.get((database, name))
+        if known is None:
+            table = self._get_table(database, name)
+            known = None if table is None else [str(key.getName()) for key in table.getPartitionKeys()]
+            if known is not None:
+                self._partition_columns[database, name] = known
+        return known
 
     def _get_table(self, database: str, name: str) -> JavaObject | None:
         try:
@@ -239,6 +256,7 @@ class SparkExecutor:
         descriptor: Mapping[str, Any] = facts.get("sd", {})
         properties: Mapping[str, str] = facts.get("parameters", {})
         partition_columns = tuple(column["name"] for column in facts.get("partitionKeys", ()))
+        self._partition_columns[facts["dbName"], facts["tableName"]] = partition_columns
         return TableState(
             database=facts["dbName"],
             name=facts["tableName"],
@@ -279,24 +297,24 @@ class SparkExecutor:
             names = self._client.listPartitionNames(database, name, -1)
             joined = self._jvm.java.lang.String.join("\n", names)
             return joined.split("\n") if joined else ()
-        table = self._get_cached_table(database, name) if selected else None
-        if table is None:
-            return ()
-        columns = [str(key.getName()) for key in table.getPartitionKeys()]
-        return [self._partition_name(table, columns, values) for values in sorted(selected)]
+        columns = self._columns_of_partitions(database, name) if selected else None
+        return () if columns is None else [self._partition_name(columns, values) for values in sorted(selected)]
 
-    def _partition_name(self, table: JavaObject, columns: Sequence[str], values: PartitionValues) -> str:
+    def _partition_name(self, columns: Sequence[str], values: PartitionValues) -> str:
         if all(map(PLAIN_VALUE.fullmatch, values)):
             return "/".join(map("=".join, zip(columns, values, strict=True)))
+        keys = self._java_list([self._api.FieldSchema(column, "string", None) for column in columns])
         warehouse = self._jvm.org.apache.hadoop.hive.metastore.Warehouse
-        return str(warehouse.makePartName(table.getPartitionKeys(), self._java_list(values)))
+        return str(warehouse.makePartName(keys, self._java_list(values)))
 
     def _create_table(self, desired: TableState) -> None:
         with self._failures(f"the new table {desired.full_name}"):
-            table = self._java_table(desired)
+            descriptor = avro_descriptor(desired)
+            table = self._java_table(desired, descriptor)
             try:
                 self._client.createTable(table)
-                self._cache_table(desired.database, desired.name, table)
+                self._cache_descriptor(desired.database, desired.name, descriptor)
+                self._partition_columns[desired.database, desired.name] = desired.partition_columns
                 return
             except METASTORE_FAILURES as error:
                 if _is_lost(error):
@@ -307,32 +325,8 @@ class SparkExecutor:
                 logger.debug("table_exists table=%s reason=%s", desired.full_name, java_class(error))
         check_creation(current, desired)
 
-    def _java_table(self, desired: TableState) -> JavaObject:
-        columns = [self._api.FieldSchema(c.name, c.type, c.comment or None) for c in desired.columns]
-        keys = [
-            self._api.FieldSchema(name, "string", PARTITION_COMMENTS.get(name)) for name in desired.partition_columns
-        ]
-        serde = self._api.SerDeInfo(desired.name, AVRO_SERDE, self._java_map({"serialization.format": "1"}))
-        descriptor = self._api.StorageDescriptor()
-        descriptor.setCols(self._java_list(columns))
-        descriptor.setLocation(desired.location)
-        descriptor.setInputFormat(AVRO_INPUT)
-        descriptor.setOutputFormat(AVRO_OUTPUT)
-        descriptor.setSerdeInfo(serde)
-        descriptor.setNumBuckets(-1)
-        for empty in (descriptor.setBucketCols, descriptor.setSortCols):
-            empty(self._java_list(()))
-        descriptor.setParameters(self._java_map({}))
-        table = self._api.Table()
-        table.setDbName(desired.database)
-        table.setTableName(desired.name)
-        table.setOwner(_user())
-        table.setCreateTime(int(time.time()))
-        table.setSd(descriptor)
-        table.setPartitionKeys(self._java_list(keys))
-        table.setTableType("EXTERNAL_TABLE")
-        table.setParameters(self._java_map({**desired.properties, "EXTERNAL": "TRUE"}))
-        return table
+    def _java_table(self, desired: TableState, descriptor: str) -> JavaObject:
+        return self._values.table(desired, descriptor, owner=_user(), created_s=int(time.time()))
 
     def _set_properties(self, op: SetProperties) -> None:
         _ = self.has_compare_and_set  # logs a warning if compare-and-set is unavailable
@@ -391,16 +385,17 @@ class SparkExecutor:
             if table is None:
                 return
             check_owner(op, table.getParameters().get(TOPIC))
-            self._cache_table(op.database, op.name, None)
+            self._partition_columns.pop((op.database, op.name), None)
+            self._descriptor_chars -= len(self._descriptors.pop((op.database, op.name), ""))
             self._client.dropTable(op.database, op.name, False, True)
 
     def _add_partitions(self, op: AddPartitions) -> None:
         with self._failures(f"new partitions of {op.database}.{op.name}"):
-            table = self._get_cached_table(op.database, op.name)
-            if table is None:
+            descriptor = self._descriptor(op.database, op.name)
+            if descriptor is None:
                 raise StatementRefused(f"new partitions of {op.database}.{op.name}", "the table does not exist")
             partitions = [(part.values, part.location) for part in op.partitions]
-            made = self._values.partitions(table, partitions, int(time.time()))
+            made = self._values.partitions(op.database, op.name, descriptor, partitions, int(time.time()))
             self._client.add_partitions(made, True, False)
 
     def _set_location(self, op: SetPartitionLocation) -> None:
@@ -459,9 +454,8 @@ class SparkExecutor:
         uses it.
         """
         name = f"{PROBE_PREFIX}{secrets.token_hex(8)}"
-        view = self._java_table(
-            TableState(self._probe_database, name, "", (Column("probe", "string"),), (), {REVISION: "1"})
-        )
+        state = TableState(self._probe_database, name, "", (Column("probe", "string"),), (), {REVISION: "1"})
+        view = self._java_table(state, avro_descriptor(state))
         view.setTableType("VIRTUAL_VIEW")
         view.getSd().setLocation(None)
         view.setViewOriginalText("select 1")
