@@ -10,8 +10,13 @@ from headrace.hive_ddl.ops import Op, PartitionValues
 from headrace.hive_ddl.plan import plan_partitions
 from headrace.hive_ddl.table import TableState
 from headrace.loader.apply.base import Step
-from headrace.loader.apply.layout import partition_values, time_partition_directory
-from headrace.loader.apply.schema import TableSettings, data_table, quarantine_table
+from headrace.loader.apply.layout import (
+    PARTITION_COLUMNS,
+    QUARANTINE_DATABASE_SUFFIX,
+    partition_values,
+    time_partition_directory,
+)
+from headrace.loader.apply.schema import TableSettings
 from headrace.loader.commit.file_index import FileIndex
 from headrace.loader.commit.partition_index import generation_at, live_at
 from headrace.loader.commit.state import TopicState
@@ -69,17 +74,15 @@ class PartitionsApplier:
             locations[values] = self.settings.files.location(directory)
             if since < 0 or indexed.generations or live_at(indexed, since):
                 to_look_up.add(values)
-        table = self._table(topic, state, kind)
+        # Without a schema, which takes a millisecond to derive and is not part of a partition.
+        database = self.settings.database + (QUARANTINE_DATABASE_SUFFIX if kind is FileKind.QUARANTINE else "")
+        table = TableState(database, state.table, "", (), PARTITION_COLUMNS[state.partition_by])
         executor = self.executor()
         existing = executor.partitions(table.database, table.name, to_look_up) if to_look_up else {}
         operations = plan_partitions(table, existing, locations, dropped)
         for operation in operations:
             executor.execute(operation)
         return operations
-
-    def _table(self, topic: str, state: TopicState, kind: FileKind) -> TableState:
-        define_table = quarantine_table if kind is FileKind.QUARANTINE else data_table
-        return define_table(topic, state, self.settings, "")
 
 
 def _time_partitions(step: Step, kind: FileKind) -> set[str]:

@@ -4,10 +4,10 @@ The appliers apply each commit once. This module finds later changes by others: 
 never created in this metastore; partitions that were dropped, moved or added; files that no commit contains; deleted
 directories.
 
-Safe while loads run: directories are listed before the commits are read, so files of a concurrent load are known to be
-committed. If a topic has pending commits, only its table definitions are compared, and the next load does the rest. No
-file is deleted: a foreign file or directory is moved to the topic's directory `_foreign`, below the name of its time
-partition, with a number if the name is taken.
+Safe while loads run: a difference counts only if it is one to commits that were read after the table was read and its
+directories were listed, so files of a concurrent load are known to be committed. If a topic has pending commits, only
+its table definitions are compared, and the next load does the rest. No file is deleted: a foreign file or directory is
+moved to the topic's directory `_foreign`, below the name of its time partition, with a number if the name is taken.
 
 A problem with one topic or object does not stop the command: it is reported as a difference that was not repaired. Only
 a failure that affects all topics stops the command: no metastore, no storage, corrupt commits.
@@ -116,6 +116,17 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
+class _Found:
+    """The existing objects of a topic and one kind of files: the table, its partitions with their locations, and the
+    names of the files by directory. `selected` are the partitions that were looked up, None for all."""
+
+    table: TableState | None
+    partitions: Mapping[PartitionValues, str]
+    selected: frozenset[PartitionValues] | None
+    directories: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
 class Repair:
     """Finds and repairs differences between a topic's commits and its table or files. With `deep`, also finds
     partitions and files that no commit contains, and missing files."""
@@ -126,6 +137,7 @@ class Repair:
     new_run_id: Callable[[], str]
     deep: bool
     _prefetched: dict[tuple[str, str], TableState | None] = field(default_factory=dict)
+    _sha256s: dict[int, str] = field(default_factory=dict)
 
     def prefetched(self, topics: Sequence[str]) -> Iterator[str]:
         """Yields the topics, after reading the tables of the next `TOPICS_PER_PREFETCH` ones in few requests, which
@@ -159,7 +171,9 @@ class Repair:
             MetastoreUnavailable, SessionFailed: the metastore cannot be reached.
             CommitLogError, OSError: the commits cannot be read, or the storage as a whole is unavailable.
         """
-        state = self.log.read_state().topics[topic]
+        if topic not in self.log.state.topics:
+            self.log.read_state()
+        table = self.log.state.topics[topic].table
         differences: list[Difference] = []
         for kind in FileKind:
             try:
@@ -168,8 +182,7 @@ class Repair:
             except FATAL_ERRORS:
                 raise
             except TOPIC_ERRORS as error:
-                suffix = QUARANTINE_DATABASE_SUFFIX if kind is FileKind.QUARANTINE else ""
-                where = f"{self.settings.database}{suffix}.{state.table}"
+                where = f"{self.settings.database}{_suffix(kind)}.{table}"
                 message = f"the comparison failed: {_error_text(error)}"
                 differences.append(Difference(topic, DifferenceKind.UNKNOWN, where, message))
         return tuple(differences)
@@ -282,32 +295,49 @@ class Repair:
         return dataclasses.replace(difference, message=message, moves=((source, target),))
 
     def _compare_kind(self, topic: str, kind: FileKind) -> Iterator[Difference]:
-        before = self.log.read_state()
-        if not _has_table(before.topics[topic], kind):
+        """Yields the differences of a topic's table and files of one kind to the commits.
+
+        They are first compared with the commits that were read last. Newer commits are read only if they differ,
+        because reading them for each topic would take longer than the comparison.
+        """
+        state = self.log.state
+        if not _has_table(state.topics[topic], kind):
             return
-        table = self._table(topic, before.topics[topic], kind)
+        table = self._table(topic, state.topics[topic], kind)
         current = self._current(table)
+        committed = self._directories(topic, state, kind)
         is_own_table = current is not None and current.topic == topic
-        existing = self.executor().partitions(table.database, table.name) if is_own_table else {}
-        directories = self._listed_files(topic, before, kind) if self.deep else {}
-        state = self.log.read_state()
+        selected = frozenset(map(partition_values, committed)) if is_own_table and not self.deep else None
+        existing = self.executor().partitions(table.database, table.name, selected) if is_own_table else {}
+        found = _Found(current, existing, selected, self._listed_files(committed) if self.deep else {})
+        differences = tuple(self._differences(topic, state, kind, committed, found))
+        if differences:
+            # The table and the files must have been read before the commits, because a load may change them meanwhile.
+            state = self.log.read_state()
+            differences = tuple(self._differences(topic, state, kind, self._directories(topic, state, kind), found))
+        yield from differences
+
+    def _differences(
+        self, topic: str, state: LoaderState, kind: FileKind, committed: Directories, found: _Found
+    ) -> Iterator[Difference]:
+        current = found.table
         try:
             wanted = self._with_complete_until(topic, current, self._table(topic, state.topics[topic], kind))
             ops = plan_table(current, wanted)
         except ForeignTable as error:
-            yield Difference(topic, DifferenceKind.TABLE, table.full_name, str(error))
+            where = f"{self.settings.database}{_suffix(kind)}.{state.topics[topic].table}"
+            yield Difference(topic, DifferenceKind.TABLE, where, str(error))
             return
         if ops:
-            yield Difference(topic, DifferenceKind.TABLE, table.full_name, _table_message(ops), ops)
+            yield Difference(topic, DifferenceKind.TABLE, wanted.full_name, _table_message(ops), ops)
         elif self.deep and current is not None and VIEW_REFUSED in current.properties:
             yield _refused_view(topic, current, wanted)
         if read_cursor(self.log.storage, FILES).position(topic) < state.topics[topic].commit_number:
             message = "commits are pending; the next load applies them"
-            yield Difference(topic, DifferenceKind.PENDING, table.full_name, message)
+            yield Difference(topic, DifferenceKind.PENDING, wanted.full_name, message)
             return
-        committed = self._directories(topic, state, kind)
-        yield from self._partitions(topic, wanted, existing, committed)
-        yield from self._files(topic, state.topics[topic], kind, committed, directories)
+        yield from self._partitions(topic, wanted, found, committed)
+        yield from self._files(topic, state.topics[topic], kind, committed, found.directories)
 
     def _current(self, wanted: TableState) -> TableState | None:
         """Returns the table as it is in the metastore. A table that was read ahead is read again if it differs from the
@@ -319,35 +349,28 @@ class Repair:
                 return current
         return self.executor().table(*key)
 
-    def _partitions(
-        self, topic: str, table: TableState, existing: Mapping[PartitionValues, str], committed: Directories
-    ) -> Iterator[Difference]:
+    def _partitions(self, topic: str, table: TableState, found: _Found, committed: Directories) -> Iterator[Difference]:
         location = self.settings.files.location
         locations = {
-            partition_values(time_partition): location(directory)
-            for time_partition, (directory, _) in committed.items()
+            values: location(directory)
+            for values, (directory, _) in ((partition_values(name), one) for name, one in committed.items())
+            if found.selected is None or values in found.selected
         }
-        dropped = set(existing) - set(locations) if self.deep else set()
-        for op in plan_partitions(table, existing, locations, dropped):
+        dropped = set(found.partitions) - set(locations) if self.deep else set()
+        for op in plan_partitions(table, found.partitions, locations, dropped):
             yield Difference(topic, DifferenceKind.PARTITIONS, table.full_name, _partitions_message(op), (op,))
 
-    def _listed_files(self, topic: str, state: LoaderState, kind: FileKind) -> dict[str, tuple[str, ...]]:
-        """Returns the files of a topic that queries read, found by listing: for each directory of a time partition, the
-        names of its files.
-
-        Args:
-            state: state of the commit log; determines the directories.
-            kind: data files or quarantine files.
-        """
-        directories = (directory for directory, _ in self._directories(topic, state, kind).values())
+    def _listed_files(self, committed: Directories) -> dict[str, tuple[str, ...]]:
+        """Returns the files that queries read, found by listing: for each directory of a time partition, the names of
+        its files."""
         children = self.settings.files.children
         return {
             directory: tuple(name for name in children(directory) if not name.startswith(HIDDEN_PREFIXES))
-            for directory in directories
+            for directory, _ in committed.values()
         }
 
     def _directories(self, topic: str, state: LoaderState, kind: FileKind) -> Directories:
-        index, directories = FileIndex(self.log), {}
+        index, directories = FileIndex(self.log, self._sha256s), {}
         for day in index.days(topic, kind):
             for time_partition, indexed in index.day_uncached(topic, kind, day).time_partitions.items():
                 names = frozenset(file.name for file in live_at(indexed, state.commit_number))
@@ -419,6 +442,10 @@ def _is_equal(current: TableState, wanted: TableState) -> bool:
         return not plan_table(current, wanted)
     except ForeignTable:
         return False
+
+
+def _suffix(kind: FileKind) -> str:
+    return QUARANTINE_DATABASE_SUFFIX if kind is FileKind.QUARANTINE else ""
 
 
 def _has_table(state: TopicState, kind: FileKind) -> bool:

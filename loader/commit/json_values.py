@@ -139,13 +139,20 @@ def _mapping_reader(key_type: Any, item_type: Any) -> Reader:
     read = _reader(item_type)
 
     def mapping(value: Any) -> Any:
-        return {_at(key, read_key, key): _at(key, read, item) for key, item in _of_type(value, dict).items()}
+        items, found, key = _of_type(value, dict).items(), {}, ""
+        try:
+            for key, item in items:
+                found[read_key(key)] = read(item)
+        except _TypeMismatch as mismatch:
+            mismatch.path.append(key)
+            raise
+        return found
 
     return mapping
 
 
 def _dataclass_reader(wanted: Any) -> Reader:
-    reads = {name: _reader(kind) for name, kind in _field_types(wanted).items()}
+    reads = [(name, kind, _reader(kind)) for name, kind in _field_types(wanted).items()]
     required = {
         field.name
         for field in dataclasses.fields(wanted)
@@ -156,7 +163,16 @@ def _dataclass_reader(wanted: Any) -> Reader:
         document = _of_type(value, dict)
         if not required <= document.keys():
             raise _TypeMismatch(f"missing {', '.join(sorted(required - document.keys()))}")
-        return wanted(**{name: _at(name, read, document[name]) for name, read in reads.items() if name in document})
+        fields, name = {}, ""
+        try:
+            for name, kind, read in reads:
+                if name in document:
+                    item = document[name]
+                    fields[name] = item if type(item) is kind else read(item)  # without a call for texts and numbers
+        except _TypeMismatch as mismatch:
+            mismatch.path.append(name)
+            raise
+        return wanted(**fields)
 
     return record
 

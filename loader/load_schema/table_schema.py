@@ -40,6 +40,7 @@ def table_schema(text: str, kafka_column: str, comments: Mapping[int, str] = Map
     return files_schema if commented == load else load_text(commented)
 
 
+@lru_cache(maxsize=64)  # several steps of an applier need the schema of the same topic
 def commented_table_schema(text: str, kafka_column: str, fold: str, literal_chars_max: int) -> str:
     """Returns the table's schema with the comments of a fold. Omits the comments if they would make the schema too long
     for a table property or for the parser.

@@ -441,6 +441,8 @@ def test_tables_of_many_topics_are_compared_with_few_reads(world: World, monkeyp
         world.registry.register(f"{topic}-value", 1, ORDER_V1)
         world.topic(topic, [1])
     run_load(world.ports(), world.settings)
+    world.cluster.topics[topics[0]].logs[0] += [1]
+    run_load(world.ports(), world.settings)
     read = LocalCommitStorage.read
     paths: list[str] = []
 
@@ -453,6 +455,8 @@ def test_tables_of_many_topics_are_compared_with_few_reads(world: World, monkeyp
     assert [one.compare(topic) for topic in one.prefetched(topics)] == [()] * len(topics)
     assert world.hive.requests - before == 1 + len(topics), "all tables, and the partitions of each"
     assert COMPLETE_PATH not in paths, "it grows with the number of topics"
+    assert sum(path.startswith("log/") for path in paths) <= 4, "a commit has the files of many topics"
+    assert None not in world.hive.partition_requests, "all partitions of a table were listed"
 
 
 def test_a_table_changed_after_it_was_read_ahead_is_read_again(world: World) -> None:
