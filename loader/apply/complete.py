@@ -56,9 +56,11 @@ class TopicCompleteness:
     that time. Times are in ms since 1970, 0 for none.
 
     The table is complete up to `until_ms`. Its property `headrace.complete_until` was last found to be `property_ms` or
-    later, or set to it; `failed_ms` is a later value that could not be set. `ends` are the high watermarks of the
-    partitions with messages, fetched after `discovery_start_ms`. They are stored until loads have reached all of them;
-    the table is then complete up to `discovery_start_ms`.
+    later, or set to it; `failed_ms` is a later value that could not be set. `revision` is the revision that the table
+    then had, "" if unknown: a table that still has it is changed without being read first.
+
+    `ends` are the high watermarks of the partitions with messages, fetched after `discovery_start_ms`. They are stored
+    until loads have reached all of them; the table is then complete up to `discovery_start_ms`.
     """
 
     topic_id: str
@@ -67,6 +69,7 @@ class TopicCompleteness:
     failed_ms: int = 0
     discovery_start_ms: int = 0
     ends: Mapping[int, int] = field(default_factory=dict)
+    revision: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +131,9 @@ def _has_reached(state: TopicState, ends: Mapping[int, int]) -> bool:
 
 def _with_until(current: TopicCompleteness, instant_ms: int) -> TopicCompleteness:
     until_ms = max(current.until_ms, instant_ms - instant_ms % STEP_MS)
-    return TopicCompleteness(current.topic_id, until_ms, current.property_ms, current.failed_ms)
+    return TopicCompleteness(
+        current.topic_id, until_ms, current.property_ms, current.failed_ms, revision=current.revision
+    )
 
 
 def instant_text(instant_ms: int) -> str:
@@ -207,18 +212,19 @@ class CompleteUntil:
             for number, (_, topic) in enumerate(due):
                 if number and self.monotonic_s() > deadline_s:
                     break
-                current, is_set = topics[topic], False
+                current, revision = topics[topic], None
                 try:
-                    is_set = self._set_property(
-                        topic, state.topics[topic], current.until_ms, discovery_start_ms, run_id
-                    )
+                    revision = self._set_property(topic, state.topics[topic], current, discovery_start_ms, run_id)
                 except (MetastoreUnavailable, SessionFailed):
                     raise  # the metastore is unavailable: each further table would wait for a timeout
                 except Exception as error:
                     logger.debug("complete_until_failed topic=%s", topic, exc_info=True)
                     failures.append(f"topic {topic}: {error}")  # affects no other table
-                property_ms, failed_ms = (current.until_ms, 0) if is_set else (current.property_ms, current.until_ms)
-                topics[topic] = dataclasses.replace(current, property_ms=property_ms, failed_ms=failed_ms)
+                topics[topic] = (
+                    dataclasses.replace(current, failed_ms=current.until_ms, revision="")
+                    if revision is None
+                    else dataclasses.replace(current, property_ms=current.until_ms, failed_ms=0, revision=revision)
+                )
         # The files are published, so any failure here is only a warning.
         except Exception as error:
             logger.debug("complete_until_failed", exc_info=True)
@@ -241,32 +247,43 @@ class CompleteUntil:
                 logger.warning("complete_until_file_not_written path=%s error=%s", COMPLETE_PATH, error)
         return warnings
 
-    def _set_property(self, topic: str, state: TopicState, until_ms: int, now_ms: int, run_id: str) -> bool:
-        """Sets `headrace.complete_until` of a topic's table to `until_ms`. Returns whether the table now has this value
-        or a later one. False if there is no table of this topic, or if another process or a later load has altered it
-        meanwhile.
+    def _set_property(
+        self, topic: str, state: TopicState, wanted: TopicCompleteness, now_ms: int, run_id: str
+    ) -> str | None:
+        """Sets `headrace.complete_until` of a topic's table to `wanted.until_ms`. Returns the revision of the table,
+        which then has this value or a later one. Returns None if there is no table of this topic, or if another process
+        or a later load has altered it meanwhile.
 
         Args:
             state: the topic's state, with the name of its table.
             now_ms: the time when the run was planned; a value of the table that is later than this is replaced.
             run_id: becomes part of the new revision of the table.
         """
-        executor = self.executor()
-        table = executor.table(self.database, state.table)
-        if table is None or table.topic != topic:
-            return False
-        text = instant_text(until_ms)
-        if text <= table.properties.get(COMPLETE_UNTIL, "") <= instant_text(now_ms):
-            return True
-        if state.commit_number < _commit_number_of(table.revision) <= self.head():
-            return False  # a later load has altered the table
         # Two changes must not have the same revision; the revision of a schema change ends with the run id.
-        changes = ((COMPLETE_UNTIL, text), (REVISION, f"{state.commit_number}-{run_id}-complete"))
+        revision = f"{state.commit_number}-{run_id}-complete"
+        text = instant_text(wanted.until_ms)
+        if wanted.revision:  # refused if the table was altered, dropped or restored since
+            try:
+                self._change(state.table, wanted.revision, text, revision)
+                return revision
+            except StaleRevision:
+                logger.debug("table_changed_since topic=%s revision=%s", topic, wanted.revision)
+        table = self.executor().table(self.database, state.table)
+        if table is None or table.topic != topic:
+            return None
+        if text <= table.properties.get(COMPLETE_UNTIL, "") <= instant_text(now_ms):
+            return table.revision or ""
+        if state.commit_number < _commit_number_of(table.revision) <= self.head():
+            return None  # a later load has altered the table
         try:
-            executor.execute(SetProperties(self.database, state.table, table.revision, changes, (), ()))
+            self._change(state.table, table.revision, text, revision)
         except StaleRevision:
-            return False
-        return True
+            return None
+        return revision
+
+    def _change(self, table: str, expected_revision: str | None, text: str, revision: str) -> None:
+        changes = ((COMPLETE_UNTIL, text), (REVISION, revision))
+        self.executor().execute(SetProperties(self.database, table, expected_revision, changes, (), ()))
 
 
 def _commit_number_of(revision: str | None) -> int:

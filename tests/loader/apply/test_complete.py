@@ -160,6 +160,27 @@ def test_complete_until_and_schema_changes_do_not_overwrite_each_other(world: Wo
     assert len({dict(op.properties)[REVISION] for op in changes}) == len(changes)
 
 
+def test_a_table_with_the_known_revision_is_changed_without_reading_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load(world)
+    reads: list[str] = []
+    read = world.hive.table
+    monkeypatch.setattr(world.hive, "table", lambda database, name: reads.append(name) or read(database, name))
+    world.clock_ms += STEP_MS
+    load(world)
+    assert written_value(world) == "2026-01-01T01:00:00Z"
+    assert "orders" not in reads
+    restored = dataclasses.replace(
+        world.hive.tables["headrace", "orders"], properties={TOPIC: "orders", REVISION: "1-of-a-backup"}
+    )
+    world.hive.tables["headrace", "orders"] = restored
+    world.clock_ms += STEP_MS
+    load(world)
+    assert written_value(world) == "2026-01-01T02:00:00Z"
+    assert "orders" in reads
+
+
 def test_completeness_does_not_advance_while_files_are_unpublished(world: World) -> None:
     load(world)
     world.hive.failure = MetastoreUnavailable("thrift://hive:9083", "refused")
@@ -274,7 +295,8 @@ def test_a_later_run_writes_complete_until_after_a_failed_table_change(
     del world.hive.tables[key]
     executed = len(world.hive.executed)
     load(world)
-    world.hive.tables[key] = dataclasses.replace(table, properties={**table.properties, TOPIC: "another"})
+    other = {**table.properties, TOPIC: "another", REVISION: "1-another"}
+    world.hive.tables[key] = dataclasses.replace(table, properties=other)
     load(world)
     world.hive.tables[key] = dataclasses.replace(table, properties={**table.properties, REVISION: "2-other"})
     ports = world.ports()

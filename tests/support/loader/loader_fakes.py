@@ -361,11 +361,11 @@ class FakeHive:
 
     def execute(self, op: Op) -> None:
         self._check()
+        if isinstance(op, SetProperties):
+            self._set(op)
         self.executed.append(op)
         if isinstance(op, CreateTable):
             self.tables[(op.table.database, op.table.name)] = op.table
-        elif isinstance(op, SetProperties):
-            self._set(op)
         elif isinstance(op, ReplaceView):
             if (op.database, op.name) in self.refused_views:
                 raise StatementRefused(f"the view {op.database}.{op.name}", self.refused_views[op.database, op.name])
