@@ -207,8 +207,10 @@ class CompleteUntil:
             logger.info("phase_started phase=complete_until tables=%d", len(due))
         failures: list[str] = []
         warnings: tuple[str, ...] = ()
-        deadline_s = self.monotonic_s() + ALTER_S_MAX
         try:
+            if due:
+                self.executor()  # the start of Spark alone may take longer than the limit
+            deadline_s = self.monotonic_s() + ALTER_S_MAX
             for number, (_, topic) in enumerate(due):
                 if number and self.monotonic_s() > deadline_s:
                     break

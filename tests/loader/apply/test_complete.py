@@ -336,6 +336,25 @@ def test_complete_until_of_many_tables_is_written_over_several_runs(
         assert sum(COMPLETE_UNTIL in table.properties for table in tables) == expected
 
 
+def test_the_start_of_spark_does_not_use_up_the_limit_per_run(world: World) -> None:
+    world.registry.register("clicks-value", 1, ORDER_V1)
+    world.topic("clicks", [1])
+    load(world)
+    world.clock_ms += STEP_MS
+    clock_s = [0.0]
+
+    def executor() -> Executor:
+        clock_s[0] = 60.0
+        return world.hive
+
+    ports = world.ports()
+    slow = dataclasses.replace(ports.complete_until, executor=executor, monotonic_s=lambda: clock_s[0])
+    run_load(dataclasses.replace(ports, complete_until=slow), world.settings)
+    for name in ("clicks", "orders"):
+        table = world.hive.tables["headrace", name]
+        assert table.properties[COMPLETE_UNTIL] == instant_text(world.clock_ms)
+
+
 def test_refused_table_changes_do_not_use_up_the_limit_per_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     limit_to_two_tables(monkeypatch)
     for name in ("apples", "bananas", "cherries", "dates"):
