@@ -70,6 +70,7 @@ def test_copy_is_the_instant_of_the_snapshot(tmp_path: Path) -> None:
         return snapshot
 
     asyncio.run(take())
+    assert read_producer_ids(tmp_path / "copy" / "producer-ids") == 1000
     findings = [one for report in verify(tmp_path / "copy") for one in report.findings if not one.is_note]
     assert [one for one in findings if one.check != "indexes"] == []
 

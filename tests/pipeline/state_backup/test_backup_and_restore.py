@@ -165,8 +165,11 @@ def test_kill_before_the_renames_changes_nothing(
         patch.setattr(restore_module, "_swap", kill)
         restore(settings, tmp_path / "backup", replaces=True)
     assert read_database(settings.data_dir / "registry.db") == "after"
+    (settings.data_dir / "metastore.restoring").mkdir(exist_ok=True)
+    (settings.data_dir / "metastore.restoring" / "left by the killed command").touch()
     restore(settings, tmp_path / "backup", replaces=True)
     assert read_database(settings.data_dir / "registry.db") == "before"
+    assert [path.name for path in (settings.data_dir / "metastore").iterdir()] == ["seg0"]
     assert not list(settings.data_dir.glob("*.restoring"))
 
 
