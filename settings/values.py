@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -60,3 +62,12 @@ class Duration:
         if match is None:
             raise ValueError("expected a whole number with a unit, such as 10m, 90s, 500ms, 2h or 7d")
         return cls(int(match[1]) * cls._UNITS[match[2]])
+
+
+def is_loopback(host: str) -> bool:
+    """Returns whether a host is a loopback address, or a name whose addresses are all loopback addresses."""
+    try:
+        found = {str(row[4][0]) for row in socket.getaddrinfo(host or "0.0.0.0", None)}  # noqa: S104  (not bound)
+        return all(ipaddress.ip_address(address).is_loopback for address in found)
+    except (OSError, ValueError):
+        return False

@@ -14,8 +14,9 @@ from typing import Final
 
 from headrace.cli import broker_admin, broker_log_directories
 from headrace.cli.command import EXIT_OK, CommandError, add_settings_flags, examples, settings_from
-from headrace.cli.registry_access import is_loopback, read_password
+from headrace.cli.registry_access import read_password
 from headrace.settings import Address, BrokerSettings, Settings
+from headrace.settings.values import is_loopback
 
 logger = logging.getLogger(__name__)
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 import getpass
-import ipaddress
 import logging
 import secrets
-import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.cli.command import EXIT_OK, CommandError, examples
 from headrace.settings import RegistrySettings, Settings
+from headrace.settings.values import is_loopback
 
 if TYPE_CHECKING:
     from headrace.registry.access.authenticator import RegistryUsersFile
@@ -218,12 +217,3 @@ def read_password() -> str:
     if getpass.getpass("Again: ") != password:
         raise CommandError("the passwords differ; try again")
     return password
-
-
-def is_loopback(host: str) -> bool:
-    """Returns whether a host is a loopback address, or a name whose addresses are all loopback addresses."""
-    try:
-        found = {str(row[4][0]) for row in socket.getaddrinfo(host or "0.0.0.0", None)}  # noqa: S104  (not bound)
-        return all(ipaddress.ip_address(address).is_loopback for address in found)
-    except (OSError, ValueError):
-        return False

@@ -29,7 +29,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from headrace.registry.access.passwords import DEFAULT_COST, HASH_BYTES, PASSWORD_BYTES_MAX, SALT_BYTES, PasswordHash
 from headrace.registry.access.required_permissions import (
@@ -39,9 +39,11 @@ from headrace.registry.access.required_permissions import (
     WRONG_TOKEN,
     Denial,
 )
-from headrace.registry.access.tokens import TokenRejected, TokenVerifier
 from headrace.registry.access.users import Principal, RegistryAccessPolicy, UsersFileInvalid, parse_users
 from headrace.registry.errors import UsersFileUnusable
+
+if TYPE_CHECKING:
+    from headrace.registry.access.tokens import TokenVerifier
 
 logger = logging.getLogger(__name__)
 
@@ -111,9 +113,7 @@ class RegistryUsersFile:
             authorization: the value of the Authorization header; None without one.
             certificate: the subject of a verified client certificate; "" without one.
         """
-        now = self._clock()
-        if now >= self._reload_at:
-            self._reload_if_changed(now)
+        self._reload_if_due()
         state = self._state
         if authorization is None:
             name = state.policy.subjects.get(certificate) if certificate else None
@@ -123,6 +123,13 @@ class RegistryUsersFile:
         if with_token is not None:
             return with_token[0] if self._now_s() < with_token[1] else None
         return state.accepted.get(digest)
+
+    def principal_of_user(self, name: str) -> Principal | None:
+        """Returns the principal of a user with a password, as of the present users file; None if there is none. It is
+        for connections that stay open after a change of the file."""
+        self._reload_if_due()
+        policy = self._state.policy
+        return policy.principals[name] if name in policy.hashes else None
 
     def authenticate(self, authorization: str | None, address: str = "", certificate: str = "") -> AuthenticationResult:
         """Checks the credentials of a request. Returns the principal (the authenticated sender), or the denial to send.
@@ -168,6 +175,9 @@ class RegistryUsersFile:
     def _verify_token(
         self, tokens: TokenVerifier, state: _PolicyState, authorization: str, token: str
     ) -> AuthenticationResult:
+        # The SQL endpoint has users and no tokens, in an installation without PyJWT.
+        from headrace.registry.access.tokens import TokenRejected
+
         try:
             identity = tokens.verify(token if len(token) <= TOKEN_CHARS_MAX else "")
         except TokenRejected as rejection:
@@ -264,6 +274,11 @@ class RegistryUsersFile:
 
     def _digest(self, authorization: str) -> bytes:
         return hashlib.blake2b(authorization.encode("utf-8", "surrogatepass"), key=self._key, digest_size=16).digest()
+
+    def _reload_if_due(self) -> None:
+        now = self._clock()
+        if now >= self._reload_at:
+            self._reload_if_changed(now)
 
     def _reload_if_changed(self, now: float) -> None:
         with self._lock:

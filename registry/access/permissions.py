@@ -35,6 +35,18 @@ class Permission(IntEnum):
         return self.name.lower()
 
 
+class SqlPermission(IntEnum):
+    """A permission on the SQL endpoint of `headrace up`, for all tables. Writing includes reading."""
+
+    READ = 1
+    """Runs queries and lists tables."""
+    WRITE = 2
+    """Creates, fills and drops tables and views outside of the databases of the loader."""
+
+    def __str__(self) -> str:
+        return f"sql-{self.name.lower()}"
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """The resource of a request: a subject, a context (`name` None), or everything (`context` None too)."""

@@ -4,11 +4,13 @@ One entry per line, with words separated by blanks. `#` at the start of a word b
 
     user  NAME  HASH                  HASH as `headrace registry user NAME` prints it; `-` is no password
     grant NAME  PERMISSION  PATTERN   PERMISSION is read, write or admin; PATTERN as in `permissions.SubjectPattern`
+    grant NAME  SQL         *         SQL is sql-read or sql-write, for the SQL endpoint of `headrace up`
     certificate  NAME  SUBJECT        a client certificate with this subject authenticates the user NAME
 
 The NAME of a grant may also be `*` (every user of the file), `@ROLE` (every principal whose token has the role) or
-`anonymous` (clients without credentials or with an unknown certificate, which can only be granted read). Everything
-else is denied, except requests that `required_permissions` declares public. SUBJECT is an RFC 4514 name such as
+`anonymous` (clients without credentials or with an unknown certificate, which can only be granted read). SQL
+permissions can only be granted to a user or to `*`, because the SQL endpoint requires a password. Everything else is
+denied, except requests that `required_permissions` declares public. SUBJECT is an RFC 4514 name such as
 `CN=shop,O=Example`, with `%20` for a blank.
 """
 
@@ -21,7 +23,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from headrace.registry.access.passwords import PasswordHash
-from headrace.registry.access.permissions import WILDCARD, Permission, Permissions, SubjectPattern
+from headrace.registry.access.permissions import WILDCARD, Permission, Permissions, SqlPermission, SubjectPattern
 from headrace.registry.names import is_storable
 
 ANONYMOUS: Final = "anonymous"
@@ -29,10 +31,11 @@ USERS_MAX: Final = 10_000
 LINE_CHARS_MAX: Final = 4096
 SHAPES: Final = {
     "user": "user NAME HASH",
-    "grant": "grant NAME read|write|admin PATTERN",
+    "grant": "grant NAME read|write|admin|sql-read|sql-write PATTERN",
     "certificate": "certificate NAME SUBJECT",
 }
 NO_HASH: Final = "-"
+SQL_PERMISSIONS: Final = {str(known): known for known in SqlPermission}
 ROLE: Final = "@"
 """Prefix of a role name in a grant."""
 
@@ -48,10 +51,14 @@ class UsersFileInvalid(Exception):
 @dataclass(frozen=True, slots=True)
 class Principal:
     """The sender of a request. `name` is "" for an anonymous client, and for every client of a registry without a users
-    file."""
+    file.
+
+    `sql` is the permission on the SQL endpoint; None without a grant.
+    """
 
     name: str
     permissions: Permissions
+    sql: SqlPermission | None = None
 
     @property
     def key(self) -> str:
@@ -91,6 +98,7 @@ def parse_users(text: str) -> RegistryAccessPolicy:
     hashes: dict[str, PasswordHash | None] = {}
     subjects: dict[str, str] = {}
     grants: dict[str, list[tuple[Permission, SubjectPattern]]] = {WILDCARD: [], ANONYMOUS: []}
+    sql: dict[str, SqlPermission] = {}
     first_grant: dict[str, int] = {}
     for number, words in _lines(text):
         kind, name, *rest = words
@@ -100,6 +108,10 @@ def parse_users(text: str) -> RegistryAccessPolicy:
             elif kind == "certificate":
                 _check_not_reserved(name)
                 subjects[_new_subject(rest[0], subjects)] = name
+                first_grant.setdefault(name, number)
+            elif rest[0] in SQL_PERMISSIONS:
+                _check_sql_grant(name, *rest)
+                sql[name] = max(SQL_PERMISSIONS[rest[0]], sql.get(name, SqlPermission.READ))
                 first_grant.setdefault(name, number)
             else:
                 grants.setdefault(name, []).append(_grant(name, *rest))
@@ -119,7 +131,14 @@ def parse_users(text: str) -> RegistryAccessPolicy:
     for_every_user = grants[WILDCARD]
     return RegistryAccessPolicy(
         {name: known for name, known in hashes.items() if known is not None},
-        {name: Principal(name, Permissions((*grants.get(name, ()), *for_every_user))) for name in hashes},
+        {
+            name: Principal(
+                name,
+                Permissions((*grants.get(name, ()), *for_every_user)),
+                max((sql[key] for key in (name, WILDCARD) if key in sql), default=None),
+            )
+            for name in hashes
+        },
         Principal("", Permissions(tuple(grants[ANONYMOUS]))),
         roles,
         subjects,
@@ -177,7 +196,15 @@ def _new_name(name: str, existing: Mapping[str, object]) -> str:
 def _grant(name: str, permission: str, pattern: str) -> tuple[Permission, SubjectPattern]:
     permissions = {str(known): known for known in Permission}
     if permission not in permissions:
-        raise ValueError(f"{permission} is not a permission; expected {', '.join(permissions)}")
+        expected = ", ".join((*permissions, *SQL_PERMISSIONS))
+        raise ValueError(f"{permission} is not a permission; expected {expected}")
     if name == ANONYMOUS and permissions[permission] is not Permission.READ:
         raise ValueError("anonymous clients can only be granted read")
     return permissions[permission], SubjectPattern.parse(pattern)
+
+
+def _check_sql_grant(name: str, permission: str, pattern: str) -> None:
+    if name == ANONYMOUS or name.startswith(ROLE):
+        raise ValueError(f"{permission} can only be granted to a user or to `*`, because SQL clients send a password")
+    if pattern != WILDCARD:
+        raise ValueError(f"{permission} applies to all tables; expected `*` as its pattern, found {pattern}")
