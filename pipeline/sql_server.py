@@ -1,15 +1,16 @@
-"""The SQL server of `headrace up`: one Spark session for `headrace sql`, and optionally for PyHive and beeline.
+"""The SQL server of `headrace up`: one Spark session for `headrace sql`, and optionally for BI tools.
 
 It is a separate process with its own memory: a query that exhausts the memory ends only this process, and `headrace up`
 restarts it. It connects to the metastore over Thrift, as all clients do, and tolerates its temporary absence.
 
 Run as `python -m headrace.pipeline.sql_server --data-dir D --metastore thrift://… --socket PATH`, with `--listen
-127.0.0.1:10000` for the Thrift server.
+127.0.0.1:10000` for the SQL endpoint (`pipeline.sql_endpoint`).
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import logging
 import select
@@ -19,13 +20,12 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.pipeline.jvm_server import (
     JvmServerError,
-    free_port,
     jvm_end_reason,
     jvm_properties,
     run_server,
@@ -45,6 +45,10 @@ from headrace.pipeline.sql_protocol import (
 )
 from headrace.settings import Address, Settings
 
+if TYPE_CHECKING:
+    from headrace.pipeline.sql_endpoint.access import EndpointAccess
+    from headrace.pipeline.sql_endpoint.server import SqlEndpoint
+
 logger = logging.getLogger(__name__)
 
 QUERIES_MAX = 4  # concurrent queries; further ones wait
@@ -53,10 +57,15 @@ REQUEST_TIMEOUT_S = 10.0  # for a complete request
 POLL_S = 0.2
 RESPONSE_GRACE_S = 0.5  # clients that waited for the socket send their requests within this time
 JVM_END_S = 5.0  # between a call that failed because the JVM ended and the end of its process
-JVM_END_MARKERS = ("Py4J", "py4j", "Connection", "Answer from Java", "OutOfMemory", "cancelled")
+JVM_END_MARKERS = ("Py4J", "py4j", "Connection", "Answer from Java", "OutOfMemory", "cancelled", "JVM has ended")
+ENDPOINT_PROPERTIES = {
+    # Queries run as the operating system's user of `headrace up`, not as one with the name of the SQL client.
+    "hadoop.hive.server2.enable.doAs": "false",
+    "sql.runSQLonFile": "false",
+}
+"""Spark properties, without the prefix `spark.`, with the SQL endpoint."""
 METASTORE_ATTEMPTS_MAX = 30  # one per second; meanwhile a metastore that died is restarted
-PORT_KEY = "hadoop.hive.server2.thrift.port"
-HOST_KEY = "hadoop.hive.server2.thrift.bind.host"
+RESPONSES_END_S = 6.0  # to send errors to clients of the SQL endpoint after the end of the JVM
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +73,7 @@ class SqlOptions:
     """Options of the SQL server.
 
     `metastore` is a thrift:// URI. `warehouse` is the directory of the tables, `memory` the heap size of the JVM
-    (`-Xmx`), `conf` Spark properties. `listen` is the address for PyHive and beeline, or None.
+    (`-Xmx`), `conf` Spark properties. `listen` is the address for BI tools, or None; `settings` has their users.
     """
 
     data_dir: Path
@@ -75,6 +84,15 @@ class SqlOptions:
     master: str
     memory: str
     conf: Mapping[str, str]
+    settings: Settings
+
+
+@dataclass(frozen=True, slots=True)
+class _EndpointPort:
+    """The users and the bound socket of the SQL endpoint, which are checked before the JVM starts."""
+
+    access: EndpointAccess
+    listener: socket.socket
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -91,38 +109,45 @@ def serve(options: SqlOptions, stop: threading.Event) -> None:
     from headrace.hive_ddl.executors.session import close_session, open_session
     from headrace.hive_ddl.table import local_location
 
-    conf = {**options.conf, "hadoop.hive.metastore.connect.retries": str(METASTORE_ATTEMPTS_MAX)}
     ready_fields = [f"sql_socket={options.socket}"]
-    if options.listen is not None:
-        port = free_port(options.listen, "SQL server", "sql.listen")
-        conf |= {HOST_KEY: options.listen.host, PORT_KEY: str(port)}
-        ready_fields.append(f"sql={Address(options.listen.host, port)}")
-    session = open_session(
-        app_name="headrace sql",
-        master=options.master,
-        metastore_uri=options.metastore,
-        data_dir=options.data_dir,
-        warehouse_uri=local_location(options.warehouse),
-        extra=conf,
-    )
-    gateway = session.sparkContext._gateway
-    try:
-        if stop.is_set():
-            return
+    conf = {**options.conf, "hadoop.hive.metastore.connect.retries": str(METASTORE_ATTEMPTS_MAX)}
+    with contextlib.ExitStack() as resources:
+        endpoint = None
         if options.listen is not None:
-            _start_thrift(session, options.listen)
-        with listening(options.socket) as listener:
-            server = _QueryServer(session, options.memory)
-            threading.Thread(target=server.accept_queries, args=(listener,), name="sql", daemon=True).start()
-            print("ready", *ready_fields, flush=True)
-            threading.Thread(target=server.warm_up, name="warm-up", daemon=True).start()
-            try:
-                wait_for_end(gateway, stop, "sql.memory", options.memory)
-            finally:
-                server.finish_responses()
-    finally:
-        logger.info("sql_stopping")
-        close_session(session)
+            endpoint = _EndpointPort(_access(options), resources.enter_context(_bind(options.listen)))
+            ready_fields.append(f"sql={Address(options.listen.host, endpoint.listener.getsockname()[1])}")
+            conf |= ENDPOINT_PROPERTIES
+        session = open_session(
+            app_name="headrace sql",
+            master=options.master,
+            metastore_uri=options.metastore,
+            data_dir=options.data_dir,
+            warehouse_uri=local_location(options.warehouse),
+            extra=conf,
+        )
+        try:
+            if not stop.is_set():
+                _serve_session(session, options, stop, endpoint, ready_fields)
+        finally:
+            logger.info("sql_stopping")
+            close_session(session)
+
+
+def _serve_session(
+    session: Any, options: SqlOptions, stop: threading.Event, port: _EndpointPort | None, ready_fields: Sequence[str]
+) -> None:
+    with listening(options.socket) as listener:
+        server = _QueryServer(session, options.memory)
+        endpoint = None if port is None else _start_endpoint(session, server, port, options)
+        threading.Thread(target=server.accept_queries, args=(listener,), name="sql", daemon=True).start()
+        print("ready", *ready_fields, flush=True)
+        threading.Thread(target=server.warm_up, name="warm-up", daemon=True).start()
+        try:
+            wait_for_end(session.sparkContext._gateway, stop, "sql.memory", options.memory)
+        finally:
+            server.finish_responses()
+            if endpoint is not None:
+                endpoint.finish_responses(0.0 if stop.is_set() else RESPONSES_END_S)
 
 
 class _QueryServer:
@@ -209,12 +234,12 @@ class _QueryServer:
             session = self._session.newSession()
             return response_bytes(run_query(session, statement, request.database, with_values=request.with_values))
         except QueryFailed as error:
-            return error_bytes(self._failure_reason(str(error)))
+            return error_bytes(self.failure_reason(str(error)))
         except Exception as error:  # py4j raises various errors when its JVM has ended, and the client needs a response
             logger.warning("query_failed reason=%s", error)
-            return error_bytes(self._failure_reason(f"{type(error).__name__}: {error}"))
+            return error_bytes(self.failure_reason(f"{type(error).__name__}: {error}"))
 
-    def _failure_reason(self, message: str) -> str:
+    def failure_reason(self, message: str) -> str:
         """Returns the reason why a query failed: the end of the JVM if that is the cause, otherwise `message`, the
         message of the error."""
         if self._jvm is None or not any(marker in message for marker in JVM_END_MARKERS):
@@ -234,18 +259,55 @@ def _send(connection: socket.socket, response: bytes) -> None:
         logger.info("query_response_not_sent reason=%s", error)
 
 
-def _start_thrift(session: Any, listen: Address) -> None:
-    from py4j.protocol import Py4JJavaError
-
-    from headrace.hive_ddl.executors.jvm_errors import root_cause
+def _access(options: SqlOptions) -> EndpointAccess:
+    from headrace.pipeline.sql_endpoint.access import AccessUnusable, open_access
 
     try:
-        server = session._jvm.org.apache.spark.sql.hive.thriftserver.HiveThriftServer2
-        server.startWithContext(session._jsparkSession.sqlContext())
-    except Py4JJavaError as error:
+        return open_access(replace(options.settings, sql=replace(options.settings.sql, listen=options.listen)))
+    except AccessUnusable as error:
+        raise JvmServerError(str(error)) from error
+
+
+def _bind(listen: Address) -> socket.socket:
+    """Returns a socket with the configured address that does not listen yet. It fails before the JVM is started, which
+    takes seconds."""
+    listener = socket.socket(socket.AF_INET6 if ":" in listen.host else socket.AF_INET)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((listen.host, listen.port))
+    except OSError as error:
+        listener.close()
         raise JvmServerError(
-            f"the SQL server cannot listen on {listen}: {root_cause(error)}; choose another address with sql.listen"
+            f"the SQL server cannot listen on {listen}: {error.strerror}; choose another address with sql.listen"
         ) from error
+    return listener
+
+
+def _start_endpoint(session: Any, server: _QueryServer, port: _EndpointPort, options: SqlOptions) -> SqlEndpoint:
+    from py4j.protocol import Py4JError
+
+    from headrace.hive_ddl.executors.jvm_errors import root_cause
+    from headrace.loader.apply.catalog import DATABASE_SUFFIX
+    from headrace.loader.apply.layout import QUARANTINE_DATABASE_SUFFIX
+    from headrace.pipeline.sql_endpoint.server import EndpointOptions, SqlEndpoint
+    from headrace.pipeline.sql_endpoint.spark_service import SparkService
+
+    database = options.settings.hive.database.lower()
+    endpoint_options = EndpointOptions(
+        access=port.access,
+        loader_databases=frozenset(database + suffix for suffix in ("", QUARANTINE_DATABASE_SUFFIX, DATABASE_SUFFIX)),
+        log_dir=options.data_dir / "logs",
+        audit_statements=options.settings.sql.audit_statements,
+        failure_reason=server.failure_reason,
+    )
+    try:
+        endpoint = SqlEndpoint(SparkService(session), endpoint_options)
+    except Py4JError as error:
+        raise JvmServerError(
+            f"Spark's Thrift service cannot be used: {root_cause(error)}; install PySpark 4.3, or unset sql.listen"
+        ) from error
+    endpoint.start(port.listener)
+    return endpoint
 
 
 def _parse(argv: Sequence[str] | None, settings: Settings) -> SqlOptions:
@@ -257,7 +319,7 @@ def _parse(argv: Sequence[str] | None, settings: Settings) -> SqlOptions:
         "--listen",
         type=Address.parse,
         metavar="HOST:PORT",
-        help="address for PyHive and beeline; clients that can connect run code",
+        help="address for PyHive, beeline and BI tools, with the users of registry.users",
     )
     parser.add_argument("--warehouse", type=Path, help="directory of the tables (default: DATA_DIR/warehouse)")
     args = parser.parse_args(argv)
@@ -270,6 +332,7 @@ def _parse(argv: Sequence[str] | None, settings: Settings) -> SqlOptions:
         master=settings.spark.get("master", "local[*]"),
         memory=settings.sql.memory,
         conf=jvm_properties(settings, settings.sql.memory),
+        settings=settings,
     )
 
 

@@ -227,8 +227,14 @@ class HiveSettings(Section):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SqlSettings(Section):
-    # address of the SQL endpoint that `headrace up` serves; its clients can run code; None is off
+    # address of the SQL endpoint that `headrace up` serves to PyHive, beeline and BI tools, with the users of
+    # `registry.users`; None is off
     listen: Address | None = None
+    # loopback | network: addresses on which the SQL endpoint may listen without `registry.users`
+    allow_unauthenticated_from: str = "loopback"
+    tls_certificate: str = ""  # PEM file of the server certificate with its chain; "" is no TLS
+    tls_key: str = ""  # PEM file of its unencrypted private key; "" if `tls_certificate` contains the key
+    audit_statements: bool = False  # whether `logs/sql-audit.jsonl` has the text of statements, besides their kind
     memory: str = "1g"  # memory for all queries of `headrace up` together; above it only SQL stops, and restarts
 
 
@@ -311,6 +317,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "registry.mode_changes": ("allow", "refuse"),
     "registry.allow_unauthenticated_from": ("loopback", "network"),
     "broker.allow_unauthenticated_from": ("loopback", "network"),
+    "sql.allow_unauthenticated_from": ("loopback", "network"),
     "broker.fsync": ("none", "interval", "always"),
     "broker.on_corruption": ("fail", "rename"),
     "kafka.security_protocol": ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),

@@ -162,8 +162,7 @@ FLAGS: Mapping[str, Flag] = {
             "--sql-listen",
             "HOST:PORT",
             "sql.listen",
-            "address of the SQL server of `up` for PyHive and beeline; clients that can connect can run code as your "
-            "user",
+            "address of the SQL endpoint of `up` for PyHive, beeline and BI tools, with the users of registry.users",
         ),
     )
 }

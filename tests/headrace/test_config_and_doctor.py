@@ -59,7 +59,13 @@ def test_config_shows_the_source_of_each_setting(
 
 
 def test_config_shows_selected_sections_and_keys(capsys: pytest.CaptureFixture[str]) -> None:
-    assert set(config(capsys, "sql", "hive.memory")) == {"sql.listen", "sql.memory", "hive.memory"}
+    assert set(config(capsys, "audit", "hive.memory")) == {
+        "audit.grace",
+        "audit.topic",
+        "audit.counted_topics",
+        "audit.findings_ttl",
+        "hive.memory",
+    }
     assert set(config(capsys, "--changed")) == {"registry.listen", "broker.listen", "hive.listen"}
     assert main(["config", "sqll"]) == 2
     assert re.search("'sqll'.* data_dir, registry,", capsys.readouterr().err)

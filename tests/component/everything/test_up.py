@@ -117,7 +117,7 @@ def test_up_serves_documented_clients_and_has_all_data_after_restart(
 
     counted = json.loads(headrace("sql", *flags, "--format", "json", "SELECT count(*) AS n FROM sales"))
     assert counted == [{"n": MESSAGES}]
-    pyhive, spark = blocks(page("docs/tables.md"), "python")
+    pyhive, _, spark = blocks(page("docs/tables.md"), "python")
     assert count_with(with_address(pyhive, up.addresses["sql"]), memory_path) == MESSAGES
     assert count_with(spark.replace("thrift://127.0.0.1:9083", up.addresses["metastore"]), memory_path) == MESSAGES
     assert listening(up.process.pid) <= LOOPBACK

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import socket
 import stat
 import subprocess
@@ -19,6 +20,7 @@ from typing import Any
 import fastavro
 import pytest
 from pyhive import hive
+from pyhive.exc import OperationalError
 
 from headrace.hive_ddl.errors import MetastoreUnavailable
 from headrace.hive_ddl.executors.derby import find_derby_owner, wait_for_derby
@@ -213,6 +215,20 @@ def clicks(start_metastore: Callable[[], Server], directories: tuple[Path, Path]
 
 
 STATEMENT = "select count(*) as n, max(url) as u from clicks"
+
+
+def test_client_of_the_endpoint_learns_that_spark_has_ended(sql: Server) -> None:
+    connection = hive.connect(host="127.0.0.1", port=sql.port)
+    cursor = connection.cursor()
+    # With async_, PyHive returns at once, so that the JVM ends while the client waits for the result.
+    cursor.execute("SELECT count(*) FROM range(1000000000000) WHERE id % 7 = 9", async_=True)
+    (jvm,) = (pid for pid in descendants(sql.process.pid) if b"java" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    os.kill(jvm, signal.SIGKILL)
+    with pytest.raises(OperationalError, match="the SQL server ended during the query and restarts: its JVM"):
+        while True:
+            cursor.poll()
+    assert sql.process.wait(30) == 2
+    connection._transport.close()
 
 
 def test_session_pyhive_and_sql_socket_read_the_same_table(

@@ -13,7 +13,6 @@ from typing import Any
 from headrace.hive_ddl.executors.base import Executor
 from headrace.hive_ddl.executors.hiveserver import NOSASL, HiveServerAddress, HiveServerExecutor
 from headrace.hive_ddl.executors.spark import SparkExecutor
-from headrace.pipeline.sql_server import HOST_KEY, PORT_KEY, _start_thrift
 from headrace.settings import Address
 from support.free_ports import free_port
 from support.hive.hive_server import HiveServer
@@ -23,6 +22,8 @@ from support.hive.spark_sessions import spark_session
 SPARK = "Spark SQL"
 THRIFT_SERVER = "Spark Thrift Server"
 HIVE = "HiveServer2"
+PORT_KEY = "hadoop.hive.server2.thrift.port"
+HOST_KEY = "hadoop.hive.server2.thrift.bind.host"
 
 
 class EngineRefused(Exception):
@@ -97,11 +98,12 @@ def second_executor(engine: Engine) -> Executor:
 
 @contextmanager
 def spark_engines(directory: Path) -> Iterator[tuple[SparkEngine, ServerEngine]]:
-    """Starts a Spark session and a Spark Thrift Server with one metastore in one JVM, as `headrace up` does."""
+    """Starts a Spark session and Spark's own Thrift Server with one metastore in one JVM."""
     listen = Address("127.0.0.1", free_port())
     extra = {HOST_KEY: listen.host, PORT_KEY: str(listen.port)}
     with spark_session(directory / "data with blanks", directory / "warehouse", extra=extra) as session:
-        _start_thrift(session, listen)
+        thrift_server = session._jvm.org.apache.spark.sql.hive.thriftserver.HiveThriftServer2
+        thrift_server.startWithContext(session._jsparkSession.sqlContext())
         address = HiveServerAddress(listen.host, listen.port)
         server = ServerEngine(THRIFT_SERVER, HiveServerExecutor(address), address)
         yield SparkEngine(SPARK, SparkExecutor(session), session), server
