@@ -33,7 +33,7 @@ def add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         description="Prints the line that defines a user in the file registry.users, with a hash of the password. A "
         "terminal prompts for the password; otherwise it is the first line of standard input. The file "
         "also has lines `grant NAME read|write|admin PATTERN`, where PATTERN is a subject with * as a "
-        "wildcard.",
+        "wildcard, and `grant NAME sql-read|sql-write *` for the SQL endpoint of `headrace up`.",
         epilog=examples("registry user shop >> /etc/headrace/users"),
     )
     user.add_argument("name", metavar="NAME", help="the user's name")
