@@ -201,7 +201,7 @@ def run_load(ports: RunDependencies, settings: RunSettings) -> RunReport:
         report = _unchecked(report, outage)
     if outage is None:
         failed = frozenset(applied.failures)
-        warnings = _finish(ports, settings, plan, failed=failed, compares_tables=bool(compared.topics))
+        warnings = _finish(ports, settings, plan, failed=failed, compares_tables=bool(compared.topics), retired=retired)
         report = _checked(ports, dataclasses.replace(report, notes=(*report.notes, *warnings)), compared, applied)
     return dataclasses.replace(report, held_back=sum(left.values()), duration_ms=max(0, ports.now_ms() - started_ms))
 
@@ -235,7 +235,13 @@ def _store_problems(
 
 
 def _finish(
-    ports: RunDependencies, settings: RunSettings, plan: LoadPlan, *, failed: frozenset[str], compares_tables: bool
+    ports: RunDependencies,
+    settings: RunSettings,
+    plan: LoadPlan,
+    *,
+    failed: frozenset[str],
+    compares_tables: bool,
+    retired: frozenset[int],
 ) -> tuple[str, ...]:
     """Sets the property `headrace.complete_until` of tables, writes the catalogue, and deletes old staging directories.
     If this fails, a later run does it.
@@ -245,6 +251,7 @@ def _finish(
         plan: the plan of this run, with the topics and offsets on the brokers.
         failed: topics that an applier could not finish.
         compares_tables: whether this run has compared tables, and compares those of the catalogue too.
+        retired: commit numbers of rewrites whose replaced files this run has deleted.
 
     Returns:
         Warnings.
@@ -261,6 +268,7 @@ def _finish(
         build=settings.plan.build,
         now_ms=ports.now_ms(),
         age_ms=settings.staging_age_ms,
+        retired=retired,
     )
     return warnings
 

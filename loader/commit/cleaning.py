@@ -25,7 +25,16 @@ class CleanResult:
     run_ids: tuple[str, ...]
 
 
-def clean(log: CommitLog, staging: Staging, *, run_id: str, build: str, now_ms: int, age_ms: int) -> CleanResult:
+def clean(
+    log: CommitLog,
+    staging: Staging,
+    *,
+    run_id: str,
+    build: str,
+    now_ms: int,
+    age_ms: int,
+    retired: frozenset[int] = frozenset(),
+) -> CleanResult:
     """Voids the runs without a commit whose staging was not modified within `age_ms` before `now_ms`, and deletes the
     staging of all voided runs. A voided run can no longer commit. Also deletes old temporary files of the commit log,
     and archives its older commits.
@@ -34,6 +43,8 @@ def clean(log: CommitLog, staging: Staging, *, run_id: str, build: str, now_ms: 
         log: the commit log; a commit in it states the voided runs.
         run_id: id of the cleaning, which is a run itself.
         build: the loader's installation, stored in the commit.
+        retired: commit numbers of rewrites whose replaced files are all deleted. The commit states those that no
+            commit has stated, so that later runs do not examine them.
 
     Returns:
         The ids of the runs whose staging was deleted.
@@ -48,8 +59,9 @@ def clean(log: CommitLog, staging: Staging, *, run_id: str, build: str, now_ms: 
     # Staging is listed before the commit. If a listed run commits in between, the cleaning is rejected.
     uncommitted = {staged_id for staged_id in staged - state.staged_runs if not state.is_voided(staged_id)}
     expired = frozenset(staged_id for staged_id in uncommitted if staging.is_older(staged_id, now_ms, age_ms))
-    if expired:
-        commit_result = log.try_commit(_clean_commit(expired, run_id, build, now_ms, state.commit_number))
+    retired = retired.intersection(state.rewrites)
+    if expired or retired:
+        commit_result = log.try_commit(_clean_commit(expired, retired, run_id, build, now_ms, state.commit_number))
         state = commit_result.state
         if commit_result.conflict is not None:
             logger.info("staging_not_removed, the next load removes it reason=%s", commit_result.conflict)
@@ -62,8 +74,10 @@ def clean(log: CommitLog, staging: Staging, *, run_id: str, build: str, now_ms: 
     return CleanResult(removable)
 
 
-def _clean_commit(run_ids: frozenset[str], run_id: str, build: str, now_ms: int, planned_after: int) -> Commit:
-    return Commit(0, CommitKind.CLEAN, run_id, now_ms, build, {}, run_ids, planned_after=planned_after)
+def _clean_commit(
+    voided: frozenset[str], retired: frozenset[int], run_id: str, build: str, now_ms: int, planned_after: int
+) -> Commit:
+    return Commit(0, CommitKind.CLEAN, run_id, now_ms, build, {}, voided, retired=retired, planned_after=planned_after)
 
 
 def published_runs(log: CommitLog, staging: Staging) -> frozenset[str]:

@@ -8,7 +8,7 @@ later and after the appliers have applied the commit. Before that, the partition
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Set
 
 from headrace.hive_ddl.errors import HiveDdlError
 from headrace.loader.apply.engine import FILES, read_cursor
@@ -36,7 +36,7 @@ class Retirement:
     def retire(self, now_ms: int) -> frozenset[int]:
         """Deletes replaced files if their rewrite was committed a day (`READERS_MS`) before `now_ms` or earlier, and
         the appliers of files and partitions have applied it. Returns the commit numbers of the rewrites whose replaced
-        files are now all deleted; the next commit lists them in `retired`, so that later runs do not examine them.
+        files are now all deleted; a commit of this run lists them in `retired`, so that later runs do not examine them.
 
         Raises:
             CorruptCommit: a commit cannot be read.
@@ -62,10 +62,11 @@ class Retirement:
         return not unfinished
 
     def _retire_topic(self, topic: str, committed: TopicCommit, commit_number: int, state: LoaderState) -> bool:
+        # One listing per directory: on S3, a request for each file would take minutes.
         names = [
-            name
-            for name in self._replaced(topic, committed, commit_number, state)
-            if self._files.length(name) is not None
+            f"{directory}/{name}"
+            for directory, replaced in self._replaced(topic, committed, commit_number, state).items()
+            for name in sorted(replaced & self._files.lengths(directory).keys())
         ]
         if not names:
             return True  # already deleted by an earlier run; no need to open the metastore again
@@ -92,21 +93,23 @@ class Retirement:
             time_partitions = {rewrite.time_partition for rewrite in committed.rewrites if rewrite.kind is kind}
             self._partitions.update(topic, state.topics[topic], kind, time_partitions, state.commit_number)
 
-    def _replaced(self, topic: str, committed: TopicCommit, commit_number: int, state: LoaderState) -> Sequence[str]:
-        """Returns the paths of the files that a rewrite of a topic made unused: all files that the rewritten time
-        partitions had before the rewrite, in the directories of their earlier generation.
+    def _replaced(
+        self, topic: str, committed: TopicCommit, commit_number: int, state: LoaderState
+    ) -> Mapping[str, Set[str]]:
+        """Returns, by directory, the names of the files that a rewrite of a topic made unused: all files that the
+        rewritten time partitions had before the rewrite, in the directories of their earlier generation.
 
         Args:
             committed: the topic's part of the rewrite.
             commit_number: the rewrite's commit.
             state: the newest state, which has the topic's directory.
         """
-        names = []
+        replaced = {}
         for rewrite in committed.rewrites:
             indexed = self._index.time_partition(topic, rewrite.kind, rewrite.time_partition)
             generation = generation_at(indexed, commit_number - 1)
             directory = time_partition_directory(
                 state.topics[topic].directory, rewrite.kind, rewrite.time_partition, generation
             )
-            names += [f"{directory}/{file.name}" for file in live_at(indexed, commit_number - 1)]
-        return names
+            replaced[directory] = {file.name for file in live_at(indexed, commit_number - 1)}
+        return replaced

@@ -43,7 +43,7 @@ CALLS: dict[type, tuple[str, ...]] = {
         "delete_temporary_files",
     ),
     LocalStaging: ("run_ids", "is_older", "write_file", "persist", "move", "drop"),
-    LocalFiles: ("length", "open", "children", "publish", "link_or_copy", "put", "remove"),
+    LocalFiles: ("length", "lengths", "open", "children", "publish", "link_or_copy", "put", "remove"),
 }
 COMPACTING = CompactSettings(
     closed_ms_of=lambda topic: 0, bytes_target=10**6, block_bytes=1_000, codec_of=lambda topic: "null"

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from headrace.loader.rewrite.merge import MergeResult, MergeUnit
 from headrace.loader.rewrite.retire import READERS_MS
 from headrace.loader.rewrite.run import CompactSettings, RewritePorts, RewriteReport, accept_missing, compact, expire
 from headrace.loader.run import run_load
+from headrace.loader.storage.local.files import LocalFiles
 from headrace.loader.work_unit import FileKind
 from support.loader.loader_fakes import ORDER_V1, World
 from support.loader.loader_samples import clean
@@ -128,9 +129,41 @@ def test_replaced_files_stay_for_a_day(world: World) -> None:
     run_load(world.ports(), world.settings)
     assert not old.exists()
     assert queried(world) == world.produced("orders")
-    world.cluster.topics["orders"].logs[0].append(1)
+    state = world.log().read_state()
+    assert state.rewrites == {}, "later loads do not examine them"
     run_load(world.ports(), world.settings)
-    assert world.log().read_state().rewrites == {}, "the next commit removes them from the state"
+    assert world.log().read_state() == state
+
+
+def test_a_load_with_messages_states_the_deletion_in_its_commit(world: World) -> None:
+    compacted(world)
+    world.clock_ms += READERS_MS
+    world.cluster.topics["orders"].logs[0].append(1)
+    before = world.log().read_state().commit_number
+    run_load(world.ports(), world.settings)
+    state = world.log().read_state()
+    assert (state.commit_number, state.rewrites) == (before + 1, {})
+
+
+def test_replaced_files_are_found_by_one_listing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On S3 a request for each file would take minutes."""
+    old = world.warehouse / "orders" / TIME_PARTITION
+    listed: list[str] = []
+    lengths = LocalFiles.lengths
+
+    def counted(files: LocalFiles, directory: str) -> Mapping[str, int | None]:
+        listed.append(directory)
+        return lengths(files, directory)
+
+    monkeypatch.setattr(LocalFiles, "lengths", counted)
+    monkeypatch.setattr(LocalFiles, "length", None)
+    compacted(world)
+    ports = world.ports()
+    listed.clear()
+    assert len(tuple(old.iterdir())) > 1
+    assert ports.retirement.retire(world.clock_ms + READERS_MS) == world.log().read_state().rewrites.keys()
+    assert listed == [f"orders/{TIME_PARTITION}"]
+    assert not old.exists()
 
 
 def test_replaced_files_stay_while_the_metastore_is_unavailable(world: World) -> None:

@@ -67,7 +67,9 @@ CALLS: Mapping[type, _Calls] = {
         _of_disk,
     ),
     LocalStaging: _Calls(("run_ids", "is_older"), ("write_file", "persist", "move", "drop"), _of_disk),
-    LocalFiles: _Calls(("length", "open", "children"), ("publish", "link_or_copy", "put", "remove"), _of_disk),
+    LocalFiles: _Calls(
+        ("length", "lengths", "open", "children"), ("publish", "link_or_copy", "put", "remove"), _of_disk
+    ),
     LocalSink: _Calls((), ("__init__", "append", "finish"), _of_disk),
     ServingCluster: _Calls(
         ("metadata", "lookup_offsets", "lookup_epoch_ends", "fetch"),

@@ -63,6 +63,9 @@ class Warehouse(NamedTuple):
                 return self, exists
             case "length", (name,):
                 return self, None if self.rows(name) is None else 1
+            case "list files", (directory,):
+                paths = [name.rpartition("/") for name, _ in self.files]
+                return self, frozenset(name for parent, _, name in paths if parent == directory)
             case "link_or_copy", (source, target):
                 rows = self.rows(source)
                 if rows is None:
@@ -122,7 +125,7 @@ class ModelFiles:
         return ()
 
     def lengths(self, directory: str) -> Mapping[str, int | None]:
-        return {}
+        return dict.fromkeys(self._make_call("list files", directory), 1)
 
     def location(self, name: str) -> str:
         return name
