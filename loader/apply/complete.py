@@ -32,6 +32,7 @@ from headrace.hive_ddl.errors import MetastoreUnavailable, SessionFailed, StaleR
 from headrace.hive_ddl.executors.base import Executor
 from headrace.hive_ddl.ops import SetProperties
 from headrace.hive_ddl.table import COMPLETE_UNTIL, REVISION
+from headrace.loader.apply.schema import commit_number_of
 from headrace.loader.commit.json_values import canonical, from_json, to_json
 from headrace.loader.commit.state import LoaderState, TopicState
 from headrace.loader.errors import StorageUnavailable
@@ -275,7 +276,7 @@ class CompleteUntil:
             return None
         if text <= table.properties.get(COMPLETE_UNTIL, "") <= instant_text(now_ms):
             return table.revision or ""
-        if state.commit_number < _commit_number_of(table.revision) <= self.head():
+        if state.commit_number < commit_number_of(table.revision) <= self.head():
             return None  # a later load has altered the table
         try:
             self._change(state.table, table.revision, text, revision)
@@ -286,8 +287,3 @@ class CompleteUntil:
     def _change(self, table: str, expected_revision: str | None, text: str, revision: str) -> None:
         changes = ((COMPLETE_UNTIL, text), (REVISION, revision))
         self.executor().execute(SetProperties(self.database, table, expected_revision, changes, (), ()))
-
-
-def _commit_number_of(revision: str | None) -> int:
-    text = (revision or "").partition("-")[0]
-    return int(text) if text.isdecimal() else 0

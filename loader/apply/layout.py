@@ -15,6 +15,7 @@ from headrace.loader.work_unit import FileKind
 
 QUARANTINE_DIRECTORY = "_quarantine"
 QUARANTINE_DATABASE_SUFFIX = "_quarantine"
+HIDDEN_PREFIXES = (".", "_")  # of names that Hive, Spark and Pig ignore
 
 PARTITION_COLUMNS: Mapping[str, tuple[str, ...]] = {"hour": ("dt", "hr"), "day": ("dt",)}
 """The partition columns of Hive tables, by the setting `loader.partition_by`."""

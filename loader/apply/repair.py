@@ -49,6 +49,7 @@ from headrace.hive_ddl.table import COMPLETE_UNTIL, REVISION, VIEW_REFUSED, Tabl
 from headrace.loader.apply.complete import instant_text, read_completeness
 from headrace.loader.apply.engine import FILES, read_cursor
 from headrace.loader.apply.layout import (
+    HIDDEN_PREFIXES,
     QUARANTINE_DATABASE_SUFFIX,
     partition_values,
     time_partition_directory,
@@ -69,7 +70,6 @@ MISSING_FILES_NOTE = "_missing_files"
 """A file that queries ignore. It is written into the directory of a partition with lost files: without the directory, a
 query of the whole table would fail."""
 
-HIDDEN_PREFIXES = (".", "_")
 TIME_PARTITIONS_NAMED_MAX = 5
 TOPICS_PER_PREFETCH = 100
 MOVE_ATTEMPTS_MAX = 10  # a listed name was free, but another process may take it before the move

@@ -184,7 +184,7 @@ class SchemaApplier:
         Args:
             current: the table as it is in the metastore.
         """
-        return commit_number < _commit_number_of(current.revision) <= self._head()
+        return commit_number < commit_number_of(current.revision) <= self._head()
 
 
 def _try_operations(executor: Executor, operations: Sequence[Op]) -> str:
@@ -284,6 +284,7 @@ def quarantine_table(topic: str, state: TopicState, settings: TableSettings, rev
     )
 
 
-def _commit_number_of(revision: str | None) -> int:
+def commit_number_of(revision: str | None) -> int:
+    """Returns the commit that last changed a table, by the table's revision; 0 for a revision that is not ours."""
     text = (revision or "").partition("-")[0]
     return int(text) if text.isdecimal() else 0

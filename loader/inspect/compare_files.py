@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from headrace.loader.apply.layout import time_partition_directory
+from headrace.loader.apply.layout import HIDDEN_PREFIXES, time_partition_directory
 from headrace.loader.checksum import checksum_as
 from headrace.loader.commit.partition_index import IndexedTimePartition, generation_at
 from headrace.loader.errors import StorageUnavailable
@@ -13,8 +13,6 @@ from headrace.loader.inspect.containers import count_rows
 from headrace.loader.inspect.findings import ConsistencyCheck, VerifyFinding
 from headrace.loader.storage.protocols import WarehouseFiles
 from headrace.loader.work_unit import FileKind
-
-HIDDEN_PREFIXES = (".", "_")  # prefixes of names that Hive, Spark and Pig ignore
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +90,9 @@ def compare_listing(expected: ExpectedTimePartition, found: Mapping[str, int | N
             yield expected.finding(ConsistencyCheck.LENGTH, path, message)
     if expected.files:
         names = {file.name for file in expected.files} | expected.waiting
-        yield from (_foreign(expected, name) for name in sorted(found.keys() - names) if not _is_hidden(name))
-
-
-def _is_hidden(name: str) -> bool:
-    return name.startswith(HIDDEN_PREFIXES)
+        yield from (
+            _foreign(expected, name) for name in sorted(found.keys() - names) if not name.startswith(HIDDEN_PREFIXES)
+        )
 
 
 def _foreign(expected: ExpectedTimePartition, name: str) -> VerifyFinding:
