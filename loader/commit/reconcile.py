@@ -165,8 +165,10 @@ def _reconcile_topic(
         for number in sorted(new_leaders)
     ]
     problems += failures
+    log_starts = {one.partition: one.start for one in ranges.ranges if one.previous is None}
     problems += [
-        f"{_range_name(task_range.planned)}: {task_range.result.error}{_effect(task_range)}; {_remedy(task_range)}"
+        f"{_range_name(task_range.planned)}: {task_range.result.error}{_effect(task_range)}; "
+        f"{_remedy(task_range, log_starts)}"
         for task_range in task_ranges
         if task_range.result.error
     ]
@@ -214,24 +216,27 @@ def _effect(task_range: _TaskRange) -> str:
     return "" if task_range.result.corrupt_stop is None else ", so no later offset is read"
 
 
-def _remedy(task_range: _TaskRange) -> str:
+def _remedy(task_range: _TaskRange, log_starts: Mapping[int, int]) -> str:
     """Returns the remedy for an offset range that was not read to its end, as text that ends a message.
 
     Args:
         task_range: the range with the task's result.
+        log_starts: the first offset of each partition that was never loaded. `headrace offsets skip` rejects these
+            partitions; their start offset can be set.
     """
     stop = task_range.result.corrupt_stop
     if stop is None:
         return remedy_of(task_range.result.error) if task_range.result.is_broker_error else REREAD_RANGE_REMEDY
     topic_partition = task_range.planned.topic_partition
-    skip = f"headrace offsets skip {topic_partition.topic} {topic_partition.partition} {stop.offset}"
+    partition = f"{topic_partition.topic} {topic_partition.partition}"
+    to = "OFFSET" if stop.next_offset < 0 else str(stop.next_offset)
+    skip = f"headrace offsets skip {partition} {stop.offset} --to {to} --reason TEXT"
+    if log_starts.get(topic_partition.partition) == stop.offset:
+        skip = f"headrace offsets set {partition} {to}"
     replica = "elect another replica as leader, whose copy may be intact; else"
     if stop.next_offset < 0:
-        return f"{replica} find the next readable offset, and skip the batch: {skip} --to OFFSET --reason TEXT"
-    return (
-        f"{replica} set loader.corrupt_batches for the topic, or skip this batch: "
-        f"{skip} --to {stop.next_offset} --reason TEXT"
-    )
+        return f"{replica} find the next readable offset, and skip the batch: {skip}"
+    return f"{replica} set loader.corrupt_batches for the topic, or skip this batch: {skip}"
 
 
 def _committable(

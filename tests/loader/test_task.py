@@ -446,6 +446,18 @@ def test_a_corrupt_batch_stops_only_its_partition_at_its_offset(
     assert sum(file.records for file in found.files) == 34
 
 
+def test_corrupt_first_batch_of_a_partition_without_loads_gives_a_command_that_sets_its_start(
+    cluster: Cluster, unit: Callable[..., WorkUnit]
+) -> None:
+    """`headrace offsets skip` rejects partitions that were never loaded."""
+    for n in (0, 2):
+        cluster.put(0, {n: message(n), n + 1: message(n + 1)})
+    end, batch = cluster.logs[TopicPartition("orders", 0)][0]
+    cluster.logs[TopicPartition("orders", 0)][0] = (end, batch[:-1] + bytes([batch[-1] ^ 1]))
+    (problem,) = reconciled([unit(offsets(0, 4))]).problems
+    assert problem.endswith("skip this batch: headrace offsets set orders 0 2")
+
+
 @pytest.mark.parametrize("policy", ["quarantine", "skip"])
 @pytest.mark.parametrize("parts", [1, 15], ids=["one range", "ranges that share batches"])
 def test_a_corrupt_batch_is_skipped_if_the_policy_permits(
