@@ -11,8 +11,9 @@ from headrace.cli import _parser, main
 from headrace.cli.accept import KINDS
 from headrace.cli.status import print_status
 from headrace.loader.commit.alarms import AlarmKind
+from headrace.loader.open_problems import read_problems
 from headrace.loader.run import run_load
-from headrace.pipeline.status import collect, finding
+from headrace.pipeline.status import collect, finding, topics
 from headrace.pipeline.status.finding import PlatformStatus
 from headrace.pipeline.status.topics import ALARM_KINDS, OTHER_ALARM, alarms, held_back
 from headrace.registry.errors import CredentialsRefused
@@ -114,6 +115,21 @@ def test_messages_that_expired_unread_are_a_finding(
     lines = first_lines(world, capsys)
     assert "offsets 40 to 49 were removed before they were read" in lines
     assert ("loader.on_data_loss=skip" if on_data_loss == "fail" else "headrace accept orders --kind lost") in lines
+
+
+def test_problems_are_left_out_if_the_lag_reports_all_of_them(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    load(world)
+    topic = world.cluster.topics["orders"]
+    topic.logs[0], topic.first = [1] * 5, 50
+    load(world)
+    (sentence,) = read_problems(world.log().storage).topics["orders"].sentences
+    for losses, kinds in (
+        ({}, ["topic-held-back"]),
+        ({"orders": ("partition 1: others; x",), "clicks": (sentence,)}, ["topic-held-back"]),
+        ({"orders": ("partition 1: others; x", sentence)}, []),
+    ):
+        monkeypatch.setattr(topics, "reported_losses", lambda context, losses=losses: losses)
+        assert [one.kind for one in status(world).findings] == kinds
 
 
 def test_a_registry_that_rejects_the_loads_is_a_finding(world: World, capsys: pytest.CaptureFixture[str]) -> None:
