@@ -79,6 +79,68 @@ POSTGRES_GRANTS: tuple[str, ...] = (
 """Privileges of the PostgreSQL role that serves the registry on tables of another role, after each migration."""
 
 
+@dataclass(frozen=True, slots=True)
+class FileRow:
+    """A permission on files, or a privilege in Hive, that a role needs.
+
+    Attributes:
+        role: loader, metastore or reader.
+        system: `HDFS`, `S3` or `HIVE`.
+        grant: an entry of an access control list, an action, or a statement.
+        purpose: the operation that fails without the permission.
+    """
+
+    role: str
+    system: str
+    grant: str
+    purpose: str
+
+
+SYSTEMS = HDFS, S3, HIVE = ("HDFS", "S3", "Hive")
+METASTORE, READER = "metastore", "reader"
+OWNED_DATABASES = ("headrace", "headrace_quarantine", "headrace_catalog")
+
+FILE_ROWS: tuple[FileRow, ...] = (
+    FileRow(LOADER, HDFS, "user:loader:rwx", "start"),
+    FileRow(
+        LOADER, HDFS, "default:user:loader:rwx", "write files of tables after the metastore created their directory"
+    ),
+    FileRow(METASTORE, HDFS, "user:hive:rwx", "create tables and their directories"),
+    FileRow(METASTORE, HDFS, "default:user:hive:rwx", "add partitions"),
+    FileRow(READER, HDFS, "user:analyst:r-x", "query tables"),
+    FileRow(READER, HDFS, "default:user:analyst:r-x", "query partitions that loads create later"),
+    FileRow(LOADER, S3, "s3:ListBucket", "start"),
+    FileRow(LOADER, S3, "s3:GetObject", "read the commit log"),
+    FileRow(LOADER, S3, "s3:PutObject", "start; write files and commits"),
+    FileRow(LOADER, S3, "s3:DeleteObject", "start; move files to their partitions"),
+    FileRow(LOADER, S3, "s3:AbortMultipartUpload", "delete the parts of a failed upload"),
+    FileRow(READER, S3, "s3:ListBucket", "find the files of a table"),
+    FileRow(READER, S3, "s3:GetObject", "read the files of a table"),
+    FileRow(LOADER, HIVE, "ALTER DATABASE headrace SET OWNER USER loader", "create tables"),
+    FileRow(
+        LOADER, HIVE, "ALTER DATABASE headrace_quarantine SET OWNER USER loader", "create tables of the quarantine"
+    ),
+    FileRow(LOADER, HIVE, "ALTER DATABASE headrace_catalog SET OWNER USER loader", "update the catalogue"),
+    FileRow(READER, HIVE, "GRANT SELECT ON headrace.orders TO USER analyst", "query or describe the table"),
+)
+
+
+def file_rows(system: str, *roles: str) -> tuple[FileRow, ...]:
+    """Returns the rows of a system, of all roles or of these."""
+    return tuple(row for row in FILE_ROWS if row.system == system and (not roles or row.role in roles))
+
+
+def file_table(system: str) -> str:
+    """Returns the table of docs/permissions.md with the permissions on files, or in Hive."""
+    heading = {HDFS: "entry", S3: "action", HIVE: "statement"}[system]
+    lines: list[Sequence[str]] = [
+        ("role", heading, "without it the role cannot"),
+        ("---", "---", "---"),
+        *((row.role, f"`{row.grant}`", row.purpose) for row in file_rows(system)),
+    ]
+    return _markdown(lines)
+
+
 def rows_of(role: str) -> tuple[PermissionRow, ...]:
     return tuple(row for row in ROWS if row.role == role)
 
@@ -90,12 +152,17 @@ def page_table(role: str) -> str:
         ("---", "---", "---", "---"),
         *(row.cells for row in rows_of(role)),
     ]
+    return _markdown(lines)
+
+
+def _markdown(lines: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines).replace("|  |", "| |").replace("| --- ", "|---")
 
 
 def page_tables() -> str:
-    """Prints all tables, to be pasted into the page."""
-    return "\n\n".join(f"{role}\n\n{page_table(role)}" for role in ROLES)
+    """Returns all tables, to be pasted into the page."""
+    tables = {role: page_table(role) for role in ROLES} | {system: file_table(system) for system in SYSTEMS}
+    return "\n\n".join(f"{name}\n\n{table}" for name, table in tables.items())
 
 
 if __name__ == "__main__":

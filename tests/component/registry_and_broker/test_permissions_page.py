@@ -54,8 +54,10 @@ from support.permission_rows import (
     ROLES,
     ROWS,
     SEND,
+    SYSTEMS,
     TOPIC,
     PermissionRow,
+    file_table,
     page_table,
     rows_of,
 )
@@ -69,6 +71,13 @@ ADMIN = "admin"
 @pytest.mark.parametrize("role", ROLES)
 def test_page_has_the_permissions_of_each_role(role: str) -> None:
     assert page_table(role) in page("docs/permissions.md"), "paste: PYTHONPATH=tests python -m support.permission_rows"
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_page_has_the_permissions_on_files_and_in_hive(system: str) -> None:
+    assert file_table(system) in page("docs/permissions.md"), (
+        "paste: PYTHONPATH=tests python -m support.permission_rows"
+    )
 
 
 def test_page_has_the_privileges_in_postgres() -> None:

@@ -29,6 +29,7 @@ ERROR_RESPONSES: dict[str, tuple[str, bytes]] = {
         "400 Bad Request",
         b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>",
     ),
+    "denied": ("403 Forbidden", b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"),
 }
 """Status and body of the store's error responses."""
 
