@@ -70,9 +70,9 @@ class RunDependencies:
     """The interfaces that a run uses.
 
     `run_units` runs work units on the pool of tasks. `tables_are_open` returns whether a Spark session with the
-    metastore is open, so that comparing tables costs little. `now_ms` is the wall clock. It is used for times in
-    commits and reports, the age of staging directories and replaced files, the check for message times in the future,
-    and `headrace.complete_until`.
+    metastore is open or a HiveServer2 is used, so that comparing tables costs little. `now_ms` is the wall clock. It is
+    used for times in commits and reports, the age of staging directories and replaced files, the check for message
+    times in the future, and `headrace.complete_until`.
     """
 
     cluster: Cluster
@@ -283,15 +283,15 @@ class _TablesToCompare:
 
 
 def _tables_to_compare(ports: RunDependencies) -> _TablesToCompare:
-    """Returns the tables that a load with new messages compares: none unless a session with the metastore is open."""
+    """Returns the tables that a load with new messages compares: none if the executor is not open."""
     if not ports.tables_are_open():
         return _TablesToCompare()
     return _TablesToCompare(ports.tables_to_compare.topics(ports.log.read_state()), is_share=True)
 
 
 def _tables_of_quiet_load(ports: RunDependencies) -> _TablesToCompare:
-    """Returns the tables that a load without new messages compares, after opening a session with the metastore if there
-    are any. If that fails, there are none, and a note has the reason."""
+    """Returns the tables that a load without new messages compares, after opening the executor if there are any. If
+    that fails, there are none, and a note has the reason."""
     state = ports.log.read_state()
     try:
         checks = read_checks(ports.log.storage)
@@ -348,7 +348,8 @@ def _checked(ports: RunDependencies, report: RunReport, compared: _TablesToCompa
     notes: list[str] = []
     wrong = {topic: one.message for topic, one in applied.failures.items() if one.applier == SCHEMA}
     restore = _restored_partitions(ports, applied.failures.keys(), notes)
-    tables = ComparedTables(compared.topics, wrong, compared.is_share, restore) if compared.topics else None
+    limit = ports.tables_to_compare.limits.partitions
+    tables = ComparedTables(compared.topics, wrong, compared.is_share, restore, limit) if compared.topics else None
     try:
         checks = ports.file_check.check(ports.now_ms(), tables)
         report = dataclasses.replace(report, notes=(*report.notes, *notes))

@@ -34,7 +34,12 @@ from headrace.loader.apply.other_warehouse import TablesOfOtherWarehouse
 from headrace.loader.apply.quiet_tables import QuietTables
 from headrace.loader.apply.repair import Repair
 from headrace.loader.apply.schema import TableSettings
-from headrace.loader.apply.tables_to_compare import TablesToCompare
+from headrace.loader.apply.tables_to_compare import (
+    HIVE_SERVER_LIMITS,
+    METASTORE_LIMITS,
+    CompareLimits,
+    TablesToCompare,
+)
 from headrace.loader.build import current_build
 from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.state import TopicState
@@ -100,27 +105,37 @@ class SparkConnection:
 
     @property
     def tables_are_open(self) -> bool:
+        """Whether a load compares tables: a Spark session with the metastore is open, or a HiveServer2 is used."""
+        if self._server is not None:
+            return self._metastore_error is None
         return self._session_in_use is not None and self._needs_session
 
     @property
-    def is_session_open(self) -> bool:
-        """Whether Spark changes the tables and a session of an earlier load, or of this one, is open."""
-        return self._needs_session and self._session.is_open
+    def is_open_without_wait(self) -> bool:
+        """Whether tables can be compared without waiting for a JVM: through a HiveServer2, or in a session that this
+        load or an earlier one opened."""
+        return self._server is not None or (self._needs_session and self._session.is_open)
 
     def open_tables(self) -> bool:
-        """Opens the session for a load that only compares tables. Returns False if Spark does not change the tables.
+        """Opens the executor for a load that only compares tables. Returns False if statements are only printed.
 
         Raises:
             MetastoreUnavailable, SessionFailed, JavaNotFoundError: the tables cannot be compared.
         """
-        if self._needs_session:
+        if self._server is not None:
+            self.executor()
+        elif self._needs_session:
             self._metastore_session(is_use=False)
-        return self._needs_session
+        return self._server is not None or self._needs_session
 
     def table_names(self, database: str) -> frozenset[str] | None:
         """Returns the names of the tables and views in a database without Spark; None if that is not possible."""
         metastore = resolve_metastore(self._settings)
         return None if metastore is None else table_names(metastore, database)
+
+    @property
+    def compare_limits(self) -> CompareLimits:
+        return METASTORE_LIMITS if self._server is None else HIVE_SERVER_LIMITS
 
     def executor(self) -> Executor:
         """Returns the `hive_ddl` executor of the settings. It creates and alters Hive tables through Spark or
@@ -334,7 +349,7 @@ def open_load(
             socket.gethostname(),
         )
         chain = chain_of(log, storage, spark.executor, tables, audit, cluster)
-        tables_to_compare = TablesToCompare(spark.executor, settings.hive.database)
+        tables_to_compare = TablesToCompare(spark.executor, settings.hive.database, spark.compare_limits)
         yield Load(
             RunDependencies(
                 cluster=cluster,
@@ -352,7 +367,7 @@ def open_load(
                 retirement=Retirement(log, chain.index, storage.files, chain.partitions),
                 tables_of_other_warehouse=TablesOfOtherWarehouse(spark.executor, storage.files, settings.hive.database),
                 file_check=RollingCheck(log, storage.files),
-                quiet_tables=QuietTables(tables_to_compare, lambda: spark.is_session_open, spark.table_names),
+                quiet_tables=QuietTables(tables_to_compare, lambda: spark.is_open_without_wait, spark.table_names),
                 open_tables=spark.open_tables,
                 partitions=chain.partitions,
             ),

@@ -1,8 +1,8 @@
 """Decides which tables a load without new messages compares with the commits.
 
-With an open Spark session of an earlier load it compares as much as a load with new messages. Otherwise it would wait
-for the start of a JVM: it then compares only tables that do not exist, which it finds with one call to the metastore,
-and, once an hour, as much as other loads.
+With an open Spark session of an earlier load, or through HiveServer2, it compares as much as a load with new messages.
+Otherwise it would wait for the start of a JVM: it then compares only tables that do not exist, which it finds with one
+call to the metastore, and, once an hour, as much as other loads.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ COMPARED_EVERY_MS: Final = 3_600_000
 class QuietTables:
     """Selects the topics whose tables a load without new messages compares.
 
-    `is_session_open` returns whether a session with the metastore is open. `table_names` returns the names of the
-    tables and views in a database without opening one, None if it cannot.
+    `is_open` returns whether the executor of table changes is open or needs no JVM. `table_names` returns the names of
+    the tables and views in a database without a JVM, None if it cannot.
     """
 
     tables: TablesToCompare
-    is_session_open: Callable[[], bool]
+    is_open: Callable[[], bool]
     table_names: Callable[[str], frozenset[str] | None]
 
     def topics(self, state: LoaderState, compared_at_ms: int, now_ms: int) -> tuple[tuple[str, ...], bool]:
@@ -38,7 +38,7 @@ class QuietTables:
             state: state of the commit log.
             compared_at_ms: when a load last compared that many tables, 0 for never.
         """
-        if self.is_session_open() or not 0 <= now_ms - compared_at_ms < COMPARED_EVERY_MS:
+        if self.is_open() or not 0 <= now_ms - compared_at_ms < COMPARED_EVERY_MS:
             return self.tables.topics(state), True
         return tuple(sorted(self._missing(state))), False
 

@@ -19,9 +19,22 @@ from headrace.loader.commit.state import LoaderState
 
 logger = logging.getLogger(__name__)
 
-TABLES_COMPARED_MAX: Final = 200
-"""Tables of topics without new commits that one load reads. They take about half a second."""
 PARTS_MIN: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class CompareLimits:
+    """Limits of a comparison: tables of topics without new commits per load, partitions per call of the executor."""
+
+    tables: int
+    partitions: int
+
+
+METASTORE_LIMITS: Final = CompareLimits(200, 500)
+"""The metastore returns 100 tables, or the partitions of a table, in one response. 200 tables take half a second."""
+
+HIVE_SERVER_LIMITS: Final = CompareLimits(10, 10)
+"""HiveServer2 needs two statements for each table, and one for each partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +43,7 @@ class TablesToCompare:
 
     executor: Callable[[], Executor]
     database: str
+    limits: CompareLimits = METASTORE_LIMITS
 
     def topics(self, state: LoaderState) -> tuple[str, ...]:
         """Returns the topics with a missing table, and a part of the others.
@@ -37,7 +51,9 @@ class TablesToCompare:
         Args:
             state: state of the commit log, after the commits of this load.
         """
-        return tuple(sorted({*self.missing(state), *part_of(sorted(state.topics), state.commit_number)}))
+        return tuple(
+            sorted({*self.missing(state), *part_of(sorted(state.topics), state.commit_number, self.limits.tables)})
+        )
 
     def missing(self, state: LoaderState) -> frozenset[str]:
         """Returns the topics whose table or quarantine table does not exist; none if the metastore cannot list tables,
@@ -56,21 +72,21 @@ class TablesToCompare:
         return frozenset(topic for topic, table in tables.items() if table not in existing)
 
 
-def part_of(topics: Sequence[str], commit_number: int) -> Sequence[str]:
-    """Returns the part of the topics whose tables are compared after a commit: all of them, or about
-    `TABLES_COMPARED_MAX`.
+def part_of(topics: Sequence[str], commit_number: int, compared_max: int) -> Sequence[str]:
+    """Returns the part of the topics whose tables are compared after a commit: all of them, or about `compared_max`.
 
     The number of parts is a prime, so that loads of one, two, three or four commits each compare every part in turn.
 
     Args:
         topics: all topics, sorted.
         commit_number: the newest commit.
+        compared_max: most topics to return.
     """
-    if len(topics) <= TABLES_COMPARED_MAX:
+    if len(topics) <= compared_max:
         return topics
     parts = next(
         number
         for number in itertools.count(PARTS_MIN)
-        if number * TABLES_COMPARED_MAX >= len(topics) and all(number % divisor for divisor in range(2, number))
+        if number * compared_max >= len(topics) and all(number % divisor for divisor in range(2, number))
     )
     return topics[commit_number % parts :: parts]

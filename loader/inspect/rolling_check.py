@@ -52,7 +52,6 @@ from headrace.loader.work_unit import FileKind
 logger = logging.getLogger(__name__)
 
 PARTITION_CALLS_MAX = 20  # requests to the metastore per load, each for the partitions of one table
-PARTITIONS_PER_CALL_MAX = 500
 RECENT_COMMITS_MAX = 3  # a load compares the time partitions of at most this many newer commits first
 
 
@@ -73,12 +72,14 @@ Visit = Callable[[ExpectedTimePartition, CheckPosition, "_Share"], CheckPosition
 class ComparedTables:
     """The tables that a load has compared with the commits: their topics, and the reasons why some of them are not as
     they must be. `is_share` is whether a load compares no more at once. `restore` adds missing partitions for time
-    partitions of a topic, and moves those with a wrong location; it is called for a share of them."""
+    partitions of a topic, and moves those with a wrong location; it is called for a share of them, at most
+    `partitions_max` at once."""
 
     topics: Collection[str]
     problems: Mapping[str, str]
     is_share: bool
     restore: Callable[[str, FileKind, Sequence[str], int], None]
+    partitions_max: int
 
 
 class _Share:
@@ -130,7 +131,7 @@ class RollingCheck:
         if tables is not None:
             for topic in tables.topics:
                 found.replace_topic(topic, [ConsistencyCheck.TABLE], _table_finding(topic, tables))
-            partitions = run.restore_partitions(partitions, now_ms, tables.restore)
+            partitions = run.restore_partitions(partitions, now_ms, tables)
         after = dataclasses.replace(
             before,
             checked_at_ms=now_ms,
@@ -238,14 +239,12 @@ class _CheckRun:
         """Compares the content of further files until the share is spent."""
         return self._walk(before, now_ms, self._share(self.budget.bytes), self._visit_content)
 
-    def restore_partitions(
-        self, before: CheckProgress, now_ms: int, restore: Callable[[str, FileKind, Sequence[str], int], None]
-    ) -> CheckProgress:
+    def restore_partitions(self, before: CheckProgress, now_ms: int, tables: ComparedTables) -> CheckProgress:
         """Restores the partitions of further time partitions in the metastore until the share is spent.
 
         Args:
-            restore: called with a topic, the kind of its files, its time partitions, and the commit up to which all
-                files of the topic are published.
+            tables: its `restore` is called with a topic, the kind of its files, its time partitions, and the commit up
+                to which all files of the topic are published.
         """
         share = self._share(PARTITION_CALLS_MAX)
         batch: list[ExpectedTimePartition] = []
@@ -254,7 +253,7 @@ class _CheckRun:
             if batch:
                 topic = batch[0].topic
                 applied = min(self.cursor.position(topic), self.state.topics[topic].commit_number)
-                restore(topic, batch[0].kind, [one.time_partition for one in batch], applied)
+                tables.restore(topic, batch[0].kind, [one.time_partition for one in batch], applied)
                 share.spend(1)
                 batch.clear()
 
@@ -263,7 +262,7 @@ class _CheckRun:
             if position == after:
                 return position
             is_same_table = batch and (batch[0].topic, batch[0].kind) == (expected.topic, expected.kind)
-            if not is_same_table or len(batch) >= PARTITIONS_PER_CALL_MAX:
+            if not is_same_table or len(batch) >= tables.partitions_max:
                 flush()
             batch.append(expected)
             return position

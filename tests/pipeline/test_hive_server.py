@@ -91,5 +91,10 @@ def test_unavailable_server_is_tried_once(caplog: pytest.LogCaptureFixture) -> N
             connection.executor()
         with pytest.raises(BlockingIOError):
             probe.accept()
+        assert connection.is_open_without_wait
+        with pytest.raises(MetastoreUnavailable, match="Connection refused"):
+            connection.open_tables()
+        with pytest.raises(BlockingIOError):
+            probe.accept()
     assert not caplog.records
     assert not connection.tables_are_open

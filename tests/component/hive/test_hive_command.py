@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headrace.hive_ddl.executors.hiveserver import NOSASL
 from headrace.hive_ddl.executors.session import close_session, open_session
 from headrace.hive_ddl.metastore_names import table_names
+from headrace.hive_ddl.ops import DropPartitions, DropTable
 from headrace.hive_ddl.table import local_location
+from support.hive.hive_engines import Engine, ServerEngine
 from support.loader.load_world import FIELDS, NOTE, LoadWorld
 
 pytestmark = pytest.mark.hive  # without HiveServer2, but too slow for `make test`
@@ -96,6 +100,42 @@ def test_load_without_messages_creates_a_dropped_table_again(world: LoadWorld, s
     assert "others: its table headrace.others was missing" in done.stdout
     (rows,) = session.sql("SELECT count(*) FROM headrace.others").collect()
     assert rows[0] == len(world.produced["others"].rows)
+
+
+def test_loads_with_hiveserver2_create_dropped_tables_of_quiet_topics_again(
+    hive_server: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(hive_server, ServerEngine)
+    monkeypatch.setenv("HEADRACE__HIVE__SERVER_AUTH", NOSASL)
+    monkeypatch.setenv("HEADRACE__HIVE__DATABASE", "quiet")
+    world = LoadWorld(tmp_path, metastore=False)
+    try:
+        executor = ["--hive-executor", str(hive_server.address)]
+        for topic in ("orders", "others"):
+            world.produce(topic, 10)
+        done = world.load(*executor)
+        assert done.returncode == 0, done.stdout + done.stderr
+        partitions = {
+            table: hive_server.executor.partitions(*table)
+            for table in (("quiet", "others"), ("quiet_quarantine", "others"))
+        }
+        for is_quiet in (True, False):
+            for database, name in partitions:
+                hive_server.executor.execute(DropTable(database, name, "others"))
+            if not is_quiet:
+                world.produce("orders", 20)
+            done = world.load(*executor)
+            assert done.returncode == 0, done.stdout + done.stderr
+            assert "others: its table quiet.others was missing" in done.stdout
+            assert "others: its table quiet_quarantine.others was missing" in done.stdout
+            assert {table: hive_server.executor.partitions(*table) for table in partitions} == partitions
+        hive_server.executor.execute(DropPartitions("quiet", "others", ("dt", "hr"), (("2026-01-01", "00"),)))
+        # Each load compares the partitions of at least one of the four tables.
+        printed = "".join(world.load(*executor).stdout for _ in range(5))
+        assert printed.count("others: partitions of others were missing") == 1
+        assert hive_server.executor.partitions("quiet", "others") == partitions["quiet", "others"]
+    finally:
+        world.close()
 
 
 def test_repair_reports_missing_directory_and_queries_continue(world: LoadWorld, session: Any) -> None:

@@ -11,14 +11,14 @@ import pytest
 
 from headrace.hive_ddl.ops import CreateTable
 from headrace.hive_ddl.table import SUBJECT
-from headrace.loader.apply import tables_to_compare
-from headrace.loader.apply.tables_to_compare import TABLES_COMPARED_MAX, part_of
+from headrace.loader.apply.tables_to_compare import METASTORE_LIMITS, CompareLimits, part_of
 from headrace.loader.inspect.rolling_check import PARTITION_CALLS_MAX
 from headrace.loader.run import run_load
 from support.loader.loader_fakes import ORDER_V1, World
 
 TOPICS = [f"topic-{number:05}" for number in range(10_000)]
 COUNT = 30
+TABLES_MAX = METASTORE_LIMITS.tables
 
 
 @pytest.mark.parametrize("count", [1, 200, 201, 1_000, 1_001, 2_001, 10_000])
@@ -26,17 +26,17 @@ COUNT = 30
 def test_every_table_is_compared_in_turn(count: int, commits: int) -> None:
     """Loads make the same number of commits each, such as two: of messages, and of deleted staging directories."""
     topics = TOPICS[:count]
-    loads = 1 if count <= TABLES_COMPARED_MAX else max(5, count // TABLES_COMPARED_MAX + 4)
-    parts = [part_of(topics, 17 + commits * number) for number in range(loads)]
+    loads = 1 if count <= TABLES_MAX else max(5, count // TABLES_MAX + 4)
+    parts = [part_of(topics, 17 + commits * number, TABLES_MAX) for number in range(loads)]
     assert {topic for part in parts for topic in part} == set(topics)
-    assert max(map(len, parts)) <= TABLES_COMPARED_MAX
+    assert max(map(len, parts)) <= TABLES_MAX
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+def world(tmp_path: Path) -> World:
     """Has more topics than a load compares."""
-    monkeypatch.setattr(tables_to_compare, "TABLES_COMPARED_MAX", 10)
     world = World(tmp_path)
+    world.compare_limits = CompareLimits(10, 500)
     for topic in TOPICS[:COUNT]:
         world.registry.register(f"{topic}-value", 1, ORDER_V1)
         world.topic(topic, [1])

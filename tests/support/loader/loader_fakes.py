@@ -44,7 +44,7 @@ from headrace.loader.apply.complete import CompleteUntil
 from headrace.loader.apply.other_warehouse import TablesOfOtherWarehouse
 from headrace.loader.apply.quiet_tables import QuietTables
 from headrace.loader.apply.schema import TableSettings
-from headrace.loader.apply.tables_to_compare import TablesToCompare
+from headrace.loader.apply.tables_to_compare import METASTORE_LIMITS, TablesToCompare
 from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.state import TopicState
 from headrace.loader.epochs import NO_EPOCHS, ReadEpochs
@@ -409,6 +409,7 @@ class World:
     Attributes:
         policy: the policy of all topics that are not in `policies`.
         is_session_open: whether loads without new messages find a session with the metastore of an earlier load.
+        compare_limits: how many tables and partitions a load compares at once.
         knows_names: whether names of tables can be read without a session.
         sessions_opened: how often loads without new messages opened a session.
         check_budget: the share of a load in comparing files with the commits.
@@ -436,6 +437,7 @@ class World:
         self.subjects: dict[str, str] = {}
         self.latest_views = False
         self.is_session_open = False
+        self.compare_limits = METASTORE_LIMITS
         self.knows_names = True
         self.sessions_opened = 0
         self.check_budget = CheckBudget()
@@ -478,7 +480,7 @@ class World:
         storage = local_storage(self.warehouse)
         audit = AuditApplier(lambda: AuditStore(self.audit_path), log.sha256, frozenset({"headrace.audit"}), "host")
         chain = chain_of(log, storage, lambda: self.hive, self.tables(), audit, self.cluster)
-        tables_to_compare = TablesToCompare(lambda: self.hive, "headrace")
+        tables_to_compare = TablesToCompare(lambda: self.hive, "headrace", self.compare_limits)
         ports = RunDependencies(
             self.cluster,
             WriterSchemas(self.registry, log.storage, self.subject_of),
