@@ -27,8 +27,8 @@ from headrace.loader.commit.cleaning import clean, published_runs
 from headrace.loader.commit.commit import Commit
 from headrace.loader.commit.commit_log import CommitLog, CommitResult
 from headrace.loader.commit.findings import with_findings
-from headrace.loader.commit.prepare import choose_partitioning, new_load_commit, split_commit, staged_files
-from headrace.loader.commit.reconcile import reconcile
+from headrace.loader.commit.prepare import busy_new_topics, new_load_commit, split_commit, staged_files
+from headrace.loader.commit.reconcile import ReconciledTopic, reconcile
 from headrace.loader.commit.revalidate import fetch_changes, revalidate
 from headrace.loader.errors import CommitLogError, NoSuchTopic, StorageUnavailable
 from headrace.loader.inspect.finding_texts import finding_sentences
@@ -37,9 +37,9 @@ from headrace.loader.inspect.open_findings import read_checks
 from headrace.loader.inspect.rolling_check import ComparedTables, RollingCheck
 from headrace.loader.open_problems import next_problems, read_problems, write_problems
 from headrace.loader.plan.discover import Cluster, discover, is_wanted
-from headrace.loader.plan.load_plan import LoadPlan, PlanSettings, make_plan, plan_summary
+from headrace.loader.plan.load_plan import LoadPlan, PlanSettings, hourly_plan, make_plan, plan_summary
 from headrace.loader.plan.schemas import WriterSchemas
-from headrace.loader.read.units import read_units
+from headrace.loader.read.units import ReadResult, read_units, with_reading
 from headrace.loader.report import RunReport, held_back, imbalance, merged_problems, with_applied, with_commits
 from headrace.loader.rewrite.retire import Retirement
 from headrace.loader.storage.protocols import Staging
@@ -379,16 +379,17 @@ def _execute(
     ports.staging.write_file(plan.run_id, "plan.json", plan_summary(plan))
     logger.info("phase_started phase=read run_id=%s tasks=%d", plan.run_id, len(plan.units))
     reading = read_units(plan.units, ports.run_units, ports.schemas)
-    logger.info("phase_started phase=validate run_id=%s", plan.run_id)
-    changes = fetch_changes(plan, ports.cluster)
-    planned = {topic: planned_topic.ranges for topic, planned_topic in plan.planned_topics.items()}
-    reconciled = reconcile(planned, reading.units, reading.results, changes.new_leaders)
-    reconciled = revalidate(plan, reconciled, changes, ports.staging)
-    validated = reconciled
+    validated = _validated(ports, plan, reading)
+    hourly = busy_new_topics(plan, validated)
+    if hourly:
+        plan, units = hourly_plan(plan, hourly, len(reading.units))
+        logger.info("phase_started phase=read run_id=%s tasks=%d", plan.run_id, len(units))
+        again = read_units(units, ports.run_units, ports.schemas)
+        validated |= {topic: one for topic, one in _validated(ports, plan, again).items() if topic in hourly}
+        reading = with_reading(reading, again)
     reconciled = with_findings(
-        reconciled, {topic: planned_topic.policy for topic, planned_topic in plan.planned_topics.items()}
+        validated, {topic: planned_topic.policy for topic, planned_topic in plan.planned_topics.items()}
     )
-    plan, reconciled = choose_partitioning(plan, reconciled)
     published = published_runs(ports.log, ports.staging)
     proposal = new_load_commit(plan, reconciled, reading.registered_ids, published, ports.now_ms(), settings.plan.build)
     proposal = dataclasses.replace(proposal, retired=retired)
@@ -406,6 +407,15 @@ def _execute(
     )
     alarms = {topic: one.problems[len(validated[topic].problems) :] for topic, one in reconciled.items()}
     return with_commits(report, plan, reconciled, commit_results), alarms
+
+
+def _validated(ports: RunDependencies, plan: LoadPlan, reading: ReadResult) -> dict[str, ReconciledTopic]:
+    """Returns, by topic, the part of what was read that may be committed."""
+    logger.info("phase_started phase=validate run_id=%s", plan.run_id)
+    changes = fetch_changes(plan, ports.cluster)
+    planned = {topic: planned_topic.ranges for topic, planned_topic in plan.planned_topics.items()}
+    reconciled = reconcile(planned, reading.units, reading.results, changes.new_leaders)
+    return revalidate(plan, reconciled, changes, ports.staging)
 
 
 def _commit_plan(ports: RunDependencies, run_id: str, proposal: Commit) -> list[CommitResult]:

@@ -157,8 +157,8 @@ class LoaderSettings(Section):
     interval: Duration = Duration(600_000)  # time between the scheduled loads of `headrace up`, aligned to the clock
     # how long `up` keeps Spark running after a load for the next one; 0s stops it at once
     spark_idle_timeout: Duration = Duration(1_800_000)
-    # hour (dt and hr) | day (dt alone) | auto: of a new table, chosen by the rate of messages in the topic's first load
-    partition_by: str = "hour"
+    # hour (dt and hr) | day (dt alone) | auto: of a new table, by day unless the topic's first load is busy
+    partition_by: str = "auto"
     topics_include: tuple[str, ...] = (".*",)  # regular expressions that match whole topic names
     # regular expressions of topics to leave out; `__*` and `_schemas` are always left out
     topics_exclude: tuple[str, ...] = ()

@@ -15,15 +15,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "of the missing files are not loaded again. If possible, restore the files instead."
     )
     parser.epilog = (
-        examples("accept-missing orders --dry-run", "accept-missing orders --time-partition dt=2026-01-31/hr=07")
-        + EXIT_CODES
+        examples("accept-missing orders --dry-run", "accept-missing orders --time-partition dt=2026-01-31") + EXIT_CODES
     )
     parser.add_argument("topic", metavar="TOPIC", help="topic of the missing files")
     parser.add_argument(
         "--time-partition",
         default="",
         metavar="TIME_PARTITION",
-        help="only files of this time partition, such as dt=2026-01-31/hr=07",
+        help="only files of this time partition: dt=2026-01-31, or an hour such as dt=2026-01-31/hr=07",
     )
     parser.add_argument("--quarantine", action="store_true", help="files of the topic's quarantine table instead")
     add_rewrite_flags(parser)

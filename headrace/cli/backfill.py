@@ -36,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = (
         examples(
-            "backfill orders --from dt=2026-01-31/hr=07 --to dt=2026-01-31/hr=07 --dry-run",
+            "backfill orders --from dt=2026-01-31 --to dt=2026-01-31 --dry-run",
             "backfill orders --from dt=2026-01-30 --to dt=2026-01-31",
             "backfill orders --from dt=2026-01-30 --to dt=2026-01-31 --format json",
         )
@@ -48,7 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         dest="first",
         metavar="TIME_PARTITION",
         required=True,
-        help="the first time partition: dt=2026-01-31/hr=07, or a day",
+        help="the first time partition: dt=2026-01-31, or an hour such as dt=2026-01-31/hr=07",
     )
     parser.add_argument(
         "--to",

@@ -31,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = examples(
         "files orders",
-        "files orders --time-partition dt=2026-01-31/hr=07",
+        "files orders --time-partition dt=2026-01-31",
         "files orders --from 2026-01-01 --to 2026-02-01 --format paths",
     )
     parser.add_argument("topic", metavar="TOPIC", help="topic of the files")
@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--time-partition",
         metavar="TIME_PARTITION",
         default="",
-        help="only this hour (dt=2026-01-31/hr=07) or day (dt=2026-01-31)",
+        help="only this day (dt=2026-01-31) or hour (dt=2026-01-31/hr=07)",
     )
     parser.add_argument(
         "--from",

@@ -15,7 +15,6 @@ from headrace.loader.commit.commit import Commit, CommitKind, TopicCommit
 from headrace.loader.commit.findings import alarms_of
 from headrace.loader.commit.reconcile import ReconciledTopic
 from headrace.loader.plan.load_plan import LoadPlan, PlannedTopic
-from headrace.loader.policy import HOUR
 from headrace.loader.storage.protocols import FinishedFile
 from headrace.loader.work_unit import FileKind
 
@@ -93,35 +92,27 @@ def _topic_commit(
     )
 
 
-def choose_partitioning(
-    plan: LoadPlan, reconciled: Mapping[str, ReconciledTopic]
-) -> tuple[LoadPlan, dict[str, ReconciledTopic]]:
-    """Chooses the partitioning of new tables with `loader.partition_by = auto`: by hour if the topic is busy, else by
-    day. Returns the plan and the results with this choice.
-
-    The tasks have written files by day. The messages of a busy topic are therefore not committed now; the commit only
-    states the partitioning, and the next load reads them again.
-    """
-    hourly = {
-        topic: dataclasses.replace(planned_topic, policy=dataclasses.replace(planned_topic.policy, partition_by=HOUR))
+def busy_new_topics(plan: LoadPlan, reconciled: Mapping[str, ReconciledTopic]) -> frozenset[str]:
+    """Returns the new topics with `loader.partition_by = auto` whose tables are to be partitioned by hour. The tasks
+    have written their files by day, so their messages must be read again."""
+    return frozenset(
+        topic
         for topic, planned_topic in plan.planned_topics.items()
         if planned_topic.chooses_partitioning and is_busy(reconciled.get(topic, ReconciledTopic()))
-    }
-    note = "it has enough messages for partitions of an hour; the next load reads them (loader.partition_by = auto)"
-    left = {topic: ReconciledTopic(notes=(f"{topic}: {note}",)) for topic in hourly}
-    return dataclasses.replace(plan, planned_topics={**plan.planned_topics, **hourly}), {**reconciled, **left}
+    )
 
 
 def is_busy(reconciled: ReconciledTopic) -> bool:
     """Whether the messages of a topic fill at least `HOURLY_BYTES_MIN` of files per hour of message time. Only the
-    ten-minute windows with messages count, so that gaps and single messages of other times have little effect."""
+    ten-minute windows with messages count, so that gaps and single messages of other times have little effect; but they
+    count as an hour at least, so that a burst of some minutes is not taken for a rate."""
     windows = {
         window.window_start_ms for series in reconciled.audit if series.tier == LOADER for window in series.windows
     }
     if not windows or SCATTERED_MS in windows:
         return False
     length = sum(file.length for file in reconciled.files if file.kind is FileKind.DATA)
-    return length * WINDOWS_PER_HOUR >= HOURLY_BYTES_MIN * len(windows)
+    return length * WINDOWS_PER_HOUR >= HOURLY_BYTES_MIN * max(WINDOWS_PER_HOUR, len(windows))
 
 
 def split_commit(proposal: Commit, new_run_id: Callable[[], str]) -> list[Commit]:

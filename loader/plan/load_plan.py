@@ -20,7 +20,7 @@ from headrace.loader.plan.packing import pack
 from headrace.loader.plan.ranges import TopicRanges, offset_ranges, remedy_of, topic_ranges
 from headrace.loader.plan.schemas import SchemaProblem, SchemasUnavailable, TopicSchemas, WriterSchemas
 from headrace.loader.plan.time_fields import time_field_note
-from headrace.loader.policy import AUTO, DAY, TopicPolicy
+from headrace.loader.policy import AUTO, DAY, HOUR, TopicPolicy
 from headrace.loader.work_unit import OffsetRange, TaskSettings, TopicPlan, WorkUnit
 
 TOPICS_NAMED_MAX = 3  # in one note
@@ -42,7 +42,8 @@ class PlanSettings:
 class PlannedTopic:
     """The part of the plan for one topic. `known` is the topic's state, None if it has no commit. `policy` are the
     settings in force; for an existing table, they include the table's layout. `chooses_partitioning` means that this
-    run chooses it (`loader.partition_by = auto`); the tasks then write files by day."""
+    run chooses it (`loader.partition_by = auto`); the tasks then write files by day, and the messages of a busy topic
+    are read again into files by hour."""
 
     topic: str
     known: TopicState | None
@@ -284,6 +285,28 @@ def work_units(
         )
         for number, ranges in enumerate(tasks)
     )
+
+
+def hourly_plan(plan: LoadPlan, topics: Collection[str], first_task: int) -> tuple[LoadPlan, tuple[WorkUnit, ...]]:
+    """Returns the plan with tables by hour for these new topics, and the units that read their messages again.
+
+    Args:
+        topics: new topics whose messages were read into files by day.
+        first_task: the number of the first unit; the units that were read have lower numbers.
+    """
+    hourly = {
+        topic: dataclasses.replace(one, policy=dataclasses.replace(one.policy, partition_by=HOUR))
+        for topic, one in plan.planned_topics.items()
+        if topic in topics
+    }
+    plan = dataclasses.replace(plan, planned_topics={**plan.planned_topics, **hourly})
+    units: list[WorkUnit] = []
+    for unit in plan.units:
+        ranges = tuple(one for one in unit.ranges if one.topic_partition.topic in topics)
+        if ranges:
+            inputs = {topic: topic_plan(hourly[topic]) for topic in unit.topics if topic in topics}
+            units.append(dataclasses.replace(unit, task=first_task + len(units), ranges=ranges, topics=inputs))
+    return plan, tuple(units)
 
 
 def topic_plan(planned_topic: PlannedTopic) -> TopicPlan:

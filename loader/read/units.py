@@ -58,7 +58,7 @@ def read_units(
     lacks the id at which a range stopped, a further unit reads the rest of the range.
 
     Args:
-        units: the units of the plan.
+        units: the units of the plan, with consecutive task numbers.
         run_units: runs units as tasks, and returns their results.
         schemas: looks up the unknown ids.
 
@@ -92,7 +92,7 @@ def read_units(
                 notes[
                     f"{topic}: messages have over {ABSENT_IDS_MAX:,} unregistered schema ids; the next load continues"
                 ] = None
-        shortened, pending_units = continued_units(pending_units, round_results, absent, len(read) + len(pending_units))
+        shortened, pending_units = continued_units(pending_units, round_results, absent, pending_units[-1].task + 1)
         read += shortened
         if pending_units:
             logger.info("ranges_continued tasks=%d unregistered_schema_ids=%d", len(pending_units), len(absent))
@@ -103,6 +103,24 @@ def read_units(
         {topic: tuple(sentences) for topic, sentences in problems.items()},
         tuple(notes),
         read_ms,
+    )
+
+
+def with_reading(one: ReadResult, other: ReadResult) -> ReadResult:
+    """Returns one result of two consecutive readings, `one` and then `other`, which has higher task numbers."""
+    return ReadResult(
+        (*one.units, *other.units),
+        (*one.results, *other.results),
+        {
+            topic: one.registered_ids.get(topic, frozenset()) | other.registered_ids.get(topic, frozenset())
+            for topic in {*one.registered_ids, *other.registered_ids}
+        },
+        {
+            topic: tuple(dict.fromkeys((*one.problems.get(topic, ()), *other.problems.get(topic, ()))))
+            for topic in {*one.problems, *other.problems}
+        },
+        tuple(dict.fromkeys((*one.notes, *other.notes))),
+        one.read_ms + other.read_ms,
     )
 
 

@@ -35,8 +35,7 @@ DEMO_SETTINGS = {
     "HEADRACE__REGISTRY__LISTEN": "127.0.0.1:0",
     "HEADRACE__BROKER__LISTEN": "127.0.0.1:0",
     "HEADRACE__HIVE__LISTEN": "127.0.0.1:0",
-    # Partitions by day for a year of few events; no scheduled loads, since the demo runs its own.
-    "HEADRACE__LOADER__PARTITION_BY": "auto",
+    # No scheduled loads, since the demo runs its own.
     "HEADRACE__LOADER__INTERVAL": "365d",
 }
 

@@ -22,5 +22,5 @@ def test_example_of_topic_tables_loads(tmp_path: Path) -> None:
     file = tmp_path / "headrace.toml"
     file.write_text(block(page("docs/settings.md"), "[[loader.topic]]"), encoding="utf-8")
     loader = load_settings(config=file).loader
-    assert (loader.of_topic("page.views").partition_by, loader.of_topic("orders").partition_by) == ("day", "hour")
+    assert (loader.of_topic("page.views").partition_by, loader.of_topic("orders").partition_by) == ("day", "auto")
     assert loader.of_topic("page.views").future_records == "clamp"

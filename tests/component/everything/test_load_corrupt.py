@@ -81,7 +81,7 @@ def run(world: LoadWorld, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def load(world: LoadWorld) -> dict[str, Any]:
-    done = run(world, "load", *world.flags("--hive-executor", "print", "--format", "json"))
+    done = run(world, "load", *world.load_flags("--hive-executor", "print", "--format", "json"))
     report: dict[str, Any] = json.loads(done.stdout)
     assert done.returncode == (1 if report["problems"] else 0), done.stderr
     return report

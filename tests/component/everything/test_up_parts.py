@@ -96,7 +96,7 @@ class Up:
 
 @pytest.fixture(scope="module")
 def start_up(start_module_service: Callable[..., Any]) -> Iterator[Callable[[], Up]]:
-    environment = {**os.environ, "HEADRACE__SQL__MEMORY": "640m"}
+    environment = {**os.environ, "HEADRACE__SQL__MEMORY": "640m", "HEADRACE__LOADER__PARTITION_BY": "hour"}
     # With this interval no scheduled load runs during the tests.
     arguments = [*FREE_PORTS, "--interval", "7d", "--sql-listen", "127.0.0.1:0"]
     with ExitStack() as directories:

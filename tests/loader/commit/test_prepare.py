@@ -101,12 +101,12 @@ NOON_MS = 1_767_268_800_000
 @pytest.mark.parametrize(
     ("mib", "windows", "is_busy"),
     [
-        (11, [NOON_MS], True),  # ten minutes of a busy topic
-        (10, [NOON_MS], False),
+        (64, [NOON_MS], True),  # as many bytes as a busy topic has in an hour
+        (63, [NOON_MS], False),
         (800, [NOON_MS + n * 600_000 for n in range(144)], False),  # a day with 33 MiB per hour
         (1_600, [NOON_MS + n * 600_000 for n in range(144)], True),
         (30, [NOON_MS + n * 86_400_000 for n in range(365)], False),  # a year of messages
-        (11, [0, NOON_MS], False),
+        (64, [NOON_MS + n * 600_000 for n in range(7)], False),
         (500, [SCATTERED_MS, NOON_MS], False),
         (500, [], False),
     ],

@@ -81,7 +81,7 @@ class LoadForks:
         self._errors = (directory / "load_forks.log").open("w+")
         self._last: ForkedProcess | None = None
         self._process = subprocess.Popen(
-            [sys.executable, str(SERVER), "load", *world.flags()],
+            [sys.executable, str(SERVER), "load", *world.load_flags()],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -98,7 +98,7 @@ class LoadForks:
             raise
 
     def start_load(self, log: Path, *more: str, point: str = "", nth: int = 1) -> ForkedLoad:
-        return ForkedLoad(self, ["load", *self._world.flags(*more)], log, point, nth)
+        return ForkedLoad(self, ["load", *self._world.load_flags(*more)], log, point, nth)
 
     def fork(self, order: dict[str, object]) -> ForkedProcess:
         assert self._process.stdin is not None

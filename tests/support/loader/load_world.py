@@ -160,13 +160,18 @@ class LoadWorld:
             flags["--metastore"] = self.addresses["metastore"]
         return [*(word for pair in flags.items() for word in pair), *more]
 
+    def load_flags(self, *more: str) -> list[str]:
+        """Returns the flags of a load that partitions new tables by hour, so that three hours of events are several
+        time partitions; `more` overrides them."""
+        return self.flags("--partition-by", "hour", *more)
+
     def load(self, *more: str) -> subprocess.CompletedProcess[str]:
         """Runs `headrace load`."""
-        return self.command("load", *self.flags(*more))
+        return self.command("load", *self.load_flags(*more))
 
     def cold_load(self, *more: str) -> subprocess.CompletedProcess[str]:
         """Runs `headrace load` in a new process, which starts Spark."""
-        return self.cold_command("load", *self.flags(*more))
+        return self.cold_command("load", *self.load_flags(*more))
 
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
         if self._warm is not None:
@@ -185,7 +190,7 @@ class LoadWorld:
         )
 
     def start_load(self, log: Path, *more: str, point: str = "", nth: int = 1) -> StoppingLoad:
-        return StoppingLoad(["load", *self.flags(*more)], log, point, nth)
+        return StoppingLoad(["load", *self.load_flags(*more)], log, point, nth)
 
     def check(self, *, whole: bool) -> None:
         """Checks the published rows of all topics: each belongs to a produced message and is published once.
@@ -210,7 +215,7 @@ class LoadWorld:
         """Returns the rows in the published files of a topic, each with its (partition, offset), and the (partition,
         offset) of every quarantined message."""
         rows = []
-        for path in sorted((self.warehouse / topic).glob("dt=*/hr=*/*.avro")):
+        for path in sorted((self.warehouse / topic).glob("dt=*/**/*.avro")):
             with path.open("rb") as file:
                 for row in fastavro.reader(file):
                     at = row.pop("kafka")
@@ -218,7 +223,7 @@ class LoadWorld:
                     rows.append(((at["partition"], at["offset"]), {name: row[name] for name in names if name in row}))
         quarantined = [
             (row.partition, row.offset)
-            for path in sorted((self.warehouse / "_quarantine" / topic).glob("dt=*/hr=*/*.avro"))
+            for path in sorted((self.warehouse / "_quarantine" / topic).glob("dt=*/**/*.avro"))
             for row in rows_of(path)
         ]
         return rows, quarantined
