@@ -45,7 +45,7 @@ from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.state import TopicState
 from headrace.loader.errors import EarlierWarehouse
 from headrace.loader.inspect.latest_view import latest_view, newest_id
-from headrace.loader.inspect.rolling_check import RollingCheck
+from headrace.loader.inspect.rolling_check import REMOTE_BUDGET, CheckBudget, RollingCheck
 from headrace.loader.load_schema import commented_table_schema, table_comment, table_schema
 from headrace.loader.plan.discover import is_wanted
 from headrace.loader.plan.load_plan import PlanSettings
@@ -366,7 +366,7 @@ def open_load(
                 catalog=Catalog(log, chain.index, storage.files, tables, spark.executor),
                 retirement=Retirement(log, chain.index, storage.files, chain.partitions),
                 tables_of_other_warehouse=TablesOfOtherWarehouse(spark.executor, storage.files, settings.hive.database),
-                file_check=RollingCheck(log, storage.files),
+                file_check=RollingCheck(log, storage.files, check_budget(storage)),
                 quiet_tables=QuietTables(tables_to_compare, lambda: spark.is_open_without_wait, spark.table_names),
                 open_tables=spark.open_tables,
                 partitions=chain.partitions,
@@ -386,6 +386,11 @@ def open_load(
                 build=current_build(),
             ),
         )
+
+
+def check_budget(storage: Storage) -> CheckBudget:
+    """Returns the limits of a load's share in comparing files with the commits."""
+    return CheckBudget() if storage.files.listings_at_once == 1 else REMOTE_BUDGET
 
 
 def table_settings(settings: Settings, storage: Storage) -> TableSettings:

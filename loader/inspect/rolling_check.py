@@ -16,9 +16,11 @@ from __future__ import annotations
 import bisect
 import contextlib
 import dataclasses
+import itertools
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from headrace.loader.apply.engine import FILES, read_cursor
@@ -63,6 +65,10 @@ class CheckBudget:
     files: int = 20_000
     bytes: int = 256 * 1024 * 1024
     part_seconds: float = 0.5
+
+
+REMOTE_BUDGET = CheckBudget(part_seconds=2.0)
+"""Limits for HDFS and S3, where each listing and each file needs one or more round trips."""
 
 
 Visit = Callable[[ExpectedTimePartition, CheckPosition, "_Share"], CheckPosition]
@@ -183,6 +189,7 @@ class _CheckRun:
     Attributes:
         listed: the findings of the time partitions that this run has already listed.
         unreadable: topics with commits that cannot be read, as far as known.
+        names: listings of directories that are not compared yet.
     """
 
     def __init__(self, check: RollingCheck, state: LoaderState, found: FindingSet) -> None:
@@ -193,6 +200,7 @@ class _CheckRun:
         self.sha256s: dict[int, str] = {}
         self.index = FileIndex(self.log, self.sha256s)
         self.listed: dict[CheckPosition, list[VerifyFinding]] = {}
+        self.names: dict[str, Mapping[str, int | None]] = {}
         self.unreadable = {one.finding.topic for one in found if one.finding.check is ConsistencyCheck.COMMITS}
 
     def recheck(self, topics: frozenset[str] | None = None) -> None:
@@ -224,16 +232,20 @@ class _CheckRun:
             first_topic: the topic to begin with, so that not always the same ones fit into the share.
         """
         share = self._share(self.budget.files // 2, self.budget.part_seconds / 2)
-        for position in self._recent(since, first_topic):
-            expected = self._expected(position.topic, FileKind(position.kind), position.time_partition)
-            if expected is not None and position not in self.listed:
+        recent = (
+            self._expected(one.topic, FileKind(one.kind), one.time_partition)
+            for one in self._recent(since, first_topic)
+        )
+        for expected in self._with_listings(one for one in recent if one is not None):
+            if _position(expected) not in self.listed:
                 share.spend(self._list(expected))
-            if share.is_spent:
+            if share.is_spent and not self.names:
                 return
 
     def list_next(self, before: CheckProgress, now_ms: int) -> CheckProgress:
         """Compares further time partitions until the share is spent."""
-        return self._walk(before, now_ms, self._share(self.budget.files), self._visit_listing)
+        share = self._share(self.budget.files)
+        return self._walk(before, now_ms, share, self._visit_listing, self._with_listings)
 
     def read_next(self, before: CheckProgress, now_ms: int) -> CheckProgress:
         """Compares the content of further files until the share is spent."""
@@ -288,24 +300,31 @@ class _CheckRun:
         first = bisect.bisect_left(ordered, CheckPosition(first_topic))
         return ordered[first:] + ordered[:first]
 
-    def _walk(self, before: CheckProgress, now_ms: int, share: _Share, visit: Visit) -> CheckProgress:
-        """Visits time partitions from the position of `before` on, at most once around, until the share is spent.
-        Returns the new progress.
+    def _walk(
+        self,
+        before: CheckProgress,
+        now_ms: int,
+        share: _Share,
+        visit: Visit,
+        prepared: Callable[[Iterator[ExpectedTimePartition]], Iterator[ExpectedTimePartition]] = iter,
+    ) -> CheckProgress:
+        """Visits time partitions from the position of `before` on, at most once around, until the share is spent and
+        all listings are compared. Returns the new progress.
 
         Args:
             visit: compares a time partition from a position on, and returns the new position.
+            prepared: yields the same time partitions after preparing them.
         """
         position, started_ms = before.position, before.round_started_ms or now_ms
-        for expected in self._time_partitions(position):
+        for expected in prepared(self._time_partitions(position)):
             earlier, position = position, visit(expected, position, share)
-            if share.is_spent and position != earlier:
+            if share.is_spent and not self.names and position != earlier:
                 return CheckProgress(position, started_ms, before.complete_since_ms)
         position = START
-        for expected in self._time_partitions(START):
-            if _position(expected) > before.position:
-                break
+        rest = itertools.takewhile(lambda one: _position(one) <= before.position, self._time_partitions(START))
+        for expected in prepared(rest):
             position = visit(expected, position, share)
-            if share.is_spent:
+            if share.is_spent and not self.names:
                 return CheckProgress(position, now_ms, started_ms)
         return CheckProgress(START, now_ms, now_ms)
 
@@ -367,6 +386,30 @@ class _CheckRun:
         applied = min(self.cursor.position(topic), known.commit_number)
         return expected_of_index(topic, known.directory, kind, time_partition, indexed, applied)
 
+    def _with_listings(self, expected: Iterator[ExpectedTimePartition]) -> Iterator[ExpectedTimePartition]:
+        """Yields the same time partitions, after listing the directories of several at once if that is faster."""
+        at_once = self.files.listings_at_once
+        if at_once == 1:
+            yield from expected
+            return
+        with ThreadPoolExecutor(at_once) as threads:
+            while batch := tuple(itertools.islice(expected, at_once)):
+                for _ in threads.map(self._list_ahead, batch):
+                    pass
+                for one in batch:
+                    yield one
+                    self.names.pop(one.directory, None)
+
+    def _list_ahead(self, expected: ExpectedTimePartition) -> None:
+        if _position(expected) in self.listed:
+            return
+        try:
+            self.names[expected.directory] = self.files.lengths(expected.directory)
+        except StorageUnavailable:
+            raise
+        except OSError as error:  # `_compare` lists it again, and reports the failure
+            logger.debug("not_listed_ahead directory=%s error=%s", expected.directory, error)
+
     def _visit_listing(self, expected: ExpectedTimePartition, after: CheckPosition, share: _Share) -> CheckPosition:
         position = _position(expected)
         if position == after:
@@ -391,7 +434,8 @@ class _CheckRun:
     def _compare(self, expected: ExpectedTimePartition) -> tuple[list[VerifyFinding], int]:
         """Lists a time partition and returns its findings, and the number of files, at least 1."""
         try:
-            names = self.files.lengths(expected.directory)
+            listed = self.names.pop(expected.directory, None)
+            names = self.files.lengths(expected.directory) if listed is None else listed
         except StorageUnavailable:
             raise
         except OSError as error:

@@ -225,6 +225,11 @@ class WarehouseFiles(Protocol):
         ...
 
     @property
+    def listings_at_once(self) -> int:
+        """The number of directories that threads list in little more time than one."""
+        ...
+
+    @property
     def root(self) -> str:
         """The text from which tasks open the warehouse's files, such as the path of the warehouse."""
         ...

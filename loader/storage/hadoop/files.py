@@ -10,7 +10,7 @@ from typing import IO
 from headrace.loader.checksum import checksum_as
 from headrace.loader.errors import PublishedFileLost, PublishedNameTaken
 from headrace.loader.storage.hadoop.file_system import RemoteFileSystem
-from headrace.loader.storage.hadoop.staging import HadoopStaging, call_concurrently
+from headrace.loader.storage.hadoop.staging import CONCURRENT_CALLS_MAX, HadoopStaging, call_concurrently
 from headrace.loader.storage.protocols import Publication
 
 
@@ -134,6 +134,10 @@ class HadoopFiles:
 
     def lengths(self, directory: str) -> Mapping[str, int | None]:
         return self._files.lengths(self.describe(directory))
+
+    @property
+    def listings_at_once(self) -> int:
+        return CONCURRENT_CALLS_MAX
 
     @property
     def root(self) -> str:

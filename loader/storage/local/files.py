@@ -169,6 +169,10 @@ class LocalFiles:
         return lengths_in(self._warehouse / directory)
 
     @property
+    def listings_at_once(self) -> int:
+        return 1
+
+    @property
     def root(self) -> str:
         return str(self._warehouse)
 

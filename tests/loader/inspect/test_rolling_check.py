@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -134,6 +135,37 @@ def test_all_files_are_compared_in_shares_of_the_budget(shelf: Shelf, monkeypatc
     directories = sorted({str(path.parent.relative_to(shelf.warehouse)) for path in paths(shelf)})
     assert len(directories) == 15
     assert set().union(*shares[:4]) == set(directories), "a round of 15 directories takes four shares"
+
+
+def test_directories_are_listed_at_once_where_that_is_faster(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each share compares all directories that it has listed. One that cannot be listed at once is listed again."""
+    check(shelf)
+    monkeypatch.setattr(LocalFiles, "listings_at_once", 4)
+    listed: list[str] = []
+    lengths, threads = LocalFiles.lengths, set()
+
+    def recorded(files: LocalFiles, directory: str) -> Mapping[str, int | None]:
+        is_at_once = threading.current_thread() is not threading.main_thread()
+        threads.add(is_at_once)
+        if is_at_once and directory.startswith("users"):
+            raise OSError(errno.EIO, "unreliable")
+        listed.append(directory)
+        return lengths(files, directory)
+
+    monkeypatch.setattr(LocalFiles, "lengths", recorded)
+    missing = [(ConsistencyCheck.PLACE, name(shelf, path)) for path in paths(shelf)]
+    for path in paths(shelf):
+        path.unlink()
+    shares = []
+    for number in range(1, 10):
+        listed.clear()
+        checks = check(shelf, budget=CheckBudget(files=1, bytes=1), now_ms=number)
+        new = {one.finding.where.rpartition("/")[0] for one in checks.open if one.since_ms == number}
+        assert new <= set(listed)
+        shares.append(len(new))
+    assert (max(shares), sum(shares)) == (4, 15)
+    assert found(checks) == missing
+    assert threads == {True, False}
 
 
 def test_every_flipped_byte_is_found_within_a_round_of_the_byte_budget(shelf: Shelf) -> None:

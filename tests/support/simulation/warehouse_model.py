@@ -93,6 +93,7 @@ class ModelFiles:
     """The `WarehouseFiles` through which a process accesses the model."""
 
     root = ""
+    listings_at_once = 1
 
     def __init__(self, make_call: MakeCall) -> None:
         self._make_call = make_call
