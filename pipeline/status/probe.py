@@ -21,6 +21,7 @@ from headrace.kafka_wire.errors import KafkaError, KafkaUnavailable
 from headrace.pipeline.sql_protocol import SqlServerUnavailable, ping
 from headrace.registry.client import RegistryClient
 from headrace.registry.client.readiness import Readiness
+from headrace.registry.errors import CredentialsRefused, RegistryError
 from headrace.settings.addresses import LiveAddresses
 
 TIMEOUT_S: Final = 5.0
@@ -69,7 +70,8 @@ _REGISTRY_HEALTH: Final = {
 
 
 def probe_registry(client: RegistryClient) -> ProbeResult:
-    """Requests the readiness of each server of a registry, with the client's time limit."""
+    """Requests the readiness of each server of a registry, with the client's time limit. If all are ready, also lists a
+    subject: readiness is public, and a registry may reject the credentials of the settings."""
     servers = client.readiness()
     results = [
         ProbeResult(
@@ -82,7 +84,15 @@ def probe_registry(client: RegistryClient) -> ProbeResult:
     ]
     dates_ms = {one.url: one.date_ms for one in servers if one.date_ms is not None}
     lost = {one.url: one.audit_lines_lost for one in servers if one.audit_lines_lost}
-    return replace(_combined(client.url, results), dates_ms=dates_ms, audit_lines_lost=lost)
+    found = _combined(client.url, results)
+    if found.health == Health.UP:
+        try:
+            client.call("GET", "/subjects", query={"limit": "1"})
+        except CredentialsRefused as error:
+            found = ProbeResult(client.url, Health.FAILING, str(error))
+        except RegistryError:  # it ended just now, or denies the list to this user
+            pass
+    return replace(found, dates_ms=dates_ms, audit_lines_lost=lost)
 
 
 def probe_brokers(cluster: KafkaCluster, bootstrap_servers: str) -> ProbeResult:

@@ -467,8 +467,8 @@ def test_status_names_full_disk(small_disk: Callable[[str], None], tmp_path: Pat
     assert service.stop() == 0
 
 
-def test_status_names_registry_that_rejects_the_credentials_of_loads(
-    tmp_path: Path, start_service: StartService
+def test_status_names_registry_that_rejects_credentials(
+    tmp_path: Path, start_service: StartService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     users = tmp_path / "registry.users"
     hashed = PasswordHash.of("p4ss", b"some salt", Cost(log2_n=4, r=1, p=1))
@@ -483,6 +483,13 @@ def test_status_names_registry_that_rejects_the_credentials_of_loads(
     expected = ExpectedFinding(
         "load-registry-refused", "registry", r"rejected them: Unauthorized", r"registry\.client_password"
     )
+    without = ExpectedFinding(
+        "part-failing", "registry", r"correct registry\.client_user", "the cause that the error names"
+    )
+    check_status(platform.arguments, without)
+    monkeypatch.setenv("HEADRACE__REGISTRY__CLIENT_USER", "loader")
+    monkeypatch.setenv("HEADRACE__REGISTRY__CLIENT_PASSWORD", "p4ss")
+    check_well(platform.arguments)
     with RegistryClient(url, auth=BasicAuth("loader", "p4ss")) as client:
         schema_id = client.register("rejected-value", SCHEMA).schema_id
         loads.produce_values(platform.broker, [frame(schema_id, b"\x02")])
