@@ -48,9 +48,12 @@ LOADER = [
     "plotext>=5.3,<6",  # plots of `headrace sql` in a terminal
     "pygal>=3,<4",  # and as SVG
 ]
+# For notebooks with the tables (docs/notebook.md). PySpark 4.3 requires pandas 2.2 and PyArrow 18.
+NOTEBOOK = ["pandas>=2.2,<4", "pyarrow>=18,<27"]
 ALL = sorted({*PRODUCER, *REGISTRY, *BROKER, *LOADER})
 DEV = [
     *ALL,
+    *NOTEBOOK,
     "aiokafka>=0.12,<0.15",
     "confluent-kafka[avro,schemaregistry]>=2.11,<2.17",
     "cryptography>=43",
@@ -210,6 +213,7 @@ setup(
         "executor": EXECUTOR,
         "loader": LOADER,
         "all": ALL,
+        "notebook": NOTEBOOK,
         "dev": DEV,
     },
 )

@@ -114,6 +114,7 @@ def test_up_serves_documented_clients_and_has_all_data_after_restart(
     run_readme_commands(registry, memory_path)
     run_clients_page(memory_path)
     run_tutorial(broker, memory_path)
+    run_notebook(up.addresses["metastore"], memory_path)
 
     counted = json.loads(headrace("sql", *flags, "--format", "json", "SELECT count(*) AS n FROM sales"))
     assert counted == [{"n": MESSAGES}]
@@ -280,6 +281,17 @@ def run_tutorial(broker: str, directory: Path) -> None:
             assert missing == [], output
 
 
+def run_notebook(metastore: str, directory: Path) -> None:
+    """Runs the code of the page about notebooks on the orders of the other pages."""
+    code = "\n".join(blocks(page("docs/notebook.md"), "python"))
+    printed = run_with_spark(code.replace("thrift://127.0.0.1:9083", metastore), directory).splitlines()
+    assert printed[0].split() == ["product", "pieces", "last_sold"]
+    assert {"lamp", "vase"} <= {line.split()[1] for line in printed[1:] if line[:1].isdigit()}
+    assert "timestamp: timestamp[us, tz=UTC]" in printed
+    assert "lamp" in (directory / "sold.svg").read_text(encoding="utf-8")
+    assert (directory / "orders.parquet").read_bytes()[:4] == b"PAR1"
+
+
 def masked(words: list[str]) -> list[str]:
     """Returns words in which numbers, times and ruling lines have one form."""
     return [re.sub(r"[-\d:Z]{2,}|\d+", "#", word) if not word.isdigit() or len(word) < 3 else word for word in words]
@@ -302,8 +314,13 @@ def with_address(pyhive: str, address: str) -> str:
 
 def count_with(code: str, directory: Path) -> int:
     """Runs a program that counts orders, on sales, and returns the number that it prints."""
+    return int(run_with_spark(code.replace("orders", "sales"), directory))
+
+
+def run_with_spark(code: str, directory: Path) -> str:
+    """Runs a program, with one core if it starts Spark, and returns its output."""
     run = subprocess.run(
-        [sys.executable, "-c", code.replace("orders", "sales")],
+        [sys.executable, "-c", code],
         cwd=directory,
         env={**os.environ, "PYSPARK_SUBMIT_ARGS": "--master local[1] --conf spark.ui.enabled=false pyspark-shell"},
         capture_output=True,
@@ -317,7 +334,7 @@ def count_with(code: str, directory: Path) -> int:
         line for line in run.stderr.splitlines() if "Exception" in line or line.startswith(("\tat ", "Traceback"))
     ]
     assert error_lines == []
-    return int(run.stdout)
+    return run.stdout
 
 
 def count_messages(broker: str) -> int:
