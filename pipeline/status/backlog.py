@@ -142,12 +142,16 @@ def _expiring(found: Sequence[TopicBacklog], context: StatusContext) -> tuple[li
     rest = {tp: offset for tp, offset in unread.items() if tp.topic in found_later}
     found_soon = _older(context, rest, {topic: retention[topic] - limits[topic].soon_ms for topic in limits})
     first = first_expiry(context, rest, retention, limits)
+    most_first = sorted(found_later, key=lambda topic: -behind[topic].lag)
     findings = [
-        _expiry_finding(behind[topic], limits[topic].soon_ms, first, is_soon=True) for topic in sorted(found_soon)
+        _expiry_finding(behind[topic], limits[topic].soon_ms, first, is_soon=True)
+        for topic in most_first
+        if topic in found_soon
     ]
     findings += [
         _expiry_finding(behind[topic], limits[topic].later_ms, first, is_soon=False)
-        for topic in sorted(found_later - found_soon)
+        for topic in most_first
+        if topic not in found_soon
     ]
     note = f"; retention of {count_text(unknown, 'topic')} unknown" if unknown else ""
     text = f"none expires within {age_text(LATER_MS)} or half its retention"

@@ -504,7 +504,8 @@ class PlatformStatus:
 
 def folded(findings: Iterable[StatusFinding]) -> tuple[StatusFinding, ...]:
     """Returns the findings, the worst first. Findings of one kind with the same problem become one. Of the others of a
-    kind, `FINDINGS_PER_KIND_MAX` remain, and the last of them stands for the rest."""
+    kind, `FINDINGS_PER_KIND_MAX` remain, and the last of them stands for the rest. Within a kind and severity, the
+    order of `findings` stays: a source returns the worst first."""
     by_problem: dict[tuple[str, str, StatusSeverity], list[StatusFinding]] = {}
     for found in findings:
         by_problem.setdefault((found.kind, found.problem, found.severity), []).append(found)
@@ -533,5 +534,5 @@ def _limited(of_kind: list[StatusFinding]) -> list[StatusFinding]:
     return [*shown, dataclasses.replace(last, problem=problem, count=sum(found.count for found in rest))]
 
 
-def _badness(found: StatusFinding) -> tuple[int, int, int]:
-    return -found.severity, _ORDER[found.kind], -found.count
+def _badness(found: StatusFinding) -> tuple[int, int]:
+    return -found.severity, _ORDER[found.kind]

@@ -47,7 +47,7 @@ def alarms(context: StatusContext) -> SourceReport:
     if not context.state.topics:
         return SourceReport()
     index = FileIndex(context.log)
-    found = open_alarms(context.log, index, context.now_ms)
+    found = sorted(open_alarms(context.log, index, context.now_ms), key=lambda alarm: -alarm.count)
     quarantined = sum(one.count for one in found if one.kind == AlarmKind.QUARANTINED)
     total = sum(topic.quarantine.records for topic in context.state.topics.values())
     text = f"{count_text(total, 'message')}, {quarantined:,} of them not accepted"
@@ -62,13 +62,14 @@ def alarms(context: StatusContext) -> SourceReport:
 
 def _examples(context: StatusContext, index: FileIndex, found: Sequence[OpenAlarm]) -> dict[str, str]:
     """Returns the reason of one of the newest quarantined messages, for the topics with most of them. Without a local
-    warehouse, or if a file cannot be read, a topic has none: `headrace quarantine list` reports the error."""
+    warehouse, or if a file cannot be read, a topic has none: `headrace quarantine list` reports the error. `found` has
+    the alarms with the largest counts first."""
     location = warehouse_location(context.settings)
     if isinstance(location, RemoteDirectory):
         return {}
-    most = sorted((one for one in found if one.kind == AlarmKind.QUARANTINED), key=lambda one: -one.count)
+    quarantined = [one for one in found if one.kind == AlarmKind.QUARANTINED]
     examples = {}
-    for alarm in most[:FINDINGS_PER_KIND_MAX]:
+    for alarm in quarantined[:FINDINGS_PER_KIND_MAX]:
         newest = newest_file(index, context.log, alarm.topic, FileKind.QUARANTINE)
         with suppress(OSError, ValueError):
             if newest is not None:

@@ -182,7 +182,7 @@ def test_served_loads_share_one_spark_beside_manual_load_and_sql_sees_each(up: U
     for _ in range(2):
         assert loads.request("compact") == "ended code=0\n"
         assert up.rows("SELECT * FROM orders ORDER BY id") == found
-        assert len(list((up.data_dir / "warehouse" / "orders").glob("_g*/dt=*/hr=*/*"))) == 2
+        assert len(list((up.data_dir / "warehouse" / "orders").glob("_g*/dt=*/*"))) == 2
     line, *_ = newest_lines(up.data_dir / "logs" / "runs.jsonl", 10, "compact")
     assert (line.outcome, line.exit_code) == ("committed", 0)
     assert line.files >= 4, "also files of the audit topic, if an hour has just ended"

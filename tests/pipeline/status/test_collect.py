@@ -42,7 +42,13 @@ def test_findings_of_a_kind_are_limited_and_still_counted() -> None:
 def test_summary_counts_all_subjects_of_a_kind(capsys: pytest.CaptureFixture[str]) -> None:
     found = folded(finding("topic-held-back", f"t{number}", f"problem {number}") for number in range(9))
     print_status(PlatformStatus(0, found, ()))
-    assert capsys.readouterr().out.splitlines()[0] == "ATTENTION: 9 topics (t2, …) held back"
+    assert capsys.readouterr().out.splitlines()[0] == "ATTENTION: 9 topics (t0, …) held back"
+
+
+def test_findings_of_a_kind_stay_in_the_order_of_their_source() -> None:
+    flood = finding("alarm-quarantined", "flood", "501 messages")
+    others = [finding("alarm-quarantined", f"t{number}", "1 message") for number in range(7)]
+    assert [(one.subject, one.count) for one in folded([flood, *others])] == [("flood", 1), ("t0", 7)]
 
 
 def test_failures_precede_findings_that_need_attention() -> None:
