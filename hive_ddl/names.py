@@ -12,7 +12,8 @@ and for suffixes that users add to copies."""
 
 COLUMN_NAME_CHARS_MAX = 767  # COLUMNS_V2.COLUMN_NAME
 PROBE_PREFIX = "headrace_probe_"
-RESERVED_PREFIXES = (PROBE_PREFIX,)
+REPLACEMENT_PREFIX = "headrace_new_"
+RESERVED_PREFIXES = (PROBE_PREFIX, REPLACEMENT_PREFIX)
 """Prefixes of tables that Headrace creates for itself; a topic with such a name gets a hash in its table name."""
 
 HASH_DIGITS = 8

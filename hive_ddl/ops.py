@@ -100,6 +100,16 @@ class DropTable:
 
 
 @dataclass(frozen=True, slots=True)
+class RenameTable:
+    """Renames a topic's table within its database. Its partitions and files stay as they are. Fails if the table does
+    not exist, or if another table has the new name."""
+
+    database: str
+    name: str
+    new_name: str
+
+
+@dataclass(frozen=True, slots=True)
 class ViewColumn:
     """A column of a view: its name, a Spark expression over the columns of the table, and a comment.
 
@@ -129,6 +139,7 @@ Op = (
     | CreateTable
     | SetProperties
     | DropTable
+    | RenameTable
     | AddPartitions
     | SetPartitionLocation
     | DropPartitions

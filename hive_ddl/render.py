@@ -20,6 +20,7 @@ from headrace.hive_ddl.ops import (
     Op,
     PartitionValues,
     PublishSchema,
+    RenameTable,
     ReplaceView,
     SetPartitionLocation,
     SetProperties,
@@ -64,6 +65,8 @@ def render_statements(op: Op) -> tuple[str, ...]:
             return _set_properties(op)
         case DropTable(database=database, name=name):
             return (f"DROP TABLE IF EXISTS {qualified_name(database, name)}",)
+        case RenameTable(database=database, name=name, new_name=new_name):
+            return (f"ALTER TABLE {qualified_name(database, name)} RENAME TO {qualified_name(database, new_name)}",)
         case AddPartitions(database=database, name=name, columns=columns, partitions=partitions):
             lines = [f"ALTER TABLE {qualified_name(database, name)} ADD IF NOT EXISTS"]
             lines += [

@@ -71,8 +71,8 @@ For each key, the first table counts that matches the topic and contains the key
 Most keys take effect at the next load. Exceptions and details:
 
 - `partition_by` is fixed when a topic's table is created. An existing table keeps its value, and the load reports the
-  difference unless the setting is `auto`; to change it, load all messages again into a second warehouse
-  (`headrace load --new-warehouse`).
+  difference unless the setting is `auto`. `headrace hive repartition TOPIC --by hour` or `day` changes the partitioning
+  of a table ([tables.md](tables.md#changing-the-partitioning)).
 - With `partition_by = "auto"` a table is partitioned by day (column `dt`), unless the topic's first load has at least
   64 MiB of files per hour of message time. Then it is partitioned by hour (`dt` and `hr`), and that load reads the
   topic's messages twice. Only ten-minute windows with messages count, and at least one hour, so a topic that is new

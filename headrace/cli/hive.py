@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from headrace.cli import repartition
 from headrace.cli.colour import styled
 from headrace.cli.command import (
     EXIT_FAILED,
@@ -58,6 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             "hive apply orders --hive-executor hive://hive.example.org:10000",
             "hive repair --dry-run",
             "hive drop orders",
+            "hive repartition orders --by day",
             "hive explain orders",
             "hive history orders",
             "hive latest orders",
@@ -67,6 +69,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(metavar="VERB", required=True)
     for verb in VERBS:
         _configure_verb(verbs.add_parser(verb.name, help=verb.help), verb)
+    repartition.configure(verbs.add_parser("repartition", help="change the partitioning of a topic's tables"))
 
 
 def _configure_verb(parser: argparse.ArgumentParser, verb: Verb) -> None:

@@ -14,6 +14,7 @@ from headrace.hive_ddl.ops import (
     DropTable,
     Op,
     PartitionValues,
+    RenameTable,
     SetPartitionLocation,
     SetProperties,
 )
@@ -73,10 +74,18 @@ class PrintingExecutor:
         elif isinstance(op, DropTable):
             self._tables.pop((op.database, op.name), None)
             self._partitions.pop((op.database, op.name), None)
+        elif isinstance(op, RenameTable):
+            self._rename(op)
         elif isinstance(op, DropPartitions):
             known = self._partitions.setdefault((op.database, op.name), {})
             for values in op.values:
                 known.pop(values, None)
+
+    def _rename(self, op: RenameTable) -> None:
+        table = self._tables.pop((op.database, op.name), None)
+        if table is not None:
+            self._tables[op.database, op.new_name] = dataclasses.replace(table, name=op.new_name)
+            self._partitions[op.database, op.new_name] = self._partitions.pop((op.database, op.name), {})
 
     def _set_properties(self, op: SetProperties) -> None:
         table = self._tables.get((op.database, op.name))

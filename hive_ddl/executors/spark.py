@@ -45,6 +45,7 @@ from headrace.hive_ddl.ops import (
     Op,
     PartitionValues,
     PublishSchema,
+    RenameTable,
     ReplaceView,
     SetPartitionLocation,
     SetProperties,
@@ -188,6 +189,8 @@ class SparkExecutor:
                 self._set_properties(op)
             case DropTable():
                 self._drop_table(op)
+            case RenameTable():
+                self._rename_table(op)
             case AddPartitions():
                 self._add_partitions(op)
             case SetPartitionLocation():
@@ -228,6 +231,10 @@ class SparkExecutor:
         self._descriptor_chars += len(descriptor)
         while self._descriptor_chars > DESCRIPTOR_CHARS_CACHED_MAX:
             self._descriptor_chars -= len(self._descriptors.pop(next(iter(self._descriptors))))
+
+    def _forget(self, database: str, name: str) -> None:
+        self._partition_columns.pop((database, name), None)
+        self._descriptor_chars -= len(self._descriptors.pop((database, name), ""))
 
     def _columns_of_partitions(self, database: str, name: str) -> Sequence[str] | None:
         """Returns the names of the partition columns of a table, None if the table does not exist."""
@@ -385,9 +392,19 @@ class SparkExecutor:
             if table is None:
                 return
             check_owner(op, table.getParameters().get(TOPIC))
-            self._partition_columns.pop((op.database, op.name), None)
-            self._descriptor_chars -= len(self._descriptors.pop((op.database, op.name), ""))
+            self._forget(op.database, op.name)
             self._client.dropTable(op.database, op.name, False, True)
+
+    def _rename_table(self, op: RenameTable) -> None:
+        subject = f"a new name of table {op.database}.{op.name}"
+        with self._failures(subject):
+            table = self._get_table(op.database, op.name)
+            if table is None:
+                raise StatementRefused(subject, "the table does not exist")
+            self._forget(op.database, op.name)
+            self._forget(op.database, op.new_name)
+            table.setTableName(op.new_name)
+            self._client.alter_table_with_environmentContext(op.database, op.name, table, self._context(None))
 
     def _add_partitions(self, op: AddPartitions) -> None:
         with self._failures(f"new partitions of {op.database}.{op.name}"):

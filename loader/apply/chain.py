@@ -13,6 +13,7 @@ from headrace.loader.apply.engine import ApplierEngine
 from headrace.loader.apply.files import FilesApplier
 from headrace.loader.apply.group_offsets import GroupOffsetsApplier, OffsetCommitter
 from headrace.loader.apply.partitions import PartitionsApplier
+from headrace.loader.apply.replacement import TableReplacement
 from headrace.loader.apply.schema import SchemaApplier, TableSettings
 from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.file_index import FileIndex
@@ -61,10 +62,12 @@ def chain_of(
         committer: commits the group offsets that lag tools show.
     """
     index = FileIndex(log)
-    partitions = PartitionsApplier(executor, tables, index)
+    schema = SchemaApplier(executor, tables, log.head)
+    replacement = TableReplacement(executor, tables, index, log.head, schema.update_view)
+    partitions = PartitionsApplier(executor, tables, index, replacement)
     appliers = (
         IndexApplier(index),
-        SchemaApplier(executor, tables, log.head),
+        schema,
         FilesApplier(storage.files, index),
         partitions,
         audit,

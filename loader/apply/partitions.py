@@ -16,6 +16,7 @@ from headrace.loader.apply.layout import (
     partition_values,
     time_partition_directory,
 )
+from headrace.loader.apply.replacement import TableReplacement
 from headrace.loader.apply.schema import TableSettings
 from headrace.loader.commit.file_index import FileIndex
 from headrace.loader.commit.partition_index import generation_at, live_at
@@ -25,15 +26,20 @@ from headrace.loader.work_unit import FileKind
 
 @dataclass(frozen=True, slots=True)
 class PartitionsApplier:
+    """`replacement` replaces the tables of topics whose partitioning a commit changed."""
+
     executor: Callable[[], Executor]
     settings: TableSettings
     index: FileIndex
+    replacement: TableReplacement
     name: str = "partitions"
     is_advisory: bool = False
 
     def apply(self, step: Step) -> None:
+        replaced = self.replacement.replace(step) if step.state.is_repartitioned else frozenset()
         for kind in FileKind:
-            self.update(step.topic, step.state, kind, _time_partitions(step, kind), step.commit_number, step.since)
+            if kind not in replaced:
+                self.update(step.topic, step.state, kind, _time_partitions(step, kind), step.commit_number, step.since)
 
     def update(
         self,
@@ -51,12 +57,15 @@ class PartitionsApplier:
         Args:
             state: the topic's state, with the names of its table and directory.
             kind: whether the table of rows or the quarantine table is changed.
-            time_partitions: the time partitions; others are not changed.
+            time_partitions: the time partitions; others are not changed. Those of an earlier partitioning of the table
+                are ignored: the table has none of them.
             commit_number: the commit.
             since: the commit up to which the table's partitions are known to be right, -1 if unknown. A time partition
                 that had no files at `since` and was never rewritten is added without checking whether it exists; adding
                 an existing one changes nothing.
         """
+        columns = len(PARTITION_COLUMNS[state.partition_by])
+        time_partitions = [one for one in time_partitions if len(partition_values(one)) == columns]
         if not time_partitions:
             return ()
         locations: dict[PartitionValues, str] = {}

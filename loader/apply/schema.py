@@ -53,11 +53,13 @@ class TableSettings:
 
 
 class TableOutcome(Enum):
-    """What the applier did with a table: it created it, it left it to a newer commit, or it is now as defined."""
+    """What the applier did with a table: it created it, it left it to a newer commit or to the applier of partitions,
+    or it is now as defined."""
 
     CREATED = auto()
     NEWER = auto()
     CURRENT = auto()
+    DEFERRED = auto()
 
 
 class SchemaApplier:
@@ -102,14 +104,20 @@ class SchemaApplier:
         changes = [self._update_table(table, step) for table in wanted]
         # Without commits only the table is compared: the view depends on nothing that could have changed. But a
         # metastore that was restored from an older state has neither.
-        if (step.commits or changes[0] is TableOutcome.CREATED) and TableOutcome.NEWER not in changes:
-            view = self._settings.latest_view(step.topic, step.state)
-            if view is not None:
-                self._update_view(view, step)
+        is_due = bool(step.commits) or changes[0] is TableOutcome.CREATED
+        if is_due and changes[0] is not TableOutcome.DEFERRED and TableOutcome.NEWER not in changes:
+            self.update_view(step)
+
+    def update_view(self, step: Step) -> None:
+        """Creates or replaces the view that shows the topic's table, if there is to be one."""
+        view = self._settings.latest_view(step.topic, step.state)
+        if view is not None:
+            self._update_view(view, step)
 
     def _update_table(self, wanted: TableState, step: Step) -> TableOutcome:
         """Creates the table, or alters it to the definition `wanted`. Leaves it unchanged if a newer commit has already
-        changed it.
+        changed it. Leaves it to the applier of partitions if a commit changed its partitioning and the metastore has no
+        table with the new partition columns yet.
 
         Args:
             step: the topic's commits that are being applied. If the table is missing although earlier ones were
@@ -121,8 +129,14 @@ class SchemaApplier:
             self._databases.add(wanted.database)
         for attempt in range(ATTEMPTS_MAX):
             current = self._current(executor, wanted)
+            if step.state.is_repartitioned and is_to_be_replaced(current, wanted, step):
+                if current is not None and is_newer(current, step.state.commit_number, self._head()):
+                    return TableOutcome.NEWER
+                if not step.commits:  # otherwise the applier of partitions has pending commits too
+                    step.rewind("partitions")
+                return TableOutcome.DEFERRED
             operations = plan_table(current, wanted)
-            if current is not None and self._is_newer(current, step.state.commit_number):
+            if current is not None and is_newer(current, step.state.commit_number, self._head()):
                 return TableOutcome.NEWER
             if current is None and step.since > 0:
                 # The table was dropped with its partitions, so all partitions are created again.
@@ -177,14 +191,27 @@ class SchemaApplier:
         except (MetastoreUnavailable, StatementRefused, StaleRevision) as error:
             step.warn(f"topic {step.topic}: its view {name} was not updated: {error}; the next load tries again")
 
-    def _is_newer(self, current: TableState, commit_number: int) -> bool:
-        """Whether a newer commit than `commit_number` has already changed the table. A number above the log's newest
-        commit belongs to a log that was lost, and is ignored.
 
-        Args:
-            current: the table as it is in the metastore.
-        """
-        return commit_number < commit_number_of(current.revision) <= self._head()
+def is_newer(current: TableState, commit_number: int, head: int) -> bool:
+    """Whether a newer commit than `commit_number` has already changed the table. A number above the log's newest commit
+    (`head`) belongs to a log that was lost, and is ignored.
+
+    Args:
+        current: the table as it is in the metastore.
+    """
+    return commit_number < commit_number_of(current.revision) <= head
+
+
+def is_to_be_replaced(current: TableState | None, wanted: TableState, step: Step) -> bool:
+    """Whether the applier of partitions must create a table of a repartitioned topic, because the metastore has none,
+    or one with other partition columns. A new table then gets its name when it has all partitions.
+
+    Args:
+        current: the table as it is in the metastore.
+    """
+    if current is None:
+        return step.since > 0
+    return current.topic == wanted.topic and current.partition_columns != wanted.partition_columns
 
 
 def _try_operations(executor: Executor, operations: Sequence[Op]) -> str:

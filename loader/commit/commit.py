@@ -39,6 +39,7 @@ class CommitKind(StrEnum):
     OFFSETS = "offsets"
     BACKFILL = "backfill"
     DISCARD = "discard"
+    REPARTITION = "repartition"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,12 +163,23 @@ class LoadSchema:
 
 
 @dataclass(frozen=True, slots=True)
+class Repartition:
+    """The change of a table's partitioning from `partition_by` to that of the commit. The commit replaces all files
+    that the topic had after its commit `after_commit`; a later commit of the topic is a conflict, because it may have
+    added files in the old partitioning."""
+
+    partition_by: str
+    after_commit: int
+
+
+@dataclass(frozen=True, slots=True)
 class TopicCommit:
     """The part of a commit that concerns one topic.
 
     `topic_id_before` and `revision_before` are the topic id and load schema revision for which the run was planned
     (None and 0 for a new topic). `load_schema` is set if it changes; a new topic always has it. `table`, `directory`
-    and `partition_by` are chosen by the topic's first commit and repeated by later ones. `kafka_column` is the variant
+    and `partition_by` are chosen by the topic's first commit and repeated by later ones, except that a commit with
+    `repartition` changes `partition_by`. `kafka_column` is the variant
     of the `kafka` column in its files. `foreign_ids` are registered schema ids that the plan did not know. `alarms` are
     results that an operator must know of, without quarantined messages, which are counted in `files`.
     `previous_commit_number` is the topic's previous commit, 0 for none: readers follow these links and read no other
@@ -199,6 +211,7 @@ class TopicCommit:
     rewrites: tuple[TimePartitionRewrite, ...] = dataclasses.field(default=(), metadata=CRITICAL)
     continues: bool = dataclasses.field(default=False, metadata=CRITICAL)
     alarms: tuple[Alarm, ...] = ()
+    repartition: Repartition | None = dataclasses.field(default=None, metadata=CRITICAL)
 
     @property
     def starts_again(self) -> bool:

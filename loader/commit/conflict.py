@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from headrace.loader.commit.commit import Commit, TopicCommit
-from headrace.loader.commit.state import PLAN_COMMITS_MAX, LoaderState
+from headrace.loader.commit.state import PLAN_COMMITS_MAX, LoaderState, TopicState
 
 
 class ConflictRule(StrEnum):
@@ -27,6 +27,8 @@ class ConflictRule(StrEnum):
     OFFSETS_COMMITTED = "another run changed the next offset of a partition"
     FILES_REPLACED = "another command rewrote the files of the topic"
     LOG_DIVERGED = "the log of a partition diverged"
+    PARTITIONING_CHANGED = "another command changed the partitioning of the table"
+    TOPIC_CHANGED = "the topic got other commits while its files were repartitioned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,7 @@ def _topic_conflicts(topic: str, state: LoaderState, proposed: TopicCommit) -> I
         yield Conflict(
             ConflictRule.FILES_REPLACED, f"{topic} from generation {proposed.generation_before} to {generation}"
         )
+    yield from _partitioning_conflicts(topic, known, proposed)
     # The partitions of a re-created topic are new: none of their offsets is committed.
     starts_again = topic_id != proposed.topic_id and not proposed.continues
     for offsets in proposed.ranges:
@@ -120,3 +123,15 @@ def _topic_conflicts(topic: str, state: LoaderState, proposed: TopicCommit) -> I
                 f"{offsets.incarnation - is_diverged}, but the commit log has next offset {next_offset} with "
                 f"incarnation {incarnation}",
             )
+
+
+def _partitioning_conflicts(topic: str, known: TopicState | None, proposed: TopicCommit) -> Iterator[Conflict]:
+    if known is None:
+        return
+    repartition = proposed.repartition
+    expected = proposed.partition_by if repartition is None else repartition.partition_by
+    if known.partition_by != expected:
+        yield Conflict(ConflictRule.PARTITIONING_CHANGED, f"{topic} from {expected} to {known.partition_by}")
+    if repartition is not None and known.commit_number != repartition.after_commit:
+        detail = f"{topic} from commit {repartition.after_commit} to {known.commit_number}"
+        yield Conflict(ConflictRule.TOPIC_CHANGED, detail)

@@ -61,7 +61,8 @@ class TopicState:
     `foreign_ids` are registered schema ids in the topic's messages that need not be versions of its subject; every plan
     reads these schemas by id. `kafka_column` is the widest variant of the `kafka` column in any of the topic's files,
     and the variant in its table. `generation` counts the commits that rewrote its time partitions. `alarms` are the
-    sums of all alarms, by kind.
+    sums of all alarms, by kind. `is_repartitioned` means that a commit changed `partition_by`, so that the metastore
+    may have a table with other partition columns.
     """
 
     topic_id: str
@@ -77,6 +78,7 @@ class TopicState:
     generation: int = 0
     kafka_column: str = ""
     alarms: Mapping[str, AlarmTotal] = field(default_factory=dict)
+    is_repartitioned: bool = field(default=False, metadata=CRITICAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +224,8 @@ def _fold_topic(
     return dataclasses.replace(
         known,
         topic_id=committed.topic_id,
+        partition_by=committed.partition_by if committed.repartition else known.partition_by,
+        is_repartitioned=known.is_repartitioned or committed.repartition is not None,
         load_schema=load_schema,
         partitions=partitions,
         foreign_ids=known.foreign_ids | committed.foreign_ids,

@@ -239,7 +239,7 @@ def _layout_notes(planned_topics: Iterable[PlannedTopic], settings: PlanSettings
         if configured.partition_by not in (AUTO, actual.partition_by):
             sentence = (
                 f"loader.partition_by = {configured.partition_by} applies to new tables only; these topics' tables "
-                f"stay partitioned by {actual.partition_by}"
+                f"stay partitioned by {actual.partition_by} until headrace hive repartition"
             )
             topics_by_sentence[sentence].append(planned_topic.topic)
         if configured.kafka_column != actual.kafka_column:

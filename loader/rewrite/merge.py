@@ -3,6 +3,9 @@
 Only files with the same schema are merged, by the rule `choose.mergeable`; if the schema changed within a time
 partition, files of each schema remain. The checksum of every source is verified before its rows are copied, because the
 merged file gets a new checksum.
+
+A change of a table's partitioning uses the same tasks: it copies the files of all hours of a day to files of the day,
+or divides the rows of a day among its hours.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import fastavro
 from headrace.loader.build import current_build
 from headrace.loader.checksum import Checksum, checksum_as
 from headrace.loader.rewrite.choose import mergeable
+from headrace.loader.rewrite.row_hours import RowHours, RowsUnplaced, TimeSource
 from headrace.loader.storage.local import files_at
 from headrace.loader.storage.local.sink import LocalSink
 from headrace.loader.storage.protocols import BlockSink, WarehouseFiles
@@ -44,6 +48,9 @@ class MergeUnit:
     `warehouse` is the directory from which tasks open the published files (`WarehouseFiles.root`), `staging` the
     directory for the merged files (`Staging.location`). `build` identifies the driver's installation; a task with
     another one refuses the unit.
+
+    If the partitioning of the table changes, `takes_all` is True and all sources are copied, also a single one. With
+    `times`, `time_partition` is a day, and each row is copied to a file of its hour.
     """
 
     run_id: str
@@ -57,6 +64,8 @@ class MergeUnit:
     codec: str
     block_bytes: int
     build: str
+    takes_all: bool = False
+    times: TimeSource | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +84,7 @@ class _Merged:
     """A merged file that is being written, with the rows that wait for its next block."""
 
     name: str
+    time_partition: str
     format: ContainerFormat
     length: int = 0
     records: int = 0
@@ -119,6 +129,8 @@ def merge(unit: MergeUnit, files: WarehouseFiles, sink: BlockSink) -> MergeResul
         return MergeResult(unit.task, _merge(unit, sources, files, sink) if sources else (), merged)
     except SourceDamaged as error:
         return MergeResult(unit.task, (), error=str(error))
+    except RowsUnplaced as error:
+        return MergeResult(unit.task, (), error=f"files of {unit.time_partition} cannot be divided by hour: {error}")
     except OSError as error:
         path = f": {error.filename}" if error.filename else ""
         return MergeResult(unit.task, (), error=f"{error.strerror or error}{path}")
@@ -143,36 +155,78 @@ def _worth_merging(unit: MergeUnit, files: WarehouseFiles) -> frozenset[int]:
     for lengths in by_schema.values():
         names = {path.rpartition("/")[2]: path for path in lengths}
         chosen |= {names[name] for name in mergeable({name: lengths[path] for name, path in names.items()})}
-    return frozenset(index for index, source in enumerate(unit.sources) if source.name in chosen)
+    return frozenset(index for index, source in enumerate(unit.sources) if unit.takes_all or source.name in chosen)
+
+
+class _Targets:
+    """The files that a unit writes, one per schema and time partition."""
+
+    def __init__(self, unit: MergeUnit, sink: BlockSink) -> None:
+        self._unit = unit
+        self._sink = sink
+        self._merged: dict[tuple[str, str], _Merged] = {}
+        self._hours: dict[str, RowHours] = {}
+
+    def add_block(self, schema: str, count: int, rows: bytes, times: TimeSource | None) -> int:
+        """Adds a block of a source file with this schema. Returns the number of rows added.
+
+        Args:
+            count: the number of rows that the block states.
+            times: if given, each row is added to the file of its hour.
+        """
+        unit = self._unit
+        if times is None:
+            _add_rows(self._of(schema, unit.time_partition), count, rows, unit.block_bytes, self._sink)
+            return count
+        if schema not in self._hours:
+            self._hours[schema] = RowHours(schema, unit.kind, unit.time_partition, times)
+        added = 0
+        for time_partition, partition, offset, row in self._hours[schema].rows(rows):
+            target = self._of(schema, time_partition)
+            _add_rows(target, 1, row, unit.block_bytes, self._sink)
+            _add_range(target, FileRange(partition, offset, offset, 1))
+            added += 1
+        return added
+
+    def add_ranges(self, schema: str, ranges: Sequence[FileRange]) -> None:
+        target = self._of(schema, self._unit.time_partition)
+        for file_range in ranges:
+            _add_range(target, file_range)
+
+    def finish(self) -> tuple[StagedFile, ...]:
+        targets = self._merged.values()
+        for target in targets:
+            _flush(target, self._sink)
+        self._sink.finish([target.name for target in targets])
+        return tuple(_staged(self._unit, target, self._sink) for target in targets)
+
+    def _of(self, schema: str, time_partition: str) -> _Merged:
+        target = self._merged.get((schema, time_partition))
+        if target is None:
+            container = ContainerFormat(schema, self._unit.codec, secrets.token_bytes(SYNC_BYTES))
+            target = _Merged(f"{len(self._merged) + 1:06d}.avro", time_partition, container)
+            self._merged[schema, time_partition] = target
+            header = {"headrace.run_id": self._unit.run_id, "headrace.task": str(self._unit.task)}
+            _append(target, container.header(header), self._sink)
+        return target
 
 
 def _merge(
     unit: MergeUnit, sources: Sequence[MergeSource], files: WarehouseFiles, sink: BlockSink
 ) -> tuple[StagedFile, ...]:
-    merged: dict[str, _Merged] = {}
+    targets = _Targets(unit, sink)
     for source in sources:
         with files.open(source.name) as opened:
             schema, blocks = _blocks(source, files, opened)
-            target = merged.get(schema)
-            if target is None:
-                container = ContainerFormat(schema, unit.codec, secrets.token_bytes(SYNC_BYTES))
-                target = merged[schema] = _Merged(f"{len(merged) + 1:06d}.avro", container)
-                header = {"headrace.run_id": unit.run_id, "headrace.task": str(unit.task)}
-                _append(target, container.header(header), sink)
-            records = 0
-            for count, rows in blocks:
-                records += count
-                _add_rows(target, count, rows, unit.block_bytes, sink)
+            records = sum(targets.add_block(schema, count, rows, unit.times) for count, rows in blocks)
         if records != source.records:
             raise SourceDamaged(
                 f"{files.describe(source.name)} has {records} rows instead of {source.records}; "
                 "restore it from a backup"
             )
-        _add_ranges(target, source)
-    for target in merged.values():
-        _flush(target, sink)
-    sink.finish([target.name for target in merged.values()])
-    return tuple(_staged(unit, target, sink) for target in merged.values())
+        if unit.times is None:
+            targets.add_ranges(schema, source.ranges)
+    return targets.finish()
 
 
 def _verify_checksum(source: MergeSource, files: WarehouseFiles) -> None:
@@ -225,9 +279,8 @@ def _append(target: _Merged, data: bytes, sink: BlockSink) -> None:
     target.length += len(data)
 
 
-def _add_ranges(target: _Merged, source: MergeSource) -> None:
-    for file_range in source.ranges:
-        target.ranges[file_range.partition] = _joined(target.ranges.get(file_range.partition), file_range)
+def _add_range(target: _Merged, file_range: FileRange) -> None:
+    target.ranges[file_range.partition] = _joined(target.ranges.get(file_range.partition), file_range)
 
 
 def _joined(before: FileRange | None, file_range: FileRange) -> FileRange:
@@ -241,7 +294,7 @@ def _staged(unit: MergeUnit, target: _Merged, sink: BlockSink) -> StagedFile:
     return StagedFile(
         kind=unit.kind,
         topic=unit.topic,
-        time_partition=unit.time_partition,
+        time_partition=target.time_partition,
         path=f"{sink.directory}/{target.name}",
         length=target.length,
         checksum=str(target.checksum),

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from headrace.loader.commit.commit import CommitKind, CommittedFile, CommittedRange, TimePartitionRewrite, TopicCommit
+from headrace.loader.commit.partition_index import day_of
 from headrace.loader.rewrite.closure import FileKey, LiveFile
 
 MESSAGES_LOST = "so the brokers no longer have their messages"
@@ -70,7 +71,7 @@ class _OriginSearch:
         if requested_keys is None or kind is CommitKind.BACKFILL:
             return
         for rewrite in committed.rewrites:
-            if kind is CommitKind.REPLAY or _is_in_time_partition(rewrite, file):
+            if kind is CommitKind.REPLAY or _is_source(rewrite, file, kind):
                 self._copied |= requested_keys
                 for name in rewrite.replaced:
                     self.pending.setdefault((rewrite.kind, rewrite.time_partition, name), set()).update(requested_keys)
@@ -106,5 +107,8 @@ class _OriginSearch:
         return set().union(*self.pending.values())
 
 
-def _is_in_time_partition(rewrite: TimePartitionRewrite, file: CommittedFile) -> bool:
+def _is_source(rewrite: TimePartitionRewrite, file: CommittedFile, kind: CommitKind) -> bool:
+    """Whether the rows of a file that a commit of this kind added may come from the files that `rewrite` replaced."""
+    if kind is CommitKind.REPARTITION:
+        return (rewrite.kind, day_of(rewrite.time_partition)) == (file.kind, day_of(file.time_partition))
     return (rewrite.kind, rewrite.time_partition) == (file.kind, file.time_partition)

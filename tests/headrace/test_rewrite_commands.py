@@ -150,3 +150,35 @@ def test_compact_merges_real_files(
     assert shelf.log.head() == head
     first, *_ = newest_lines(shelf.warehouse.parent / "logs" / "runs.jsonl", 10, "compact")
     assert (first.outcome, first.files, first.rows, first.exit_code) == ("committed", 4, 5, 0)
+
+
+def test_repartition_by_day_as_text_and_json(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from headrace.loader.rewrite.merge import run_merge_unit
+    from headrace.pipeline.load import SparkConnection
+
+    monkeypatch.setattr(SparkConnection, "run_merges", lambda edge, units: [run_merge_unit(unit) for unit in units])
+    head = shelf.log.head()
+    assert run(shelf, "hive", "repartition", "orders", "--by", "day", "--dry-run") == 0
+    layouts = [[*map(int, re.findall(r" (\d+)(?= )", line))] for line in capsys.readouterr().out.splitlines()[-2:]]
+    assert layouts == [[2, 4, 5], [1, 1, 5]], "partitions, files and rows, before and after"
+    assert shelf.log.head() == head
+    assert run(shelf, "hive", "repartition", "orders", "--by", "day", "--format", "json") == 0
+    printed = capsys.readouterr()
+    report = json.loads(printed.out)
+    assert (report["after"]["files"], report["after"]["time_partitions"], report["problems"]) == (1, 1, [])
+    assert re.search(r"DROP TABLE .*\n.*RENAME TO `headrace`.`orders`;", printed.err)
+    assert run(shelf, "locate", "orders", "0", "3") == 0
+    assert "/_g1/dt=2026-01-31/1-3-" in capsys.readouterr().out
+    assert run(shelf, "verify", "orders", "--checksums") == 0
+    assert run(shelf, "hive", "repartition", "orders", "--by", "day") == 0
+    assert shelf.log.head() == head + 1
+
+
+def test_repartition_of_an_unknown_topic_is_an_error_of_one_line(
+    shelf: Shelf, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(shelf, "hive", "repartition", "payments", "--by", "day") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.match(r"headrace: .*\bpayments\b.*\borders\b", line)

@@ -25,6 +25,7 @@ from headrace.hive_ddl.ops import (
     DropTable,
     Op,
     PublishSchema,
+    RenameTable,
     SetPartitionLocation,
     SetProperties,
 )
@@ -287,3 +288,16 @@ def test_printing_executor_prints_a_moved_partition_once_and_again_after_drop_ta
     apply("file:///wh/clicks/_g2/dt=d1/hr=00")
     words = ("CREATE EXTERNAL TABLE", "ADD IF NOT EXISTS", " SET LOCATION ")
     assert [output.getvalue().count(each) for each in words] == [2, 2, 1]
+
+
+def test_printing_executor_renames_a_table_with_its_partitions() -> None:
+    output = io.StringIO()
+    executor = PrintingExecutor(output)
+    new = dataclasses.replace(desired(schema_text(("a", "int"))), name="new")
+    for op in (*plan_table(None, new), *plan_partitions(new, {}, {("d1", "00"): "file:///wh/clicks/dt=d1/hr=00"})):
+        executor.execute(op)
+    executor.execute(RenameTable("headrace", "new", "clicks"))
+    assert output.getvalue().endswith("ALTER TABLE `headrace`.`new` RENAME TO `headrace`.`clicks`;\n")
+    renamed = executor.table("headrace", "clicks")
+    assert renamed == dataclasses.replace(new, name="clicks") and executor.table("headrace", "new") is None
+    assert set(executor.partitions("headrace", "clicks")) == {("d1", "00")}

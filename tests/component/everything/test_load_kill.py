@@ -168,6 +168,72 @@ def check_by_sql(world: LoadWorld) -> None:
     assert found == expected
 
 
+REPARTITION_KILLS: tuple[tuple[str, bool], ...] = (
+    ("rewrite:job:after", False),
+    ("commit:link:before", False),
+    ("commit:link:after", True),
+    ("apply:files:link:after", True),
+    ("apply:partitions:add:before", True),
+    ("apply:table:drop:before", True),
+    ("apply:table:drop:after", True),
+    ("apply:table:rename:after", True),
+)
+"""Points of `headrace hive repartition`, each with whether its commit is written by then."""
+REPARTITION_KILLS_IN_GATE = ("apply:table:drop:after",)
+"""Between drop and rename there is no table. Unit tests kill a repartitioning at each operation of the metastore."""
+PARTITION_COLUMNS_BY = {"day": ["dt"], "hour": ["dt", "hr"]}
+
+
+@pytest.mark.timeout(900)
+def test_every_row_is_queried_once_when_a_repartitioning_is_killed_at_every_point(
+    world: LoadWorld, forks: LoadForks, tmp_path: Path
+) -> None:
+    flags = ["--data-dir", str(world.data_dir), "--bootstrap-servers", world.addresses["broker"]]
+    flags += ["--master", "local[2]", "--metastore", world.addresses["metastore"]]
+    current, other = "hour", "day"
+    for number, (point, is_committed) in enumerate(REPARTITION_KILLS):
+        if not IS_FULL and point not in REPARTITION_KILLS_IN_GATE:
+            continue
+        world.produce("sliced", 30)
+        assert world.load().returncode == 0
+        count = len(world.produced["sliced"].rows)
+        words = ["hive", "repartition", "sliced", "--by", other, *flags]
+        command = forks.start(words, tmp_path / f"{number}.log", point=point)
+        command.kill(command.wait_until_stopped())
+        rows = rows_of(world, "sliced")
+        assert rows in ([], [count, count]), f"{point}: {rows}"
+        world.produce("sliced", 30)
+        assert world.load().returncode == 0, point
+        assert rows_of(world, "sliced") == [count + 30, count + 30], point
+        if is_committed:
+            current, other = other, current
+        assert partition_columns_of(world, "sliced") == PARTITION_COLUMNS_BY[current], point
+    verified = world.command("verify", "sliced", "--checksums", *flags[:4])
+    assert verified.returncode == 0, verified.stdout
+    names = world.cold_command("sql", "SHOW TABLES IN headrace LIKE 'headrace_new*'", *flags[:2], *flags[-2:])
+    assert "sliced" not in names.stdout
+    del world.produced["sliced"]  # the other tests read the files of tables by hour
+
+
+def rows_of(world: LoadWorld, table: str) -> list[int]:
+    """Returns the number of rows and of distinct messages; nothing if the table does not exist."""
+    query = f"SELECT count(*) AS n, count(DISTINCT kafka.partition, kafka.offset) AS places FROM headrace.{table}"
+    flags = ["--data-dir", str(world.data_dir), "--metastore", world.addresses["metastore"]]
+    run = world.cold_command("sql", query, *flags, "--format", "json")
+    if run.returncode != 0:
+        assert "TABLE_OR_VIEW_NOT_FOUND" in run.stderr or "not found" in run.stderr, run.stderr
+        return []
+    ((row),) = json.loads(run.stdout)
+    return [int(row["n"]), int(row["places"])]
+
+
+def partition_columns_of(world: LoadWorld, table: str) -> list[str]:
+    flags = ["--data-dir", str(world.data_dir), "--metastore", world.addresses["metastore"]]
+    run = world.cold_command("sql", f"SHOW COLUMNS IN headrace.{table}", *flags, "--format", "json")
+    found = {row["col_name"] for row in json.loads(run.stdout)}
+    return [name for name in ("dt", "hr") if name in found]
+
+
 PAUSES = (
     "plan:schemas:after",
     "read:job:after",

@@ -20,7 +20,7 @@ from headrace.hive_ddl.errors import ForeignTable, MetastoreUnavailable, StaleRe
 from headrace.hive_ddl.executors.base import Executor
 from headrace.hive_ddl.executors.hiveserver import NOSASL, HiveServerExecutor
 from headrace.hive_ddl.names import directory_name, table_name
-from headrace.hive_ddl.ops import CreateTable, DropPartitions, DropTable
+from headrace.hive_ddl.ops import CreateTable, DropPartitions, DropTable, RenameTable
 from headrace.hive_ddl.plan import plan_partitions, plan_table
 from headrace.hive_ddl.table import (
     REVISION,
@@ -28,6 +28,7 @@ from headrace.hive_ddl.table import (
     SCHEMA_URL,
     TableState,
     desired_table,
+    is_same_location,
     local_location,
 )
 from headrace.hive_ddl.types import COMMENT_CHARS_MAX
@@ -267,6 +268,26 @@ def test_partitions_are_added_found_moved_and_dropped(engine: Engine, make_table
         executor.execute(DropPartitions(DATABASE, table.name, ("dt", "hr"), dropped))
     left = engine.executor.partitions(DATABASE, table.name, [*dropped, ("2026-01-31", "06")])
     assert set(left) == {("2026-01-31", "06")}
+
+
+def test_renamed_table_keeps_partitions_and_rows(engine: Engine, make_table: MakeTable) -> None:
+    new, table = make_table("renamed_new", record(ID)), make_table("renamed", record(ID))
+    for one in (new, table):
+        apply_plan(engine.executor, one)
+    load(engine, new, "07", record(ID), {"id": 7})
+    rename = RenameTable(DATABASE, new.name, table.name)
+    with pytest.raises(StatementRefused):
+        engine.executor.execute(rename)
+    engine.executor.execute(DropTable(DATABASE, table.name, "renamed"))
+    engine.executor.execute(rename)
+    assert engine.query(f"select id, hr from {DATABASE}.{table.name}") == [(7, "07")]
+    found = engine.executor.table(DATABASE, table.name)
+    assert found is not None and is_same_location(found.location, new.location)
+    assert engine.executor.table(DATABASE, new.name) is None
+    load(engine, dataclasses.replace(new, name=table.name), "08", record(ID), {"id": 8})
+    assert len(engine.executor.partitions(DATABASE, table.name)) == 2
+    with pytest.raises(StatementRefused):
+        engine.executor.execute(rename)
 
 
 def test_concurrent_change_is_refused(engine: Engine, make_table: MakeTable, caplog: pytest.LogCaptureFixture) -> None:

@@ -22,6 +22,7 @@ from headrace.loader.apply.engine import ApplierEngine
 from headrace.loader.apply.files import FilesApplier, _required_of_time_partition
 from headrace.loader.apply.layout import partition_values, time_partition_directory
 from headrace.loader.apply.partitions import PartitionsApplier
+from headrace.loader.apply.replacement import TableReplacement
 from headrace.loader.apply.schema import TableSettings
 from headrace.loader.commit.commit import Commit, TopicCommit
 from headrace.loader.commit.conflict import _topic_conflicts
@@ -53,7 +54,8 @@ class ProcessDependencies:
         self.staging, self.files, self.index = ModelStaging(make_call), ModelFiles(make_call), FileIndex(self.log)
         tables = TableSettings(self.files, "headrace", 30_000, lambda topic, state: SCHEMA, SCHEMA)
         hive = ModelHive(make_call, partition_values(TIME_PARTITION))
-        self.partitions = PartitionsApplier(lambda: hive, tables, self.index)
+        replacement = TableReplacement(lambda: hive, tables, self.index, self.log.head, lambda step: None)
+        self.partitions = PartitionsApplier(lambda: hive, tables, self.index, replacement)
         appliers = (FilesApplier(self.files, self.index), self.partitions)
         self.engine = ApplierEngine(self.log, self.staging, appliers)
         self.rewrites = RewritePorts(

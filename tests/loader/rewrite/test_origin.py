@@ -117,6 +117,12 @@ def test_origins_of_merges_are_in_one_time_partition_and_of_replays_in_all() -> 
     assert find_foreign_rows([live(merged)], [made, *after]) == {}, "merges into other files do not matter"
     made = rewrite(4, CommitKind.REPLAY, merged, other_hour)
     assert key(merged) in find_foreign_rows([live(merged)], [made, *after])
+    other_day = file("beside", time_partition="dt=2026-01-02")
+    made = rewrite(4, CommitKind.REPARTITION, file("made", time_partition="dt=2026-01-01"), other_hour, other_day)
+    (moved,) = made[2].files
+    assert key(moved) in find_foreign_rows([live(moved)], [made, *after]), "from all hours of its day"
+    made = rewrite(4, CommitKind.REPARTITION, moved, other_day)
+    assert find_foreign_rows([live(moved)], [made, load(3, topic_id_before="id-0"), load(2, other_day)]) == {}
     two_merges = [rewrite(6, CommitKind.COMPACT, merged, file("mid")), rewrite(5, CommitKind.COMPACT, file("mid"), old)]
     assert key(merged) in find_foreign_rows([live(merged)], [*two_merges, *after])
 

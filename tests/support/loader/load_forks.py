@@ -98,7 +98,11 @@ class LoadForks:
             raise
 
     def start_load(self, log: Path, *more: str, point: str = "", nth: int = 1) -> ForkedLoad:
-        return ForkedLoad(self, ["load", *self._world.load_flags(*more)], log, point, nth)
+        return self.start(["load", *self._world.load_flags(*more)], log, point=point, nth=nth)
+
+    def start(self, arguments: Sequence[str], log: Path, *, point: str = "", nth: int = 1) -> ForkedLoad:
+        """Starts any command, such as a rewrite."""
+        return ForkedLoad(self, arguments, log, point, nth)
 
     def fork(self, order: dict[str, object]) -> ForkedProcess:
         assert self._process.stdin is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -21,6 +22,7 @@ from headrace.hive_ddl.ops import (
     DropTable,
     Op,
     PartitionValues,
+    RenameTable,
     ReplaceView,
     SetPartitionLocation,
     SetProperties,
@@ -375,6 +377,8 @@ class FakeHive:
         elif isinstance(op, DropTable):
             self.tables.pop((op.database, op.name), None)
             self.parts.pop((op.database, op.name), None)
+        elif isinstance(op, RenameTable):
+            self._rename(op)
         elif isinstance(op, AddPartitions):
             parts = self.parts.setdefault((op.database, op.name), {})
             for one in op.partitions:
@@ -387,6 +391,13 @@ class FakeHive:
 
     def close(self) -> None:
         pass
+
+    def _rename(self, op: RenameTable) -> None:
+        old, new = (op.database, op.name), (op.database, op.new_name)
+        if old not in self.tables or new in self.tables:
+            raise StatementRefused(f"a new name of table {op.database}.{op.name}", "no such table, or the name is used")
+        self.tables[new] = dataclasses.replace(self.tables.pop(old), name=op.new_name)
+        self.parts[new] = self.parts.pop(old, {})
 
     def _set(self, op: SetProperties) -> None:
         table = self.tables[(op.database, op.name)]

@@ -24,7 +24,7 @@ import headrace.loader.run  # noqa: E402
 import headrace.pipeline.load  # noqa: E402
 from headrace.cli import main  # noqa: E402
 from headrace.hive_ddl.executors.spark import SparkExecutor  # noqa: E402
-from headrace.hive_ddl.ops import AddPartitions, CreateTable, SetProperties  # noqa: E402
+from headrace.hive_ddl.ops import AddPartitions, CreateTable, DropTable, RenameTable, SetProperties  # noqa: E402
 from headrace.loader.storage.hadoop.jvm import HdfsFileSystem, S3aFileSystem  # noqa: E402
 from headrace.loader.storage.hadoop.staging import HadoopStaging  # noqa: E402
 from headrace.loader.storage.local.staging import LocalStaging  # noqa: E402
@@ -54,6 +54,7 @@ def add_points() -> None:
     wrap(headrace.loader.run, "discover", "plan:discover")
     wrap(headrace.loader.run, "make_plan", "plan:schemas")
     wrap(headrace.pipeline.load.SparkConnection, "run_units", "read:job")
+    wrap(headrace.pipeline.load.SparkConnection, "run_merges", "rewrite:job")
     wrap(LocalStaging, "persist", "write:check")
     wrap(headrace.loader.run, "reconcile", "commit:reconcile")
     wrap(os, "link", "commit:link", is_commit)
@@ -68,6 +69,8 @@ def add_points() -> None:
     wrap(headrace.loader.apply.group_offsets.GroupOffsetsApplier, "apply_topics", "apply:group_offsets")
     wrap(SparkExecutor, "execute", "apply:schema:table", lambda _, op: isinstance(op, CreateTable | SetProperties))
     wrap(SparkExecutor, "execute", "apply:partitions:add", lambda _, op: isinstance(op, AddPartitions))
+    wrap(SparkExecutor, "execute", "apply:table:drop", lambda _, op: isinstance(op, DropTable))
+    wrap(SparkExecutor, "execute", "apply:table:rename", lambda _, op: isinstance(op, RenameTable))
     wrap(os, "link", "apply:files:link", is_published)
     wrap(Path, "unlink", "apply:files:unlink", is_staged)
     wrap(LocalStaging, "drop", "apply:staging")
