@@ -48,8 +48,8 @@ LOADER = [
     "plotext>=5.3,<6",  # plots of `headrace sql` in a terminal
     "pygal>=3,<4",  # and as SVG
 ]
-# For notebooks with the tables (docs/notebook.md). PySpark 4.3 requires pandas 2.2 and PyArrow 18.
-NOTEBOOK = ["pandas>=2.2,<4", "pyarrow>=18,<27"]
+# For notebooks with the tables (docs/notebook.md). PySpark 4.3 needs pandas 2.2 and PyArrow 18, and warns of pandas 3.
+NOTEBOOK = ["pandas>=2.2,<3", "pyarrow>=18,<27"]
 ALL = sorted({*PRODUCER, *REGISTRY, *BROKER, *LOADER})
 DEV = [
     *ALL,
