@@ -279,13 +279,13 @@ def test_view_of_the_newest_schema_combines_columns(session: SparkSession) -> No
 
 
 def test_queries_of_the_page_read_only_their_partitions(session: SparkSession) -> None:
-    session.sql("create table shop.days (item string) partitioned by (dt string) stored as avro")
+    session.sql("create table shop.sold_by_day (item string) partitioned by (dt string) stored as avro")
     for day in ("2026-01-29", "2026-01-30", "2026-01-31"):
-        session.sql(f"insert into shop.days partition (dt = '{day}') values ('lamp')")
+        session.sql(f"insert into shop.sold_by_day partition (dt = '{day}') values ('lamp')")
     queries = re.findall(r"^SELECT count.* FROM orders WHERE dt.*$", page("docs/tables.md"), re.MULTILINE)
     read = []
     for query in queries:
-        plan = session.sql(f"explain formatted {query.replace('orders', 'shop.days')}").collect()[0][0]
+        plan = session.sql(f"explain formatted {query.replace('orders', 'shop.sold_by_day')}").collect()[0][0]
         found = re.search(r"Pruned Partitions: \[(.*)\]", plan)
         assert found is not None, plan
         read.append(found[1].count("dt="))
