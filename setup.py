@@ -87,6 +87,7 @@ PACKAGES = (
     "audit",
     "clients",
     "pipeline",
+    "console",
 )
 """Directories of the checkout that are installed as packages in `headrace`, so that names such as `audit` and
 `pipeline` stay free for applications."""
@@ -203,7 +204,11 @@ setup(
         *(f"{name}.{sub}" for name, directory in DIRECTORIES.items() for sub in find_packages(str(HERE / directory))),
     ],
     package_dir=DIRECTORIES,
-    package_data={"headrace.pipeline.demo": ["schemas/*.avsc"], "headrace.kafka_wire.messages": ["*.json"]},
+    package_data={
+        "headrace.pipeline.demo": ["schemas/*.avsc"],
+        "headrace.kafka_wire.messages": ["*.json"],
+        "headrace.console": ["templates/*.html", "static/*"],
+    },
     cmdclass={"build_py": BuildPy, "bdist_wheel": BdistWheel},
     entry_points={"console_scripts": ["headrace = headrace.__main__:main"]},
     extras_require={

@@ -46,7 +46,8 @@ class RemoteDirectory:
 class LiveAddresses:
     """Addresses of the services that a running `headrace up` runs or uses; "" for others.
 
-    `registry` is a URL, which may contain a password, `broker` and `sql` are host:port, `metastore` is a thrift:// URI,
+    `registry` and `console` are URLs; that of the registry may contain a password. `broker` and `sql` are host:port,
+    `metastore` is a thrift:// URI,
     `sql_socket` is the path of the Unix socket that `headrace sql` connects to. `pid` is the process id of `headrace
     up`, `warehouse` the directory of the tables. `pids` are the process ids of its parts by their names; each part
     leads a process group. `load_interval_ms` is the time between its loads, 0 if it runs none.
@@ -62,6 +63,7 @@ class LiveAddresses:
     warehouse: str
     pids: Mapping[str, int] = field(default_factory=dict)
     load_interval_ms: int = 0
+    console: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from headrace.settings.sections import (
     AuditSettings,
     BrokerSettings,
     CompatSettings,
+    ConsoleSettings,
     HiveSettings,
     KafkaSettings,
     LoaderSettings,
@@ -250,6 +251,7 @@ _SECTIONS: Mapping[str, type] = {
     "hive": HiveSettings,
     "sql": SqlSettings,
     "audit": AuditSettings,
+    "console": ConsoleSettings,
     "compat": CompatSettings,
 }
 

@@ -249,6 +249,22 @@ class AuditSettings(Section):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class ConsoleSettings(Section):
+    listen: Address = Address("127.0.0.1", 8080)  # address of the web pages, for the users of `registry.users`
+    # URL that browsers use, if it is not that of `listen`: the name and the path prefix of a reverse proxy, such as
+    # "https://ops.example.com/headrace"
+    public_url: str = ""
+    # number of reverse proxies in front of the console whose X-Forwarded-For, -Proto and -Host headers are trusted
+    proxies: int = 0
+    database_url: str = ""  # SQLAlchemy URL of the sessions; "" is SQLite in data_dir/console.db
+    # loopback | network: addresses on which a console without `registry.users` may listen; there it shows names, counts
+    # and verdicts, and permits no change
+    allow_unauthenticated_from: str = "loopback"
+    tls_certificate: str = ""  # PEM file of the server certificate with its chain; "" serves plain HTTP
+    tls_key: str = ""  # PEM file of its unencrypted private key; "" if `tls_certificate` contains the key
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class CompatSettings(Section):
     schemas: tuple[str, ...] = ()  # files, patterns and directories that are checked when the command names none
     types: tuple[str, ...] = ()  # files and directories of types that schemas use; they are not checked themselves
@@ -275,6 +291,7 @@ class Settings:
     hive: HiveSettings = HiveSettings()
     sql: SqlSettings = SqlSettings()
     audit: AuditSettings = AuditSettings()
+    console: ConsoleSettings = ConsoleSettings()
     compat: CompatSettings = CompatSettings()
     spark: Mapping[str, str] = field(default_factory=lambda: types.MappingProxyType({"master": "local[*]"}))
     # `master` and any spark.* property without its prefix, passed through to Spark
@@ -318,6 +335,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "registry.allow_unauthenticated_from": ("loopback", "network"),
     "broker.allow_unauthenticated_from": ("loopback", "network"),
     "sql.allow_unauthenticated_from": ("loopback", "network"),
+    "console.allow_unauthenticated_from": ("loopback", "network"),
     "broker.fsync": ("none", "interval", "always"),
     "broker.on_corruption": ("fail", "rename"),
     "kafka.security_protocol": ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
@@ -366,6 +384,7 @@ AT_LEAST: Mapping[str, int | Duration] = {
     "broker.partitions": 1,
     "broker.segment_bytes_max": 1024 * 1024,
     "broker.message_bytes_max": 1024,
+    "console.proxies": 0,
     "loader.tasks": 0,
     "loader.file_bytes_target": 1024 * 1024,
     "loader.range_bytes_max": 1024 * 1024,
@@ -375,6 +394,7 @@ AT_LEAST: Mapping[str, int | Duration] = {
 }
 
 AT_MOST: Mapping[str, int | Duration] = {
+    "console.proxies": 10,
     "broker.advertised_port": 65535,
     "broker.node_id": (1 << 31) - 1,  # int32 in every response
     "broker.partitions": 10_000,  # the broker's limit

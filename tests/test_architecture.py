@@ -53,6 +53,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "pipeline.status": ("loader", "kafka_wire"),
     "pipeline.state_backup": ("loader", "broker", "registry.storage"),
     "pipeline.demo": ("compat", "clients"),
+    "console": ("settings", "pipeline", "registry.access"),
+    "console.server": ("registry.api.server",),
+    "console.sessions": ("registry.storage.engines",),
     "headrace": (
         "avro_schema",
         "settings",
@@ -65,6 +68,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "loader",
         "clients",
         "pipeline",
+        "console",
     ),
 }
 """The units that a unit may import besides its own package, `headrace.version` and the standard library. A part of a
@@ -77,6 +81,7 @@ LAYERS = (
     ("registry", "broker"),
     ("compat.checking", "loader", "clients"),
     ("pipeline",),
+    ("console",),
     ("headrace",),
 )
 """Lowest first. A unit imports neither from a higher layer nor from another package of its own layer."""
@@ -107,6 +112,10 @@ MAY_IMPORT_LIBRARIES: dict[str, tuple[str, ...]] = {
     "loader.job": ("pyspark", "py4j"),
     "loader.storage.hadoop": ("py4j",),
     "clients": ("confluent_kafka", "fastavro"),
+    "console": ("flask", "werkzeug"),
+    "console.app": ("jinja2",),
+    "console.server": ("granian",),
+    "console.sessions": ("sqlalchemy",),
     "pipeline.metastore_server": ("py4j",),
     "pipeline.sql": ("pyspark", "py4j"),
     "pipeline.sql_endpoint": ("pyspark", "py4j", "thrift", "TCLIService"),

@@ -42,7 +42,8 @@ SUBCOMMANDS = {
     "offsets": "show and change the next offset of each partition",
     "audit": "prove that no message was lost or duplicated",
     "sql": "query the tables",
-    "up": "run registry, broker, metastore, SQL and loads on this machine",
+    "up": "run registry, broker, metastore, SQL, console and loads on this machine",
+    "console": "serve web pages that show whether messages are complete",
     "status": "show on one screen each fault with its cause and its repair",
     "backup-state": "back up this machine's state while everything runs",
     "restore-state": "restore a backup of backup-state",
@@ -53,7 +54,7 @@ SUBCOMMANDS = {
 }
 
 GROUPS = {
-    "run": ("demo", "up", "load", "registry", "broker"),
+    "run": ("demo", "up", "load", "registry", "broker", "console"),
     "query": ("sql", "files", "locate"),
     "check": ("status", "compat", "schema", "audit", "verify", "doctor"),
     "administer": (
@@ -92,6 +93,7 @@ EXTRAS = {
     "audit": "producer",
     "sql": "loader",
     "up": "all",
+    "console": "all",
     "status": "all",
     "backup-state": "all",
     "restore-state": "all",

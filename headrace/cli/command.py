@@ -164,6 +164,7 @@ FLAGS: Mapping[str, Flag] = {
             "sql.listen",
             "address of the SQL endpoint of `up` for PyHive, beeline and BI tools, with the users of registry.users",
         ),
+        Flag("--console-listen", "HOST:PORT", "console.listen", "address of the console; port 0 takes a free one"),
     )
 }
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.cli.command import EXIT_OK, CommandError, examples
-from headrace.settings import RegistrySettings, Settings
+from headrace.settings import ConsoleSettings, RegistrySettings, Settings
 from headrace.settings.values import is_loopback
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ def add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         description="Prints the line that defines a user in the file registry.users, with a hash of the password. A "
         "terminal prompts for the password; otherwise it is the first line of standard input. The file "
         "also has lines `grant NAME read|write|admin PATTERN`, where PATTERN is a subject with * as a "
-        "wildcard, and `grant NAME sql-read|sql-write *` for the SQL endpoint of `headrace up`.",
+        "wildcard, `grant NAME payload PATTERN` for the messages of topics in the console, and "
+        "`grant NAME sql-read|sql-write *` for the SQL endpoint of `headrace up`.",
         epilog=examples("registry user shop >> /etc/headrace/users"),
     )
     user.add_argument("name", metavar="NAME", help="the user's name")
@@ -182,8 +183,8 @@ def mtls_listener(settings: RegistrySettings, tls: ServerCertificate | None) -> 
     return port
 
 
-def tls_of(settings: RegistrySettings) -> ServerCertificate | None:
-    """Returns the server's certificate and key, or None without TLS.
+def tls_of(settings: RegistrySettings | ConsoleSettings) -> ServerCertificate | None:
+    """Returns the certificate and key of a server, or None without TLS.
 
     Raises:
         CommandError: the certificate or its key cannot be used.
@@ -192,6 +193,7 @@ def tls_of(settings: RegistrySettings) -> ServerCertificate | None:
 
     if not settings.tls_certificate:
         return None
+    section = type(settings).__name__.removesuffix("Settings").lower()
     certificate, key = settings.tls_certificate, settings.tls_key or settings.tls_certificate
     tls = ServerCertificate(Path(certificate), Path(key))
     try:
@@ -199,7 +201,7 @@ def tls_of(settings: RegistrySettings) -> ServerCertificate | None:
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         cause = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
         raise CommandError(
-            f"registry.tls_certificate {certificate} with key {key} cannot be used: {cause}; expected the PEM files "
+            f"{section}.tls_certificate {certificate} with key {key} cannot be used: {cause}; expected the PEM files "
             "of a certificate and its unencrypted key"
         ) from error
     return tls

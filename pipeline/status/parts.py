@@ -1,4 +1,4 @@
-"""The parts of the platform: `headrace up` itself, registry, brokers, metastore and SQL. Each gets a request."""
+"""The parts of the platform: `headrace up`, registry, brokers, metastore, SQL and console. Each gets a request."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from headrace.pipeline.status.probe import (
     TIMEOUT_S,
     Health,
     ProbeResult,
+    probe_console,
     probe_metastore,
     probe_registry,
     probe_sql,
@@ -35,17 +36,19 @@ from headrace.settings import Settings
 from headrace.settings.addresses import LiveAddresses, resolve_metastore
 from headrace.settings.masking import mask_passwords
 
-UP, REGISTRY, BROKER, METASTORE, SQL, LOAD = "headrace up", "registry", "broker", "metastore", "sql", "load"
+UP, REGISTRY, BROKER, METASTORE = "headrace up", "registry", "broker", "metastore"
+SQL, CONSOLE, LOAD = "sql", "console", "load"
 SETTINGS_OF: Final = {
     REGISTRY: "registry.url",
     BROKER: "kafka.bootstrap_servers",
     METASTORE: "hive.metastore",
     SQL: "sql.listen",
+    CONSOLE: "console.listen",
 }
 """The setting that names an existing server of a part."""
 DEATHS_SHOWN_MS: Final = 3_600_000
 """How long a death is a finding although the part was restarted."""
-RESTARTED: Final = frozenset({METASTORE, SQL, LOAD})
+RESTARTED: Final = frozenset({METASTORE, SQL, CONSOLE, LOAD})
 """Parts that a running `headrace up` restarts."""
 
 
@@ -125,6 +128,8 @@ def _probe(context: StatusContext) -> dict[str, ProbeResult]:
         probes[METASTORE] = lambda: probe_metastore(metastore)
     if live is not None and live.sql_socket:
         probes[SQL] = lambda: probe_sql(live)
+    if live is not None and live.console:
+        probes[CONSOLE] = lambda: probe_console(live.console)
     with ThreadPoolExecutor(max(1, len(probes))) as pool:
         futures = {name: pool.submit(_caught, name, probe) for name, probe in probes.items()}
         return {name: future.result() for name, future in futures.items()}

@@ -7,8 +7,12 @@ A stopped process still accepts connections, because the kernel does it, so each
 from __future__ import annotations
 
 import contextlib
+import http.client
 import socket
+import ssl
 import struct
+import urllib.error
+import urllib.request
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -135,6 +139,24 @@ def probe_sql(live: LiveAddresses) -> ProbeResult:
         cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
         return ProbeResult(live.sql_socket, Health.DOWN, _os_reason(cause))
     return ProbeResult(live.sql_socket, Health.UP)
+
+
+def probe_console(url: str) -> ProbeResult:
+    """Requests `/healthz` of the console of a running `headrace up`."""
+    # The process checks a part of its own machine, whose certificate need not be verified.
+    context = ssl._create_unverified_context()  # noqa: S323
+    try:
+        with urllib.request.urlopen(f"{url}/healthz", timeout=TIMEOUT_S, context=context):  # noqa: S310  (our own URL)
+            return ProbeResult(url, Health.UP)
+    except urllib.error.HTTPError as error:
+        return ProbeResult(url, Health.FAILING, f"responds with status {error.code}")
+    except urllib.error.URLError as error:
+        cause = error.reason if isinstance(error.reason, Exception) else error
+    except (OSError, http.client.HTTPException) as error:
+        cause = error
+    if isinstance(cause, TimeoutError):
+        return ProbeResult(url, Health.SILENT, silence_text())
+    return ProbeResult(url, Health.DOWN, _os_reason(cause))
 
 
 def _probe_thrift(uri: str) -> ProbeResult:

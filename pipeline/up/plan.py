@@ -14,11 +14,13 @@ from headrace.settings import CONFIG_PATH_VARIABLE, ENVIRONMENT_PREFIX, Settings
 from headrace.settings.addresses import local_warehouse_directory, sql_socket
 
 LOAD = "load"
+CONSOLE = "console"
 PARTS: Mapping[str, str] = {
     "registry": "registry.url",
     "broker": "kafka.bootstrap_servers",
     "metastore": "hive.metastore",
     "sql": "",
+    CONSOLE: "",
     LOAD: "",
 }
 """The parts in the order of their start. The value is the setting that names a server elsewhere, which is used in place
@@ -88,6 +90,10 @@ def part_command(name: str, settings: Settings, addresses: Mapping[str, str]) ->
         return PartCommand(
             name, ("headrace", "load", "serve", "--data-dir", data_dir), reads_requests=True, niceness=LOAD_NICENESS
         )
+    if name == CONSOLE:
+        listen = addresses.get(CONSOLE, "").partition("://")[2] or str(settings.console.listen)
+        serve = ["headrace", "console", "serve", "--data-dir", data_dir, "--console-listen", listen]
+        return PartCommand(name, tuple(serve), restarts=True)
     return PartCommand(name, ("headrace", name, "serve", "--data-dir", data_dir))
 
 

@@ -1,4 +1,5 @@
-"""The main loop of `headrace up`: registry, broker, metastore, SQL and scheduled loads, each in its own process.
+"""The main loop of `headrace up`: registry, broker, metastore, SQL, console and scheduled loads, each in its own
+process.
 
 Registry and broker hold acknowledged data: when one of them ends, `headrace up` ends with a non-zero code. Metastore
 and SQL are restarted on their previous addresses; requests that run or begin meanwhile fail or wait. The load process
@@ -152,6 +153,7 @@ class _Supervisor:
             metastore=self._settings.hive.metastore or self._addresses.get("metastore", ""),
             sql=self._addresses.get("sql", ""),
             sql_socket=str(sql_socket(self._settings)) if "sql" in names else "",
+            console=self._addresses.get("console", ""),
             warehouse=str(local_warehouse_directory(self._settings)),
             pids=self._pids(),
             load_interval_ms=self._settings.loader.interval.ms if LOAD in names else 0,

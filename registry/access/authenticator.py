@@ -131,6 +131,19 @@ class RegistryUsersFile:
         policy = self._state.policy
         return policy.principals[name] if name in policy.hashes else None
 
+    def password_stamp(self, name: str) -> str:
+        """Returns a text that changes when the password of a user changes; "" if the user does not exist or has no
+        password. A console's session is valid while the stamp stays the same."""
+        self._reload_if_due()
+        known = self._state.policy.hashes.get(name)
+        return "" if known is None else hashlib.sha256(str(known).encode()).hexdigest()
+
+    @property
+    def anonymous(self) -> Principal:
+        """The principal of clients without credentials, as of the present users file."""
+        self._reload_if_due()
+        return self._state.policy.anonymous
+
     def authenticate(self, authorization: str | None, address: str = "", certificate: str = "") -> AuthenticationResult:
         """Checks the credentials of a request. Returns the principal (the authenticated sender), or the denial to send.
 

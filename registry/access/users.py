@@ -5,11 +5,13 @@ One entry per line, with words separated by blanks. `#` at the start of a word b
     user  NAME  HASH                  HASH as `headrace registry user NAME` prints it; `-` is no password
     grant NAME  PERMISSION  PATTERN   PERMISSION is read, write or admin; PATTERN as in `permissions.SubjectPattern`
     grant NAME  SQL         *         SQL is sql-read or sql-write, for the SQL endpoint of `headrace up`
+    grant NAME  payload     PATTERN   the console shows the content of messages of topics that match PATTERN
     certificate  NAME  SUBJECT        a client certificate with this subject authenticates the user NAME
 
 The NAME of a grant may also be `*` (every user of the file), `@ROLE` (every principal whose token has the role) or
 `anonymous` (clients without credentials or with an unknown certificate, which can only be granted read). SQL
-permissions can only be granted to a user or to `*`, because the SQL endpoint requires a password. Everything else is
+permissions can only be granted to a user or to `*`, because the SQL endpoint requires a password. No other permission
+includes `payload`, and anonymous clients cannot be granted it. Everything else is
 denied, except requests that `required_permissions` declares public. SUBJECT is an RFC 4514 name such as
 `CN=shop,O=Example`, with `%20` for a blank.
 """
@@ -23,19 +25,27 @@ from typing import Final
 from urllib.parse import unquote
 
 from headrace.registry.access.passwords import PasswordHash
-from headrace.registry.access.permissions import WILDCARD, Permission, Permissions, SqlPermission, SubjectPattern
-from headrace.registry.names import is_storable
+from headrace.registry.access.permissions import (
+    WILDCARD,
+    Permission,
+    Permissions,
+    SqlPermission,
+    SubjectPattern,
+    Target,
+)
+from headrace.registry.names import DEFAULT_CONTEXT, is_storable
 
 ANONYMOUS: Final = "anonymous"
 USERS_MAX: Final = 10_000
 LINE_CHARS_MAX: Final = 4096
 SHAPES: Final = {
     "user": "user NAME HASH",
-    "grant": "grant NAME read|write|admin|sql-read|sql-write PATTERN",
+    "grant": "grant NAME read|write|admin|payload|sql-read|sql-write PATTERN",
     "certificate": "certificate NAME SUBJECT",
 }
 NO_HASH: Final = "-"
 SQL_PERMISSIONS: Final = {str(known): known for known in SqlPermission}
+PAYLOAD: Final = "payload"
 ROLE: Final = "@"
 """Prefix of a role name in a grant."""
 
@@ -53,12 +63,18 @@ class Principal:
     """The sender of a request. `name` is "" for an anonymous client, and for every client of a registry without a users
     file.
 
-    `sql` is the permission on the SQL endpoint; None without a grant.
+    `sql` is the permission on the SQL endpoint; None without a grant. `payload` are the patterns of the topics whose
+    messages the console shows.
     """
 
     name: str
     permissions: Permissions
     sql: SqlPermission | None = None
+    payload: tuple[SubjectPattern, ...] = ()
+
+    def may_read_payload(self, topic: str) -> bool:
+        """Whether the console may show the content of the topic's messages."""
+        return any(pattern.covers(Target(DEFAULT_CONTEXT, topic)) for pattern in self.payload)
 
     @property
     def key(self) -> str:
@@ -71,8 +87,8 @@ class RegistryAccessPolicy:
     """The parsed users file. `anonymous` is the principal of clients without credentials or with an unknown
     certificate.
 
-    `hashes` has the users with a password, `roles` the grants of each role, and `subjects` the user of each certificate
-    subject.
+    `hashes` has the users with a password, `roles` the grants of each role, `payload` the patterns of topics by user or
+    `@ROLE`, and `subjects` the user of each certificate subject.
     """
 
     hashes: Mapping[str, PasswordHash] = field(default_factory=dict, repr=False)
@@ -80,12 +96,16 @@ class RegistryAccessPolicy:
     anonymous: Principal = Principal("", Permissions())
     roles: Mapping[str, tuple[tuple[Permission, SubjectPattern], ...]] = field(default_factory=dict)
     subjects: Mapping[str, str] = field(default_factory=dict)
+    payload: Mapping[str, tuple[SubjectPattern, ...]] = field(default_factory=dict)
 
     def with_roles(self, name: str, roles: Sequence[str]) -> Principal:
         """A principal with the permissions of these roles, and of the user with that name if one exists."""
         user = self.principals.get(name)
         grants = [grant for role in sorted({*roles} & {*self.roles}) for grant in self.roles[role]]
-        return Principal(name, Permissions((*grants, *(() if user is None else user.permissions.grants))))
+        payload = [pattern for role in roles for pattern in self.payload.get(ROLE + role, ())]
+        if user is not None:
+            grants, payload = [*grants, *user.permissions.grants], [*payload, *user.payload]
+        return Principal(name, Permissions(tuple(grants)), payload=tuple(payload))
 
 
 def parse_users(text: str) -> RegistryAccessPolicy:
@@ -99,6 +119,7 @@ def parse_users(text: str) -> RegistryAccessPolicy:
     subjects: dict[str, str] = {}
     grants: dict[str, list[tuple[Permission, SubjectPattern]]] = {WILDCARD: [], ANONYMOUS: []}
     sql: dict[str, SqlPermission] = {}
+    payload: dict[str, list[SubjectPattern]] = {WILDCARD: []}
     first_grant: dict[str, int] = {}
     for number, words in _lines(text):
         kind, name, *rest = words
@@ -112,6 +133,9 @@ def parse_users(text: str) -> RegistryAccessPolicy:
             elif rest[0] in SQL_PERMISSIONS:
                 _check_sql_grant(name, *rest)
                 sql[name] = max(SQL_PERMISSIONS[rest[0]], sql.get(name, SqlPermission.READ))
+                first_grant.setdefault(name, number)
+            elif rest[0] == PAYLOAD:
+                payload.setdefault(name, []).append(_payload_pattern(name, rest[1]))
                 first_grant.setdefault(name, number)
             else:
                 grants.setdefault(name, []).append(_grant(name, *rest))
@@ -136,12 +160,14 @@ def parse_users(text: str) -> RegistryAccessPolicy:
                 name,
                 Permissions((*grants.get(name, ()), *for_every_user)),
                 max((sql[key] for key in (name, WILDCARD) if key in sql), default=None),
+                (*payload.get(name, ()), *payload[WILDCARD]),
             )
             for name in hashes
         },
         Principal("", Permissions(tuple(grants[ANONYMOUS]))),
         roles,
         subjects,
+        {name: tuple(patterns) for name, patterns in payload.items()},
     )
 
 
@@ -196,11 +222,17 @@ def _new_name(name: str, existing: Mapping[str, object]) -> str:
 def _grant(name: str, permission: str, pattern: str) -> tuple[Permission, SubjectPattern]:
     permissions = {str(known): known for known in Permission}
     if permission not in permissions:
-        expected = ", ".join((*permissions, *SQL_PERMISSIONS))
+        expected = ", ".join((*permissions, PAYLOAD, *SQL_PERMISSIONS))
         raise ValueError(f"{permission} is not a permission; expected {expected}")
     if name == ANONYMOUS and permissions[permission] is not Permission.READ:
         raise ValueError("anonymous clients can only be granted read")
     return permissions[permission], SubjectPattern.parse(pattern)
+
+
+def _payload_pattern(name: str, pattern: str) -> SubjectPattern:
+    if name == ANONYMOUS:
+        raise ValueError("anonymous clients can only be granted read")
+    return SubjectPattern.parse(pattern)
 
 
 def _check_sql_grant(name: str, permission: str, pattern: str) -> None:

@@ -154,7 +154,12 @@ def serve(
     logging.getLogger("_granian").addFilter(lambda _: not server.interrupt_signal)
     url = reserved.url("http" if tls is None else "https")
     started = multiprocessing.Semaphore(0)
-    threading.Thread(target=_print_when_ready, args=(url, workers, started), daemon=True).start()
+
+    def have_started(deadline: float) -> bool:
+        # A fork while this thread uses OpenSSL would copy locked locks, and the worker would wait for them forever.
+        return all(started.acquire(timeout=max(0.0, deadline - time.monotonic())) for _ in range(workers))
+
+    threading.Thread(target=print_when_ready, args=("registry", url, "/readyz", have_started), daemon=True).start()
     parent = os.getpid()
 
     def load() -> AsgiFront:
@@ -282,28 +287,29 @@ def _set_send_timeout(port: int) -> bool:
     return False
 
 
-def _print_when_ready(url: str, workers: int, started: Semaphore) -> None:
-    """Prints the ready line once all workers have started and one responds.
+def print_when_ready(name: str, url: str, path: str, started: Callable[[float], bool] = lambda _: True) -> None:
+    """Prints the ready line of a server once it responds, or logs an error after `READY_TIMEOUT_S`.
 
     Args:
-        url: the URL of the registry.
-        workers: number of processes.
-        started: counts the started workers.
+        name: the name of the server in the line.
+        url: the URL of the server.
+        path: the path that responds with status 200 when the server is ready.
+        started: waits until the workers have started, at most until the given time of the monotonic clock, and returns
+            whether they have. No request is sent before.
     """
     deadline = time.monotonic() + READY_TIMEOUT_S
     status: int | str = "not all workers have started"
-    # A fork while this thread uses OpenSSL would copy locked locks, and the worker would wait for them forever.
-    are_started = all(started.acquire(timeout=max(0.0, deadline - time.monotonic())) for _ in range(workers))
+    are_started = started(deadline)
     while are_started and time.monotonic() < deadline:
-        status = _readiness(url)
+        status = _readiness(url, path)
         if status == 200:
-            print(f"ready registry={url}", flush=True)
+            print(f"ready {name}={url}", flush=True)
             return
         time.sleep(READY_POLL_S)
-    logger.error("registry_not_ready url=%s/readyz after_s=%.0f status=%s", url, READY_TIMEOUT_S, status)
+    logger.error("%s_not_ready url=%s%s after_s=%.0f status=%s", name, url, path, READY_TIMEOUT_S, status)
 
 
-def _readiness(url: str) -> int | str:
+def _readiness(url: str, path: str) -> int | str:
     scheme, _, rest = url.partition("://")
     host, _, port = rest.rpartition(":")
     host = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host).strip("[]")  # noqa: S104  (compared, not bound)
@@ -315,7 +321,7 @@ def _readiness(url: str) -> int | str:
     else:
         connection = http.client.HTTPConnection(host, int(port), timeout=10)
     try:
-        connection.request("GET", "/readyz")
+        connection.request("GET", path)
         return connection.getresponse().status
     except (OSError, http.client.HTTPException) as error:
         return str(error)

@@ -93,12 +93,12 @@ def test_sql_uses_the_configured_or_started_metastore(configured: str) -> None:
 @pytest.mark.parametrize(
     ("flags", "only", "names"),
     [
-        ({}, (), ("registry", "broker", "metastore", "sql", "load")),
-        ({"registry.url": "http://r:8081"}, (), ("broker", "metastore", "sql", "load")),
+        ({}, (), ("registry", "broker", "metastore", "sql", "console", "load")),
+        ({"registry.url": "http://r:8081"}, (), ("broker", "metastore", "sql", "console", "load")),
         (
             {"registry.url": "http://r", "kafka.bootstrap_servers": "k:9092", "hive.metastore": "thrift://m:1"},
             (),
-            ("sql", "load"),
+            ("sql", "console", "load"),
         ),
         ({"registry.url": "http://r:8081"}, ("load", "registry"), ("registry", "load")),
     ],
@@ -111,7 +111,7 @@ def test_parts_of_omits_services_on_other_machines(
 
 def test_only_parts_without_acknowledged_data_restart() -> None:
     again = {name for name in PARTS if part_command(name, load_settings(), ADDRESSES).restarts}
-    assert again == {"metastore", "sql"}
+    assert again == {"metastore", "sql", "console"}
 
 
 @pytest.mark.parametrize(("quick_deaths", "delay_s"), [(1, 0), (2, 1), (3, 2), (4, 4), (7, 32), (8, 60), (99, 60)])

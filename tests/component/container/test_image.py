@@ -35,7 +35,8 @@ with Producer(app="shop") as producer:
 QUERY = "SELECT count(*) AS n, sum(id) AS s FROM orders"
 PIPELINE = f"""
 echo "user=$(id -u) directory=$PWD"
-headrace up --registry-listen 127.0.0.1:0 --broker-listen 127.0.0.1:0 --hive-listen 127.0.0.1:0 > up.out 2> up.err &
+for part in REGISTRY BROKER HIVE CONSOLE; do export HEADRACE__${{part}}__LISTEN=127.0.0.1:0; done
+headrace up > up.out 2> up.err &
 up=$!
 until grep -q ^ready up.out; do kill -0 $up || {{ cat up.err >&2; exit 1; }}; sleep 0.2; done
 python -c {shlex.quote(PRODUCER_CODE)} && headrace load >&2 && headrace sql --format csv "{QUERY}"

@@ -34,7 +34,9 @@ SALE = {
         {"name": "timestamp", "type": {"type": "long", "logicalType": "timestamp-millis"}},
     ],
 }
-FREE_PORTS = ["--registry-listen", "127.0.0.1:0", "--broker-listen", "127.0.0.1:0", "--hive-listen", "127.0.0.1:0"]
+FREE_PORTS = [
+    word for part in ("registry", "broker", "hive", "console") for word in (f"--{part}-listen", "127.0.0.1:0")
+]
 
 
 PAGE = page("README.md")

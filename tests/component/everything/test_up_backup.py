@@ -22,7 +22,9 @@ from support.running_service import Service, StartService
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("up_backup")]
 
-FREE_PORTS = ["--registry-listen", "127.0.0.1:0", "--broker-listen", "127.0.0.1:0", "--hive-listen", "127.0.0.1:0"]
+FREE_PORTS = [
+    word for part in ("registry", "broker", "hive", "console") for word in (f"--{part}-listen", "127.0.0.1:0")
+]
 SCHEMA = json.dumps({"type": "record", "name": "Sale", "fields": [{"name": "id", "type": "long"}]})
 BATCH = 100
 

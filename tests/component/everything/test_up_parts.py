@@ -41,7 +41,9 @@ from support.status_faults import status_json
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("up_parts")]
 
-FREE_PORTS = ["--registry-listen", "127.0.0.1:0", "--broker-listen", "127.0.0.1:0", "--hive-listen", "127.0.0.1:0"]
+FREE_PORTS = [
+    word for part in ("registry", "broker", "hive", "console") for word in (f"--{part}-listen", "127.0.0.1:0")
+]
 ID = {"name": "id", "type": "long"}
 ITEM = {"name": "item", "type": "string", "default": "?"}
 SALE = json.dumps({"type": "record", "name": "Sale", "fields": [ID]})
@@ -338,6 +340,7 @@ def test_load_parts_of_compose_file_load_from_other_up(
         "HEADRACE__KAFKA__BOOTSTRAP_SERVERS": hold.service.addresses["broker"],
         "HEADRACE__LOADER__INTERVAL": "2s",
         "HEADRACE__HIVE__LISTEN": "127.0.0.1:0",
+        "HEADRACE__CONSOLE__LISTEN": "127.0.0.1:0",
     }
     with hold.producer() as producer:
         producer.send("sales", {"id": 7}, schema=SALE).result(timeout_s=60)
@@ -356,7 +359,7 @@ def test_only_with_unknown_part_names_it(up: Up) -> None:
         2,
         [
             "headrace up: argument --only: unknown part 'brokr'; expected any of registry, broker, metastore, "
-            "sql, load; see: headrace up --help"
+            "sql, console, load; see: headrace up --help"
         ],
     )
 

@@ -1,0 +1,41 @@
+"""The values that all pages share, and how a page gets them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from flask import current_app, g
+
+from headrace.console.access import ConsoleAccess, Viewer
+from headrace.console.sessions import SessionStore
+from headrace.console.sources import SourceReader
+from headrace.settings import Settings
+
+EXTENSION = "headrace-console"
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleContext:
+    """The settings and readers that pages use. `now_ms` is the clock, in milliseconds since 1970."""
+
+    settings: Settings
+    access: ConsoleAccess
+    sessions: SessionStore
+    sources: SourceReader
+    now_ms: Callable[[], int]
+    version: str
+
+
+def console() -> ConsoleContext:
+    """Returns the context of the application that handles this request."""
+    found = current_app.extensions[EXTENSION]
+    assert isinstance(found, ConsoleContext)
+    return found
+
+
+def viewer() -> Viewer:
+    """Returns the sender of this request, which `security` has checked."""
+    found = g.viewer
+    assert isinstance(found, Viewer)
+    return found

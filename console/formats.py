@@ -1,0 +1,80 @@
+"""Text forms of times, durations and numbers in pages. Pure functions, also filters of the templates."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Any, Final
+
+UNKNOWN: Final = "–"
+MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86_400
+YEAR_MS: Final = 365 * DAY_S * 1000
+# Controls, bidirectional controls and other invisible characters, and halves of surrogate pairs.
+_INVISIBLE: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
+)
+
+
+def visible(value: Any) -> Any:
+    """Returns a text with invisible characters as escapes such as `\\u202e`, so that it cannot be displayed as another
+    one. Other values stay as they are."""
+    if type(value) is not str or value.isprintable():
+        return value
+    return _INVISIBLE.sub(lambda found: f"\\u{ord(found[0]):04x}", value)
+
+
+def utc(ms: int | None, form: str = "%Y-%m-%d %H:%M") -> str:
+    """Returns a time of the milliseconds since 1970, in UTC."""
+    if ms is None:
+        return UNKNOWN
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).strftime(form)
+    except (ValueError, OverflowError, OSError):  # the year 10000 and later
+        return f"{ms} ms"
+
+
+def iso(ms: int) -> str:
+    """Returns a time as `2026-01-31T12:00:00Z`, for programs and for the attribute `datetime`."""
+    return utc(ms, "%Y-%m-%dT%H:%M:%SZ")
+
+
+def clock(ms: int | None, now_ms: int) -> str:
+    """Returns a time in the shortest form that is clear at the time `now_ms`: without the date on the same day, without
+    the year within a year."""
+    if ms is None:
+        return UNKNOWN
+    if utc(ms, "%Y%m%d") == utc(now_ms, "%Y%m%d"):
+        return utc(ms, "%H:%M")
+    return utc(ms, "%b %d, %H:%M" if abs(now_ms - ms) < YEAR_MS else "%Y-%m-%d %H:%M")
+
+
+def span(ms: int | None) -> str:
+    """Returns a duration in the two largest units: `3 d 4 h`, `12 min`, `8 s`."""
+    if ms is None:
+        return UNKNOWN
+    seconds = ms // 1000
+    for unit_s, unit, smaller_s, smaller in ((DAY_S, "d", HOUR_S, "h"), (HOUR_S, "h", MINUTE_S, "min")):
+        if seconds >= unit_s:
+            rest = seconds % unit_s // smaller_s
+            return f"{seconds // unit_s} {unit}" + (f" {rest} {smaller}" if rest else "")
+    return f"{seconds // MINUTE_S} min" if seconds >= MINUTE_S else f"{seconds} s"
+
+
+def number(value: float | None) -> str:
+    """Returns a number with separators of thousands."""
+    if value is None:
+        return UNKNOWN
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+
+
+def sentence(text: str) -> str:
+    """Returns the text as a sentence: with a capital and a full stop."""
+    stripped = text.strip()
+    if not stripped:
+        return ""
+    return stripped[0].upper() + stripped[1:] + ("" if stripped[-1] in ".!?:;…" else ".")
+
+
+def plural(count: int, word: str, words: str = "") -> str:
+    """Returns `1 topic`, `2 topics`; `words` is an irregular plural."""
+    return f"{count:,} {word if count == 1 else words or word + 's'}"

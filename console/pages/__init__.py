@@ -1,0 +1,37 @@
+"""The pages of the console, one module each, and the table of all of them.
+
+A page is a module with a blueprint `blueprint` whose endpoint `page` returns the page, and a template. A page about one
+topic takes the topic as the argument `topic` of that endpoint.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from flask import Blueprint
+
+from headrace.console.pages import health, now, sign_in
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page. `menu` are its words in the menu of all pages, and `topic_tab` its words in the tabs of a topic; "" if it
+    is not in them. `section` names the entry of the menu that a page belongs to."""
+
+    blueprint: Blueprint
+    menu: str = ""
+    topic_tab: str = ""
+    section: str = ""
+
+    @property
+    def endpoint(self) -> str:
+        return f"{self.blueprint.name}.page"
+
+
+PAGES: Final = (
+    Page(now.blueprint, menu="Now"),
+    Page(sign_in.blueprint),
+    Page(health.blueprint),
+)
+"""All pages, in the order of the menu and of the tabs."""

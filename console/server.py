@@ -1,0 +1,119 @@
+"""Serves the console with granian: a worker process with threads, and this process, which watches it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from granian import Granian
+from granian.constants import HTTPModes, Interfaces, RuntimeModes, SSLProtocols
+from granian.http import HTTP1Settings
+from granian.log import LogLevels
+
+from headrace.console.access import ConsoleAccess
+from headrace.console.addresses import is_secure_for_browsers, public_path, trusted_hosts
+from headrace.console.errors import ConsoleUnusable
+from headrace.registry.api.server import ReservedPort, ServerCertificate, print_when_ready
+from headrace.settings import Settings
+from headrace.settings.values import is_loopback
+
+logger = logging.getLogger(__name__)
+
+WsgiApplication = Callable[..., Iterable[bytes]]
+
+THREADS: Final = 8
+THREADS_ADVICE: Final = "number of CPU cores"
+"""Part of granian's warning about more threads than cores; threads that wait for other servers use no core."""
+BACKLOG: Final = 128
+CONNECTIONS_MAX: Final = 512
+IDLE_S: Final = 60
+HEADERS_BYTES_MAX: Final = 64 * 1024
+GRACEFUL_STOP_S: Final = 5
+PARENT_POLL_S: Final = 0.5
+
+
+def check_settings(settings: Settings) -> None:
+    """Checks the settings of the console. Logs a warning if passwords would be sent unencrypted over a network.
+
+    Raises:
+        ConsoleUnusable: anonymous clients of a network could read the console and the setting that permits it is not
+            set, or another setting is invalid.
+    """
+    own, users = settings.console, settings.registry.users
+    is_local = is_loopback(own.listen.host)
+    if not users and not is_local and own.allow_unauthenticated_from != "network":
+        raise ConsoleUnusable(
+            f"console.listen is {own.listen}, where anonymous clients could read names and counts; set registry.users "
+            "to a file with users, or set console.allow_unauthenticated_from to network"
+        )
+    public_path(own)
+    trusted_hosts(own)
+    if users and not is_local and not is_secure_for_browsers(own):
+        logger.warning("passwords_sent_unencrypted, set console.tls_certificate listen=%s", own.listen)
+
+
+def access_of(settings: Settings, users: Any) -> ConsoleAccess:
+    """Returns the users of the console: `users` are those of `registry.users`, None without them."""
+    return ConsoleAccess(users, is_loopback(settings.console.listen.host), settings.loader)
+
+
+def serve(
+    reserved: ReservedPort, make_application: Callable[[], WsgiApplication], tls: ServerCertificate | None
+) -> int:
+    """Serves until SIGTERM or SIGINT, or until the worker cannot start, and returns the exit code. Prints the ready
+    line once requests are served.
+
+    Args:
+        reserved: the address to listen on.
+        make_application: creates the application; called in the worker process.
+        tls: the certificate for HTTPS; None serves HTTP.
+    """
+    server = Granian(
+        "console",
+        address=reserved.host,
+        port=reserved.port,
+        interface=Interfaces.WSGI,
+        workers=1,
+        runtime_mode=RuntimeModes.mt,
+        blocking_threads=THREADS,
+        http=HTTPModes.http1,
+        http1_settings=HTTP1Settings(header_read_timeout=IDLE_S * 1000, max_buffer_size=HEADERS_BYTES_MAX),
+        websockets=False,
+        backlog=BACKLOG,
+        backpressure=CONNECTIONS_MAX,
+        respawn_failed_workers=True,
+        workers_kill_timeout=GRACEFUL_STOP_S,
+        log_level=LogLevels.warning,
+        # Granian's handlers write to standard output, which is reserved for the ready line.
+        log_dictconfig={"handlers": {}, "formatters": {}, "loggers": {"_granian": {"propagate": True}}},
+    )
+    if tls is not None:
+        server.build_ssl_context(tls.certificate, tls.key, None, SSLProtocols.tls12, None, [], client_verify=False)
+    logging.getLogger("_granian").addFilter(lambda line: not server.interrupt_signal and THREADS_ADVICE not in line.msg)
+    url = reserved.url("http" if tls is None else "https")
+    threading.Thread(target=print_when_ready, args=("console", url, "/healthz"), daemon=True).start()
+    parent = os.getpid()
+
+    def load() -> WsgiApplication:
+        application = make_application()
+        threading.Thread(target=_end_with_parent, args=(parent,), daemon=True).start()
+        return application
+
+    try:
+        server.serve(target_loader=load, wrap_loader=False)
+    except SystemExit as end:
+        return 0 if server.interrupt_signal else int(end.code or 0)
+    return 0
+
+
+def _end_with_parent(parent: int) -> None:
+    """Ends the worker when the parent process has died: nothing else would, and the port would stay in use."""
+    while os.getppid() == parent:
+        time.sleep(PARENT_POLL_S)
+    logger.warning("worker_stopped cause=parent_died")
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,147 @@
+"""Sessions of signed-in browsers, in SQL.
+
+The browser has a random 256-bit id in a cookie, the database only its SHA-256. A session ends after `IDLE_MS` without a
+request, after `AGE_MS_MAX`, at sign-out, and when the user is deleted from the users file or its password changes. The
+user's permissions are read from the users file for each request. Several consoles may share a database.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass
+from typing import Final
+
+import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
+
+from headrace.console.errors import ConsoleUnusable
+from headrace.registry.storage.engines import PURPOSE, DatabaseAddress, Purpose, open_engine
+from headrace.settings import Settings
+
+IDLE_MS: Final = 8 * 3_600_000
+AGE_MS_MAX: Final = 24 * 3_600_000
+SEEN_MS: Final = 60_000
+"""How often the time of the last request of a session is stored."""
+CONNECTIONS: Final = 4
+ID_CHARS_MAX: Final = 128
+DATABASE_NAME: Final = "console.db"
+
+_metadata = sa.MetaData()
+_session = sa.Table(
+    "console_session",
+    _metadata,
+    sa.Column("id_sha256", sa.String(64), primary_key=True),
+    sa.Column("user_name", sa.Text, nullable=False),
+    sa.Column("password_stamp", sa.String(64), nullable=False),
+    sa.Column("created_at_ms", sa.BigInteger, nullable=False),
+    sa.Column("seen_at_ms", sa.BigInteger, nullable=False),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleSession:
+    """A session. `user` is "" for a browser that has not signed in at a console without users; `secret` is the id in
+    its cookie."""
+
+    secret: str
+    user: str
+    password_stamp: str
+
+    @property
+    def form_token(self) -> str:
+        """The token that each form of the session must send."""
+        return hmac.new(self.secret.encode(), b"form", hashlib.sha256).hexdigest()
+
+
+class SessionStore:
+    """The sessions in the database at `url`. Thread-safe; open it after forking. Its table is created if it does not
+    exist.
+
+    Raises:
+        ConsoleUnusable: the database cannot be used.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            address = DatabaseAddress.of(url)
+            self._engine = open_engine(address, CONNECTIONS)
+            with self._write() as connection:
+                _metadata.create_all(connection)
+        except (ValueError, SQLAlchemyError) as error:
+            cause = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+            raise ConsoleUnusable(
+                f"console.database_url cannot be used: {cause}; expected sqlite:///PATH or "
+                "postgresql://USER:PASSWORD@HOST/NAME"
+            ) from error
+
+    @classmethod
+    def of_settings(cls, settings: Settings) -> SessionStore:
+        """Opens the database of `console.database_url`."""
+        return cls(settings.console.database_url or f"sqlite:///{settings.data_dir.resolve() / DATABASE_NAME}")
+
+    def begin(self, user: str, password_stamp: str, now_ms: int) -> ConsoleSession:
+        """Creates a session with a new id, and deletes sessions that have ended."""
+        created = ConsoleSession(secrets.token_urlsafe(32), user, password_stamp)
+        with self._write() as connection:
+            connection.execute(
+                sa.delete(_session).where(
+                    (_session.c.seen_at_ms < now_ms - IDLE_MS) | (_session.c.created_at_ms < now_ms - AGE_MS_MAX)
+                )
+            )
+            connection.execute(
+                sa.insert(_session).values(
+                    id_sha256=_digest(created.secret),
+                    user_name=user,
+                    password_stamp=password_stamp,
+                    created_at_ms=now_ms,
+                    seen_at_ms=now_ms,
+                )
+            )
+        return created
+
+    def find(self, secret: str, now_ms: int) -> ConsoleSession | None:
+        """Returns the session with this id; None if there is none or it has ended."""
+        if not secret or len(secret) > ID_CHARS_MAX:
+            return None
+        digest = _digest(secret)
+        with self._engine.connect().execution_options(**{PURPOSE: Purpose.READ}) as connection:
+            row = connection.execute(sa.select(_session).where(_session.c.id_sha256 == digest)).one_or_none()
+        if row is None or now_ms - row.seen_at_ms > IDLE_MS or now_ms - row.created_at_ms > AGE_MS_MAX:
+            return None
+        if now_ms - row.seen_at_ms > SEEN_MS:
+            with self._write() as connection:
+                connection.execute(sa.update(_session).where(_session.c.id_sha256 == digest).values(seen_at_ms=now_ms))
+        return ConsoleSession(secret, row.user_name, row.password_stamp)
+
+    def end(self, secret: str) -> None:
+        with self._write() as connection:
+            connection.execute(sa.delete(_session).where(_session.c.id_sha256 == _digest(secret)))
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def _write(self) -> _Transaction:
+        return _Transaction(self._engine)
+
+
+class _Transaction:
+    """A write transaction: committed at the end of the block, rolled back by an exception."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._connection = engine.connect().execution_options(**{PURPOSE: Purpose.WRITE})
+
+    def __enter__(self) -> sa.Connection:
+        return self._connection
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            if kind is None:
+                self._connection.commit()
+        finally:
+            self._connection.close()
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,74 @@
+"""`headrace console`: serves the web pages of the platform."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from headrace.cli import registry_access
+from headrace.cli.command import CommandError, add_settings_flags, examples, settings_from
+from headrace.version import VERSION
+
+if TYPE_CHECKING:
+    from flask import Flask
+
+    from headrace.settings import Settings
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    serve = verbs.add_parser(
+        "serve",
+        help="serve the web pages",
+        description="Serves web pages that show whether messages are missing, late or doubled, and what needs action. "
+        "`headrace up` serves them too. Users are those of registry.users, with its permissions and `grant NAME "
+        "payload TOPICS`, which shows the content of messages. Without registry.users the console listens on loopback "
+        "only, unless console.allow_unauthenticated_from is network.",
+        epilog=examples("console serve", "console serve --console-listen 127.0.0.1:8090"),
+    )
+    add_settings_flags(
+        serve,
+        ("console.listen", "registry.url", "registry.users", "kafka.bootstrap_servers", "loader.warehouse"),
+    )
+    serve.set_defaults(run_verb=serve_console)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the verb of `headrace console` that the command line names, and returns its exit code."""
+    return int(args.run_verb(args))
+
+
+def serve_console(args: argparse.Namespace) -> int:
+    settings = settings_from(args)
+    from headrace.console.errors import ConsoleError
+    from headrace.console.server import check_settings, serve
+    from headrace.console.sessions import SessionStore
+    from headrace.registry.api.server import ReservedPort
+    from headrace.registry.errors import TokenKeysUnusable, UsersFileUnusable
+
+    address = settings.console.listen
+    try:
+        tls = registry_access.tls_of(settings.console)
+        check_settings(settings)
+        registry_access.users_of(settings.registry)
+        settings.data_dir.mkdir(parents=True, exist_ok=True)
+        SessionStore.of_settings(settings).close()
+    except (ConsoleError, UsersFileUnusable, TokenKeysUnusable) as error:
+        raise CommandError(str(error)) from error
+    try:
+        reserved = ReservedPort(address.host, address.port)
+    except OSError as error:
+        raise CommandError(
+            f"console cannot listen on {address}: {error.strerror or error}; stop the process that uses the port, or "
+            "choose another address with --console-listen"
+        ) from error
+    return serve(reserved, lambda: _application(settings), tls)
+
+
+def _application(settings: Settings) -> Flask:
+    from headrace.console.app import create_app
+    from headrace.console.server import access_of
+    from headrace.console.sessions import SessionStore
+
+    access = access_of(settings, registry_access.users_of(settings.registry))
+    return create_app(settings, access, SessionStore.of_settings(settings), version=VERSION)

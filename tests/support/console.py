@@ -1,0 +1,70 @@
+"""A console in the process, and its users."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from flask import Flask
+from flask.testing import FlaskClient
+
+from headrace.console.app import create_app
+from headrace.console.server import access_of
+from headrace.console.sessions import SessionStore
+from headrace.registry.access.authenticator import RegistryUsersFile
+from headrace.registry.access.passwords import Cost, PasswordHash
+from headrace.settings import Address, ConsoleSettings, Settings
+
+NOW_MS = 1_795_000_200_000  # 2026-11-18 10:30 UTC
+PASSWORD = "correct horse"
+CHEAP = Cost(log2_n=4, r=1, p=1)
+SAME_ORIGIN = {"Sec-Fetch-Site": "same-origin"}
+
+
+@dataclass
+class ConsoleWorld:
+    """A console whose clock and users file a test changes."""
+
+    app: Flask
+    sessions: SessionStore
+    users_path: Path
+    now_ms: int = NOW_MS
+
+    def client(self) -> FlaskClient:
+        return self.app.test_client()
+
+    def signed_in(self, user: str) -> FlaskClient:
+        client = self.client()
+        form = {"user": user, "password": PASSWORD}
+        response = client.post("/sign-in", data=form, headers=SAME_ORIGIN)
+        assert response.status_code == 303, response.text
+        return client
+
+
+def user_line(name: str, password: str = PASSWORD) -> str:
+    return f"user {name} {PasswordHash.of(password, name.encode().ljust(16, b'.'), CHEAP)}\n"
+
+
+def console_world(directory: Path, users: str = "", settings: Settings | None = None, **own: Any) -> ConsoleWorld:
+    """Creates a console on a data directory.
+
+    Args:
+        users: the content of the users file; "" for a console without users.
+        settings: further settings.
+        own: values of `ConsoleSettings`.
+    """
+    path = directory / "users"
+    path.write_text(users)
+    given = settings or Settings()
+    chosen = replace(
+        given,
+        data_dir=directory,
+        console=ConsoleSettings(**{"listen": Address("127.0.0.1", 8080), **own}),
+        registry=replace(given.registry, users=str(path) if users else ""),
+    )
+    sessions = SessionStore.of_settings(chosen)
+    access = access_of(chosen, RegistryUsersFile(path) if users else None)
+    world = ConsoleWorld(Flask("none"), sessions, path)
+    world.app = create_app(chosen, access, sessions, version="1.2.3", now_ms=lambda: world.now_ms)
+    return world
