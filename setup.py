@@ -21,14 +21,14 @@ DECOMPRESSION = ["cramjam>=2.9,<3", "lz4>=4.3,<5", "zlib-ng>=1,<2", "zstandard>=
 KAFKA = ["kafka-python==3.0.12", "fastavro>=1.12,<2", "crc32c>=2.7,<3", "xxhash>=3.5,<4"]
 PROMETHEUS = "prometheus-client>=0.21,<1"
 PRODUCER = ["confluent-kafka>=2.11,<2.17", *KAFKA]
+DATABASE = ["sqlalchemy>=2.0.36,<2.2", "psycopg[binary]>=3.2,<4"]  # psycopg: PostgreSQL's driver with its own libpq
 REGISTRY = [
+    *DATABASE,
     "flask>=3.1,<4",
-    "sqlalchemy>=2.0.36,<2.2",
     "alembic>=1.14,<2",
     "marshmallow>=3.26,<5",
     "granian[uvloop]>=2.8,<3",
     PROMETHEUS,
-    "psycopg[binary]>=3.2,<4",  # PostgreSQL's driver with its own libpq
     "PyJWT[crypto]>=2.10,<3",
     "uvicorn>=0.34,<1",  # serves client certificates: granian does not pass on their subjects
 ]
@@ -37,6 +37,7 @@ BROKER = ["kafka-python==3.0.12", "crc32c>=2.7,<3", "google-re2>=1.1,<2", *DECOM
 # The imports of a load's tasks, for workers of a cluster whose Spark includes pyspark.
 EXECUTOR = [*KAFKA, *DECOMPRESSION]
 LOADER = [
+    *DATABASE,  # the audit's counts
     *PRODUCER,
     *EXECUTOR,
     "python-snappy>=0.7,<1",  # kafka-python's codec, the audit reads its topic with it

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from headrace.audit.facts import Count, WindowFacts
 from headrace.audit.offsets import ranges_text
-from headrace.audit.verdict import SEVERITY, UNKNOWN_TOPIC, AuditVerdict, TopicContext, WindowResult
+from headrace.audit.stored import NO_TIMES, SHARES, TierTimes
+from headrace.audit.verdict import SEVERITY, UNKNOWN_TOPIC, AuditVerdict, Hop, TopicContext, WindowResult
 from headrace.audit.window import count_text
 
 COMPLETE_SHARE: Final = (999, 1000)
@@ -49,13 +51,17 @@ def reconcile_window(
     is_early = now_ms < _expected_by_ms(facts, to_log) + grace_ms and not _is_overdue(facts, to_log, now_ms - grace_ms)
     if to_log.verdict is not AuditVerdict.COMPLETE and is_early:
         to_log = TierComparison(AuditVerdict.PENDING, f"{to_log.sentence}; {IN_FLIGHT}")
-    steps = [step for step in (to_log, to_tables) if step.verdict is not AuditVerdict.COMPLETE]
+    pairs = {Hop.PRODUCER_TO_LOG: to_log, Hop.LOG_TO_TABLES: to_tables}
+    differing = {hop: step for hop, step in pairs.items() if step.verdict is not AuditVerdict.COMPLETE}
     return WindowResult(
         facts=facts,
         verdict=_combine_verdicts(to_log.verdict, to_tables.verdict),
-        sentence="; ".join(step.sentence for step in steps) or _complete_sentence(facts),
+        sentence="; ".join(step.sentence for step in differing.values()) or _complete_sentence(facts),
         difference=to_log.difference + to_tables.difference,
         latency_ms=_latency_ms(facts),
+        hop=next(iter(differing), Hop.NONE),
+        missing=sum(-step.difference for step in differing.values() if step.difference < 0),
+        extra=sum(step.difference for step in differing.values() if step.difference > 0),
     )
 
 
@@ -232,3 +238,27 @@ def _latency_ms(facts: WindowFacts) -> int | None:
         if loaded * denominator >= expected.count * numerator:
             return max(0, emitted_at_ms - begin_ms)
     return None
+
+
+def log_times(facts: WindowFacts) -> TierTimes:
+    """Returns when the log had the messages of a window: the times from the window's end until 99 %, 99.9 % and all of
+    them were counted there. `facts` are the counts of the window."""
+    return _tier_times(facts, facts.stores)
+
+
+def loaded_times(facts: WindowFacts) -> TierTimes:
+    """Returns when the tables and the quarantine had the messages of a window, like `log_times`."""
+    return _tier_times(facts, facts.loads)
+
+
+def _tier_times(facts: WindowFacts, counts: Sequence[tuple[int, int]]) -> TierTimes:
+    expected = facts.acknowledged or facts.stored
+    if expected is None or expected.count == 0 or not facts.has_end:
+        return NO_TIMES
+    times: list[int] = []
+    reached = 0
+    for emitted_at_ms, count in counts:
+        reached += count
+        while len(times) < len(SHARES) and reached * SHARES[len(times)][1] >= expected.count * SHARES[len(times)][0]:
+            times.append(max(0, emitted_at_ms - facts.window_end_ms))
+    return TierTimes(*times)

@@ -70,7 +70,9 @@ class WindowFacts:
         sent: messages that producers handed to their Kafka clients.
         crashed: whether a producer ended without closing.
         loads: (time, messages) of the loader's rows, ordered by time.
+        stores: (time, messages) of the rows that count the log, ordered by time.
         sends: (time, acknowledged messages) of the producers' rows, ordered by time; only for special windows.
+        first_counted_ms: creation time of the oldest audit row.
     """
 
     topic: str
@@ -84,6 +86,8 @@ class WindowFacts:
     consumed: tuple[tuple[str, Count], ...] = ()
     loads: tuple[tuple[int, int], ...] = field(default=(), compare=False)
     sends: tuple[tuple[int, int], ...] = field(default=(), compare=False)
+    stores: tuple[tuple[int, int], ...] = field(default=(), compare=False)
+    first_counted_ms: int = field(default=0, compare=False)
 
     @property
     def has_end(self) -> bool:
@@ -140,9 +144,12 @@ def _window_facts(topic: str, window_start_ms: int, rows: Iterable[RowCounts]) -
     consumed: dict[str, _Sum] = {}
     loads: list[tuple[int, int]] = []
     sends: list[tuple[int, int]] = []
+    stores: list[tuple[int, int]] = []
     sent = 0
     crashed = False
+    first_ms: int | None = None
     for row in rows:
+        first_ms = row.emitted_at_ms if first_ms is None else min(first_ms, row.emitted_at_ms)
         if row.outcome == AuditOutcome.CONSUMED:
             consumed.setdefault(row.application, _Sum()).add(row)
             continue
@@ -151,6 +158,8 @@ def _window_facts(topic: str, window_start_ms: int, rows: Iterable[RowCounts]) -
         crashed = crashed or bool(row.crashed)
         if row.outcome in (AuditOutcome.WRITTEN, AuditOutcome.QUARANTINED):
             loads.append((row.emitted_at_ms, row.messages))
+        elif row.outcome == AuditOutcome.STORED:
+            stores.append((row.emitted_at_ms, row.messages))
         if row.outcome == AuditOutcome.ACKNOWLEDGED and window_start_ms in SPECIAL_WINDOWS:
             sends.append((row.emitted_at_ms, row.messages))
     counts = {outcome: total.to_count() for outcome, total in sums.items()}
@@ -166,6 +175,8 @@ def _window_facts(topic: str, window_start_ms: int, rows: Iterable[RowCounts]) -
         consumed=tuple((name, total.to_count()) for name, total in sorted(consumed.items())),
         loads=tuple(sorted(loads)),
         sends=tuple(sorted(sends)),
+        stores=tuple(sorted(stores)),
+        first_counted_ms=first_ms or 0,
     )
 
 
@@ -188,6 +199,8 @@ def merge_windows(facts: Sequence[WindowFacts], window_start_ms: int) -> WindowF
         consumed=tuple(sorted(consumed.items())),
         loads=tuple(sorted(load for window in facts for load in window.loads)),
         sends=tuple(sorted(send for window in facts for send in window.sends)),
+        stores=tuple(sorted(store for window in facts for store in window.stores)),
+        first_counted_ms=min(window.first_counted_ms for window in facts),
     )
 
 

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import fastavro
 from kafka import KafkaConsumer, TopicPartition
@@ -17,7 +17,9 @@ from headrace.audit.errors import BadAuditMessage, IngestFailed
 from headrace.audit.row import AuditRow
 from headrace.audit.row_encoder import plain_schema
 from headrace.audit.schema import AUDIT_SCHEMA, from_message
-from headrace.audit.store import AuditStore
+
+if TYPE_CHECKING:
+    from headrace.audit.storage.store import AuditStore
 
 logger = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from headrace.audit.compare import EQUAL, IN_FLIGHT, compare_log_with_tables, counted_after, reconcile_window
@@ -116,30 +116,68 @@ def reconcile_topic(
         offsets=offsets,
         all_producers_count=policy.all_producers_count(topic),
     )
+    windows = reconcile_windows(facts, context, now_ms=now_ms, grace_ms=grace_ms, policy=policy)
+    silent = all(window.acknowledged is None for window in facts)
+    windows = tuple(window for window in windows if period.overlaps(window.facts))
+    facts = tuple(window for window in facts if period.overlaps(window))
+    sums = _sums(windows, facts)
+    latencies = sorted(window.latency_ms for window in windows if window.latency_ms is not None)
+    return TopicResult(
+        topic=topic,
+        verdict=sums.verdict,
+        sentence=topic_sentence(sums),
+        windows=windows,
+        totals=_totals(facts),
+        verdict_counts=sums.verdict_counts,
+        producer_is_silent=silent,
+        untracked=0 if silent else _untracked_count(windows),
+        complete_until_ms=_complete_until(windows, now_ms),
+        latency_p50_ms=percentile(latencies, 50),
+        latency_p95_ms=percentile(latencies, 95),
+    )
+
+
+def reconcile_windows(
+    facts: Sequence[WindowFacts],
+    context: TopicContext,
+    *,
+    now_ms: int,
+    grace_ms: int,
+    policy: FindingPolicy = NO_FINDING_POLICY,
+) -> tuple[WindowResult, ...]:
+    """Compares the counts of windows of one topic, and returns their results.
+
+    The result of a window depends on other windows in two cases: if the topic has a window SCATTERED_MS, `facts` must
+    be all its windows; if commits skipped offsets of the topic, all windows whose log lacks messages.
+
+    Args:
+        facts: the counts of the windows, ordered by time.
+        context: properties of the topic.
+        now_ms: the current time.
+        grace_ms: time in which further counts may arrive, as in `reconcile_window`.
+        policy: decisions of operators about findings.
+    """
     pooled, separate = _split_scattered(facts, now_ms - grace_ms)
     windows = tuple(reconcile_window(window, context, now_ms=now_ms, grace_ms=grace_ms) for window in separate)
     if pooled:
         windows = (_reconcile_pooled(pooled, separate, context, now_ms=now_ms, grace_ms=grace_ms), *windows)
-    windows = _apply_policy(_explain_by_skipped_offsets(windows, context), policy, now_ms)
-    silent = all(window.acknowledged is None for window in facts)
-    windows = tuple(window for window in windows if period.overlaps(window.facts))
-    facts = tuple(window for window in facts if period.overlaps(window))
-    verdict = max((window.verdict for window in windows), key=SEVERITY.index, default=AuditVerdict.COMPLETE)
-    verdict_counts = Counter(window.verdict for window in windows)
-    latencies = sorted(window.latency_ms for window in windows if window.latency_ms is not None)
-    return TopicResult(
-        topic=topic,
-        verdict=verdict,
-        sentence=_topic_sentence(windows, verdict, verdict_counts, facts),
-        windows=windows,
-        totals=_totals(facts),
-        verdict_counts=verdict_counts,
-        producer_is_silent=silent,
-        untracked=0 if silent else _untracked_count(windows),
-        complete_until_ms=_complete_until(windows, now_ms),
-        latency_p50_ms=_percentile(latencies, 50),
-        latency_p95_ms=_percentile(latencies, 95),
-    )
+    return _apply_policy(_explain_by_skipped_offsets(windows, context), policy, now_ms)
+
+
+def verdict_thresholds(facts: WindowFacts, grace_ms: int, findings_ttl_ms: int | None) -> tuple[int, ...]:
+    """Returns the times at which the verdict of a window may change although no counts arrive. Between two of them it
+    stays. A window with the verdict `complete` has none, unless its topic has a window SCATTERED_MS.
+
+    Args:
+        facts: the counts of the window.
+        grace_ms: time in which further counts may arrive.
+        findings_ttl_ms: time after which a finding expires; None means never.
+    """
+    times = {facts.window_end_ms, facts.last_counted_ms}
+    times.update(count.last_ms for count in (facts.acknowledged, facts.stored) if count is not None)
+    times.update(emitted_at_ms for emitted_at_ms, _ in facts.sends)
+    expiry = () if findings_ttl_ms is None else (facts.last_counted_ms + findings_ttl_ms,)
+    return (*(time_ms + grace_ms for time_ms in times), *expiry)
 
 
 def _explain_by_skipped_offsets(windows: tuple[WindowResult, ...], context: TopicContext) -> tuple[WindowResult, ...]:
@@ -288,10 +326,10 @@ def _excess_in_log(facts: WindowFacts) -> int:
 
 
 def _override(result: WindowResult, verdict: AuditVerdict, reason: str) -> WindowResult:
-    return replace(result, verdict=verdict, difference=0, sentence=f"{result.sentence}; {reason}")
+    return replace(result, verdict=verdict, difference=0, missing=0, extra=0, sentence=f"{result.sentence}; {reason}")
 
 
-def _percentile(ordered: Sequence[int], percent: int) -> int | None:
+def percentile(ordered: Sequence[int], percent: int) -> int | None:
     """Returns the smallest value such that at least `percent` percent of the values are not greater; None without
     values.
 
@@ -334,36 +372,68 @@ def _totals(facts: Sequence[WindowFacts]) -> dict[str, int]:
     return dict(totals)
 
 
-def _topic_sentence(
-    windows: Sequence[WindowResult],
-    verdict: AuditVerdict,
-    verdict_counts: Mapping[AuditVerdict, int],
-    facts: Sequence[WindowFacts],
-) -> str:
-    untracked = sum(window.acknowledged is None for window in facts)
-    if untracked == len(facts):
+@dataclass(frozen=True, slots=True)
+class TopicSums:
+    """Sums over the windows of a topic, for the sentence about it.
+
+    Attributes:
+        windows: number of windows.
+        verdict_counts: the same by verdict.
+        uncounted: number of windows in which no producer counted.
+        missing, extra: messages, by the sign of a window's difference; `extra` without untracked windows.
+        untracked: extra messages of untracked windows.
+        slowest_ms: the longest latency of a window; None without latencies.
+    """
+
+    windows: int
+    verdict_counts: Mapping[AuditVerdict, int]
+    uncounted: int
+    missing: int
+    extra: int
+    untracked: int
+    slowest_ms: int | None
+
+    @property
+    def verdict(self) -> AuditVerdict:
+        """The most severe verdict."""
+        return max(
+            (one for one, count in self.verdict_counts.items() if count), key=SEVERITY.index, default=SEVERITY[0]
+        )
+
+
+def _sums(windows: Sequence[WindowResult], facts: Sequence[WindowFacts]) -> TopicSums:
+    differences = [(window.verdict, window.difference) for window in windows]
+    untracked = sum(difference for verdict, difference in differences if verdict is AuditVerdict.UNTRACKED)
+    return TopicSums(
+        windows=len(windows),
+        verdict_counts=Counter(window.verdict for window in windows),
+        uncounted=sum(window.acknowledged is None for window in facts),
+        missing=-sum(difference for _, difference in differences if difference < 0),
+        extra=sum(difference for _, difference in differences if difference > 0) - untracked,
+        untracked=untracked,
+        slowest_ms=max((window.latency_ms for window in windows if window.latency_ms is not None), default=None),
+    )
+
+
+def topic_sentence(sums: TopicSums) -> str:
+    """Returns the sentence about a topic: its windows by verdict, and the messages that differ."""
+    if sums.uncounted == sums.windows:
         note = "; its producers do not count, so only log and tables are compared"
-    elif untracked:
-        note = f"; in {count_text(untracked, 'window')} no producer counted, so only log and tables are compared there"
+    elif sums.uncounted:
+        uncounted = count_text(sums.uncounted, "window")
+        note = f"; in {uncounted} no producer counted, so only log and tables are compared there"
     else:
         note = ""
-    if verdict is AuditVerdict.COMPLETE:
-        latencies = [window.latency_ms for window in windows if window.latency_ms is not None]
-        latency_text = f", the slowest after {duration_text(max(latencies))}" if latencies else ""
-        return f"{'all ' if len(windows) > 1 else ''}{count_text(len(windows), 'window')} complete{latency_text}{note}"
-    verdicts = [f"{verdict_counts[kind]} {kind}" for kind in reversed(SEVERITY) if verdict_counts.get(kind)]
-    missing = -sum(window.difference for window in windows if window.difference < 0)
-    extra = sum(
-        window.difference
-        for window in windows
-        if window.difference > 0 and window.verdict is not AuditVerdict.UNTRACKED
-    )
-    sums = [f"{count_text(missing, 'message')} missing"] if missing else []
-    sums += [f"{count_text(extra, 'message')} extra"] if extra else []
-    untracked_messages = sum(window.difference for window in windows if window.verdict is AuditVerdict.UNTRACKED)
-    sums += (
-        [f"{count_text(untracked_messages, 'message')} of producers that do not count"] if untracked_messages else []
-    )
+    if sums.verdict is AuditVerdict.COMPLETE:
+        latency = "" if sums.slowest_ms is None else f", the slowest after {duration_text(sums.slowest_ms)}"
+        return f"{'all ' if sums.windows > 1 else ''}{count_text(sums.windows, 'window')} complete{latency}{note}"
+    verdicts = [f"{sums.verdict_counts[kind]} {kind}" for kind in reversed(SEVERITY) if sums.verdict_counts.get(kind)]
+    messages = [f"{count_text(sums.missing, 'message')} missing"] if sums.missing else []
+    messages += [f"{count_text(sums.extra, 'message')} extra"] if sums.extra else []
+    if sums.untracked:
+        messages.append(f"{count_text(sums.untracked, 'message')} of producers that do not count")
     return (
-        f"of {count_text(len(windows), 'window')} {', '.join(verdicts)}" + "".join(f"; {text}" for text in sums) + note
+        f"of {count_text(sums.windows, 'window')} {', '.join(verdicts)}"
+        + "".join(f"; {text}" for text in messages)
+        + note
     )

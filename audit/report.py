@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from headrace.audit.store import ReportedFinding, StoredReport
-from headrace.audit.verdict import EXPIRABLE, FINDINGS, SEVERITY, AuditVerdict, TopicResult, WindowResult
+from headrace.audit.verdict import FINDINGS, SEVERITY, AuditVerdict, TopicResult, WindowResult
 from headrace.audit.window import count_text, duration_text, time_text, window_text
 
 WINDOWS_SHOWN: Final = 20
@@ -57,26 +56,6 @@ def worst_verdict(results: Iterable[TopicResult]) -> AuditVerdict:
 def has_findings(results: Iterable[TopicResult]) -> bool:
     """Returns whether any window of these topics has the verdict `missing`, `extra` or `mismatch`."""
     return any(verdict in FINDINGS for result in results for verdict in result.verdict_counts)
-
-
-def reported_finding(result: TopicResult) -> ReportedFinding | None:
-    """Returns the summary of a topic's findings and unknown windows, for the store; None if it has none."""
-    worst = max(
-        (verdict for verdict in result.verdict_counts if verdict in EXPIRABLE), key=SEVERITY.index, default=None
-    )
-    if worst is None:
-        return None
-    windows = sum(count for verdict, count in result.verdict_counts.items() if verdict in EXPIRABLE)
-    return ReportedFinding(result.topic, worst, windows, result.sentence)
-
-
-def stored_report(results: Iterable[TopicResult], now_ms: int) -> StoredReport:
-    """Returns the summary of a report of all topics and windows, for the store.
-
-    Args:
-        now_ms: the time of the report, in milliseconds since 1970.
-    """
-    return StoredReport(now_ms, tuple(found for result in results if (found := reported_finding(result)) is not None))
 
 
 def topics_listing(results: Sequence[TopicResult]) -> ReportTable:

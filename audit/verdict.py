@@ -26,6 +26,14 @@ class AuditVerdict(StrEnum):
     MISMATCH = "mismatch"  # the same number of messages with other content, or some missing and others extra
 
 
+class Hop(StrEnum):
+    """A pair of neighbouring tiers whose counts are compared."""
+
+    NONE = ""  # no difference
+    PRODUCER_TO_LOG = "producer_to_log"
+    LOG_TO_TABLES = "log_to_tables"
+
+
 SEVERITY: Final = (
     AuditVerdict.COMPLETE,
     AuditVerdict.SKIPPED,
@@ -134,6 +142,8 @@ class WindowResult:
         latency_ms: time until 99.9 % of the window's messages were loaded. It begins at the end of the window, or at
             the creation of its newest producer row if that is later. None before 99.9 % are loaded, for a special
             window, and without counted messages.
+        hop: the pair of tiers that differs; the first one if both do.
+        missing, extra: `difference` for each direction apart.
     """
 
     facts: WindowFacts
@@ -141,6 +151,9 @@ class WindowResult:
     sentence: str
     difference: int = 0
     latency_ms: int | None = None
+    hop: Hop = Hop.NONE
+    missing: int = 0
+    extra: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +162,7 @@ class TopicResult:
 
     Attributes:
         verdict: the most severe verdict of its windows.
+        windows: their results; those read from the audit's database without the complete ones.
         verdict_counts: number of windows by verdict.
         producer_is_silent: whether no producer of the topic publishes audit counts.
         untracked: messages in the log from producers that publish no audit counts; 0 if no producer of the topic

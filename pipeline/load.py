@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from headrace.audit.store import DATABASE_NAME, AuditStore
 from headrace.hive_ddl.errors import MetastoreUnavailable
 from headrace.hive_ddl.executors.base import Executor
 from headrace.hive_ddl.executors.printing import PrintingExecutor
@@ -61,6 +60,7 @@ from headrace.loader.run import RunDependencies, RunSettings
 from headrace.loader.storage.hadoop.staging import HadoopStaging
 from headrace.loader.storage.protocols import Storage
 from headrace.loader.work_unit import BLOCK_BYTES, TaskSettings, UnitResult, WorkUnit
+from headrace.pipeline.audit_store import has_audit_store, open_audit_store, update_stored_verdicts
 from headrace.pipeline.load_session import LoadSession
 from headrace.pipeline.storage import check_warehouse_and_log, warehouse_storage
 from headrace.registry.client.of_settings import registry_client
@@ -304,10 +304,9 @@ def audit_positions(settings: Settings) -> Mapping[str, AppliedCommit]:
     Raises:
         StoreUnavailable: the audit store cannot be read.
     """
-    path = settings.data_dir / DATABASE_NAME
-    if not path.exists():
+    if not has_audit_store(settings):
         return {}
-    with AuditStore(path) as store:
+    with open_audit_store(settings) as store:
         return positions_in(store)
 
 
@@ -343,10 +342,11 @@ def open_load(
         registry = stack.enter_context(registry_client(settings))
         tables = table_settings(settings, storage)
         audit = AuditApplier(
-            lambda: AuditStore(settings.data_dir / DATABASE_NAME),
+            lambda: open_audit_store(settings),
             log.sha256,
             frozenset({settings.audit.topic}),
             socket.gethostname(),
+            update_verdicts=lambda store: update_stored_verdicts(store, settings),
         )
         chain = chain_of(log, storage, spark.executor, tables, audit, cluster)
         tables_to_compare = TablesToCompare(spark.executor, settings.hive.database, spark.compare_limits)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 MASK = "***"
-URL_KEYS = frozenset({"registry.database_url", "registry.url", "console.database_url"})
+URL_KEYS = frozenset({"audit.database_url", "registry.database_url", "registry.url", "console.database_url"})
 """Keys of URLs that may contain a password. `mask_value` masks only the passwords in a value with `://`, and any other
 value completely."""
 SECRET_KEYS = frozenset({"registry.client_token"})

@@ -246,6 +246,7 @@ class AuditSettings(Section):
     counted_topics: tuple[str, ...] = ()
     # time without new counts after which the findings of a window are `expired`
     findings_ttl: Duration = Duration(30 * 86_400_000)
+    database_url: str = ""  # SQLAlchemy URL of the counts and verdicts; "" is SQLite in data_dir/audit.db
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -95,6 +95,7 @@ MAY_IMPORT_LIBRARIES: dict[str, tuple[str, ...]] = {
     "audit.count": ("xxhash",),
     "audit.ingest": ("kafka", "fastavro"),
     "audit.row_encoder": ("fastavro",),
+    "audit.storage": ("sqlalchemy",),
     "registry.access": ("jwt",),
     "registry.api": ("flask", "werkzeug", "marshmallow"),
     "registry.api.mtls": ("uvicorn",),

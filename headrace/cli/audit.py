@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.audit.ingest import IngestResult
-    from headrace.audit.store import AuditStore
+    from headrace.audit.storage.store import AuditStore
     from headrace.audit.verdict import Acceptance, Period, TopicResult, WindowResult
     from headrace.settings import Settings
 
@@ -147,18 +147,17 @@ def _instant_ms(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     from headrace.audit.errors import AuditError
-    from headrace.audit.report import as_json, has_findings, stored_report, worst_verdict
-    from headrace.audit.store import DATABASE_NAME, AuditStore
+    from headrace.audit.report import as_json, has_findings, worst_verdict
     from headrace.audit.verdict import AuditVerdict
+    from headrace.pipeline.audit_store import open_audit_store, update_stored_verdicts
 
     settings = settings_from(args)
     try:
-        with AuditStore(settings.data_dir / DATABASE_NAME) as store:
+        with open_audit_store(settings) as store:
             ingested, outage = _ingest_counts(store, settings)
             topics = _audited_topics(store, settings, args.topic)
-            results = _reconcile(store, settings, topics, _period(args))
-            if not outage and not args.topic and (args.since, args.until) == (None, None):
-                store.set_report(stored_report(results, time.time_ns() // 1_000_000))
+            update_stored_verdicts(store, settings)
+            results = store.report(topics, now_ms=_now_ms(), period=_period(args))
     except AuditError as error:
         raise CommandError(str(error)) from error
     if args.topic and not results:
@@ -183,16 +182,15 @@ def accept_findings(args: argparse.Namespace) -> int:
     """Runs the verb `accept`: accepts the findings of a topic with `--reason`, or withdraws earlier acceptances with
     `--withdraw`. Prints the windows that changed, or with `--dry-run` would change. Returns the exit code."""
     from headrace.audit.errors import AuditError
-    from headrace.audit.report import reported_finding
-    from headrace.audit.store import DATABASE_NAME, AuditStore
-    from headrace.audit.verdict import ALL_TIME
+    from headrace.pipeline.audit_store import open_audit_store, update_stored_verdicts
 
     settings = settings_from(args)
     try:
-        with AuditStore(settings.data_dir / DATABASE_NAME) as store:
+        with open_audit_store(settings) as store:
             _, outage = _ingest_counts(store, settings)
             check_known(args.topic, _audited_topics(store, settings, ()), NO_COUNTS)
-            (result, *_) = _reconcile(store, settings, [args.topic], _period(args)) or (None,)
+            update_stored_verdicts(store, settings)
+            (result, *_) = store.report([args.topic], now_ms=_now_ms(), period=_period(args)) or (None,)
             windows = result.windows if result is not None else ()
             if args.withdraw:
                 acceptances = _acceptances_to_withdraw(store, args.topic, windows)
@@ -208,8 +206,7 @@ def accept_findings(args: argparse.Namespace) -> int:
                 if not args.dry_run:
                     store.accept(acceptances)
             if not args.dry_run:
-                (remaining, *_) = _reconcile(store, settings, [args.topic], ALL_TIME) or (None,)
-                store.set_reported(args.topic, None if remaining is None else reported_finding(remaining))
+                update_stored_verdicts(store, settings)
     except AuditError as error:
         raise CommandError(str(error)) from error
     _print_accepted(args, acceptances)
@@ -256,6 +253,10 @@ def _print_accepted(args: argparse.Namespace, acceptances: Sequence[Acceptance])
     )
 
 
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 def _period(args: argparse.Namespace) -> Period:
     from headrace.audit.verdict import Period
 
@@ -287,6 +288,7 @@ def _ingest_counts(store: AuditStore, settings: Settings) -> tuple[IngestResult,
             topic=settings.audit.topic,
             schema_text=lambda schema_id: registry.schema_by_id(schema_id).text,
         )
+        store.set_ingested(_now_ms())
     except (IngestFailed, LoginRejected, RegistryError) as error:
         outage = str(error)
     finally:
@@ -302,26 +304,6 @@ def _ingest_counts(store: AuditStore, settings: Settings) -> tuple[IngestResult,
 def _audited_topics(store: AuditStore, settings: Settings, patterns: Sequence[str]) -> list[str]:
     topics = [topic for topic in store.topics() if topic != settings.audit.topic]
     return select_topics(patterns, topics, NO_COUNTS)
-
-
-def _reconcile(store: AuditStore, settings: Settings, topics: Sequence[str], period: Period) -> tuple[TopicResult, ...]:
-    from headrace.audit.reconcile import reconcile_topics
-    from headrace.audit.verdict import FindingPolicy
-
-    patterns = settings.audit.counted_topics
-    policy = FindingPolicy(
-        all_producers_count=lambda topic: any(re.fullmatch(pattern, topic) for pattern in patterns),
-        accepted=store.accepted(),
-        findings_ttl_ms=settings.audit.findings_ttl.ms,
-    )
-    return reconcile_topics(
-        (facts for topic in topics for facts in store.facts(topic)),
-        {topic: store.offset_check(topic) for topic in topics},
-        now_ms=time.time_ns() // 1_000_000,
-        grace_ms=settings.audit.grace.ms,
-        policy=policy,
-        period=period,
-    )
 
 
 def _print_text(results: Sequence[TopicResult], ingested: IngestResult, *, shows_all: bool) -> None:

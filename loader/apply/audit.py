@@ -6,17 +6,24 @@ counts of commits and stores the new position, unless another process has moved 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from headrace.audit.errors import StoreUnavailable
 from headrace.audit.row import AuditOutcome, AuditRow, Tier, range_row_id
-from headrace.audit.store import AuditStore, CountedCommit
+from headrace.audit.stored import CountedCommit
 from headrace.audit.window import known_window, window_start
 from headrace.loader.apply.base import AppliedCommit, Step
 from headrace.loader.commit.commit import Commit, CommittedRange, CountSeries, TopicCommit, WindowCount
 from headrace.loader.errors import LoaderError
 from headrace.loader.work_unit import SkippedOffsets
+
+if TYPE_CHECKING:
+    from headrace.audit.storage.store import AuditStore
+
+logger = logging.getLogger(__name__)
 
 APPLICATION = "headrace-load"
 
@@ -30,13 +37,14 @@ class AuditApplier:
 
     `store` opens the database. `sha256` returns the checksum of the commit with a number. `host` names this machine in
     the rows. Topics in `unaudited_topics` are not counted: counting the audit's own topic would create further messages
-    in it forever.
+    in it forever. `update_verdicts` compares the windows of the new counts; if that fails, the next update does so.
     """
 
     store: Callable[[], AuditStore]
     sha256: Callable[[int], str]
     unaudited_topics: frozenset[str]
     host: str
+    update_verdicts: Callable[[AuditStore], object] = lambda store: None
     name: str = "audit"
     is_advisory: bool = False
 
@@ -48,6 +56,10 @@ class AuditApplier:
                     self._apply(store, step)
                 except (StoreUnavailable, LoaderError) as error:
                     errors[step.topic] = str(error)
+            try:
+                self.update_verdicts(store)
+            except StoreUnavailable as error:
+                logger.warning("audit verdicts not updated reason=%s", error)
         return errors
 
     def _apply(self, store: AuditStore, step: Step) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.audit.store import DATABASE_NAME
+from headrace.audit.storage.store import audit_address
 from headrace.hive_ddl.executors.session import METASTORE_DIRECTORY
 from headrace.loader.storage.local import LOG_DIRECTORY
 from headrace.pipeline.state_backup.manifest import BackupError, Store
@@ -42,7 +42,7 @@ def store_places(settings: Settings, without: Collection[Store] = ()) -> StorePl
     data_dir = settings.data_dir.resolve()
     warehouse, state = warehouse_location(settings), state_location(settings)
     log = state or (warehouse if isinstance(warehouse, RemoteDirectory) else warehouse / LOG_DIRECTORY)
-    paths: dict[Store, Path] = {Store.AUDIT: data_dir / DATABASE_NAME}
+    paths: dict[Store, Path] = {}
     left_out: dict[Store, str] = {}
     database_url = ""
     for store, key, address, path in (
@@ -54,8 +54,14 @@ def store_places(settings: Settings, without: Collection[Store] = ()) -> StorePl
             left_out[store] = f"{key} names another server; use its own backup"
         else:
             paths[store] = path
+    audit = audit_address(data_dir, settings.audit.database_url)
+    audit_file = audit if isinstance(audit, Path) else _sqlite_file(audit, "audit.database_url")
+    if audit_file is None:
+        left_out[Store.AUDIT] = "audit.database_url names a server; use its own backup"
+    else:
+        paths[Store.AUDIT] = audit_file
     if Store.REGISTRY in paths and settings.registry.database_url:
-        found = _sqlite_file(settings.registry.database_url)
+        found = _sqlite_file(settings.registry.database_url, "registry.database_url")
         if found is None:
             del paths[Store.REGISTRY]
             database_url = settings.registry.database_url
@@ -74,7 +80,7 @@ def store_places(settings: Settings, without: Collection[Store] = ()) -> StorePl
     return StorePlaces(paths, database_url, left_out)
 
 
-def _sqlite_file(url: str) -> Path | None:
+def _sqlite_file(url: str, key: str) -> Path | None:
     """Returns the file of an SQLite database, None for PostgreSQL.
 
     Raises:
@@ -83,7 +89,7 @@ def _sqlite_file(url: str) -> Path | None:
     try:
         address = DatabaseAddress.of(url)
     except Exception as error:
-        raise BackupError("registry.database_url is invalid; correct it") from error
+        raise BackupError(f"{key} is invalid; correct it") from error
     if not address.url.drivername.startswith("sqlite"):
         return None
     return Path(str(address.url.database)).resolve()

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from headrace.audit import store as audit_store
+from headrace.audit.storage import tables as audit_tables
 from headrace.broker import topics as broker_topics
 from headrace.cli import _parser
 from headrace.loader.commit import document as commit_document
@@ -44,7 +44,7 @@ def test_settings_of_the_page_load(tmp_path: Path) -> None:
     [
         ("commit log", commit_document.FORMAT),
         ("`topics.json` of the broker", broker_topics.FORMAT),
-        ("`audit.db`", audit_store.FORMAT),
+        ("`audit.db`", audit_tables.FORMAT),
     ],
 )
 def test_formats_of_the_changelog_equal_the_formats_of_the_code(name: str, known: int) -> None:

@@ -13,9 +13,9 @@ from confluent_kafka import Producer as ConfluentProducer
 
 from headrace import Producer
 from headrace.audit.row import AuditOutcome, AuditRow, Tier, range_row_id
-from headrace.audit.store import AuditStore
+from headrace.audit.storage.store import AuditStore
 from headrace.cli import main
-from headrace.pipeline.status.audit import REPORT_AGE_MS_MAX, audit
+from headrace.pipeline.status.audit import INGEST_AGE_MS_MAX, audit
 from headrace.pipeline.status.context import StatusContext
 from headrace.settings import KafkaSettings, RegistrySettings, Settings
 
@@ -158,27 +158,27 @@ def test_finding_can_be_accepted_with_reason_and_revoked(
     assert (code, "2013-01-01" in out) == (0, True)
 
 
-def audit_kinds(settings: Settings) -> list[tuple[str, str]]:
-    """Returns kind and subject of the audit's findings in `headrace status`."""
-    return [(one.kind, one.subject) for one in audit(StatusContext(settings)).findings]
+def audit_findings(settings: Settings, kind: str) -> str:
+    """Returns the problems of the audit's findings of a kind in `headrace status`, with the topics."""
+    findings = audit(StatusContext(settings)).findings
+    return "\n".join(f"{one.subject}: {one.problem}" for one in findings if one.kind == kind)
 
 
-def test_status_shows_findings_of_last_report_until_they_are_accepted(
+def test_status_shows_findings_until_they_are_accepted(
     settings: Settings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HEADRACE__AUDIT__GRACE", "0s")
-    produce(settings, "reported")
+    produce(settings, "a-finding")
     report(settings, capsys)
-    follow(settings, "reported", count=3, fingerprint=1)
-    report(settings, capsys, "--topic", "reported")
-    assert ("audit-missing", "reported") not in audit_kinds(settings), "a report of one topic is not stored"
-    report(settings, capsys)
-    assert ("audit-missing", "reported") in audit_kinds(settings)
-    assert report(settings, capsys, "reported", "--reason", "ticket 7", verb="accept")[0] == 0
-    assert "reported" not in [subject for _, subject in audit_kinds(settings)]
-    report(settings, capsys, "reported", "--withdraw", verb="accept")
-    assert ("audit-missing", "reported") in audit_kinds(settings)
-    tomorrow_ms = time.time_ns() // 1_000_000 + REPORT_AGE_MS_MAX + 60_000
+    follow(settings, "a-finding", count=3, fingerprint=1)
+    assert "a-finding" not in audit_findings(settings, "audit-missing"), "not compared yet"
+    report(settings, capsys, "--topic", "a-finding")
+    assert "a-finding" in audit_findings(settings, "audit-missing")
+    assert report(settings, capsys, "a-finding", "--reason", "ticket 7", verb="accept")[0] == 0
+    assert "a-finding" not in audit_findings(settings, "audit-missing")
+    report(settings, capsys, "a-finding", "--withdraw", verb="accept")
+    assert "a-finding" in audit_findings(settings, "audit-missing")
+    tomorrow_ms = time.time_ns() // 1_000_000 + INGEST_AGE_MS_MAX + 60_000
     assert "audit-old" in [one.kind for one in audit(StatusContext(settings, tomorrow_ms)).findings]
 
 

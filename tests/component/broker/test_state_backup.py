@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.audit.row import Tier
-from headrace.audit.store import AuditStore
+from headrace.audit.storage.store import AuditStore
 from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.rewrite.run import accept_missing
 from headrace.loader.storage.local import local_storage

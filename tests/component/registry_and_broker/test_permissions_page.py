@@ -19,7 +19,7 @@ import pytest
 
 from headrace import Consumer, KafkaSettings, Producer, RegistrySettings, Settings
 from headrace.audit.ingest import ingest
-from headrace.audit.store import AuditStore
+from headrace.audit.storage.store import AuditStore
 from headrace.broker.access.scram import Verifier
 from headrace.broker.access.users import user_line as broker_user_line
 from headrace.cli import main

@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
 
 from headrace.audit.errors import StoreUnavailable
 from headrace.audit.reconcile import reconcile_topics
 from headrace.audit.row import AuditRow, Tier
-from headrace.audit.store import AuditStore, CountedCommit
+from headrace.audit.storage.store import AuditStore
+from headrace.audit.stored import CountedCommit
 from headrace.audit.verdict import AuditVerdict
 from headrace.loader.apply.audit import AuditApplier
 from headrace.loader.apply.base import Step
@@ -167,26 +169,23 @@ def test_a_topic_that_cannot_be_counted_holds_back_no_other_topic(
     assert stored(world) == produced(world)
 
 
-def test_audit_rows_and_position_are_written_in_one_transaction(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audit_rows_and_position_are_written_in_one_transaction(world: World) -> None:
     """A process killed between the two writes leaves neither in the database."""
     load(world)
     rows_before = rows(world)
     with AuditStore(world.audit_path) as store:
         counted_before = store.counted_commits()
     more(world, "orders")
-    connect = sqlite3.connect
 
-    class Dying(sqlite3.Connection):
-        def execute(self, statement: str, *values: object) -> sqlite3.Cursor:
-            if "counted SET" in statement:
-                assert self.execute("SELECT count(*) FROM audit_row").fetchone()[0] > len(rows_before)
-                raise KeyboardInterrupt
-            return super().execute(statement, *values)
+    def dying(connection: Connection, cursor: object, statement: str, *others: object) -> None:
+        if "UPDATE counted" in statement:
+            assert connection.exec_driver_sql("SELECT count(*) FROM audit_row").scalar_one() > len(rows_before)
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr(sqlite3, "connect", lambda *words, **named: connect(*words, factory=Dying, **named))
+    sa.event.listen(Engine, "before_cursor_execute", dying)
     with pytest.raises(KeyboardInterrupt):
         load(world)
-    monkeypatch.undo()
+    sa.event.remove(Engine, "before_cursor_execute", dying)
     assert rows(world) == rows_before
     with AuditStore(world.audit_path) as store:
         assert store.counted_commits() == counted_before

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.audit.store import AuditStore
+from headrace.audit.storage.store import AuditStore
 from headrace.hive_ddl.ops import AddPartitions, Op
 from headrace.loader.apply.base import Step
 from headrace.loader.apply.group_offsets import GroupOffsetsApplier

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace.audit.row import AuditRow
-from headrace.audit.store import AuditStore
+from headrace.audit.storage.store import AuditStore
 from headrace.hive_ddl.errors import MetastoreUnavailable
 from headrace.loader.apply import pending
 from headrace.loader.apply.pending import PendingCommits

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.audit.store import AuditStore
+from headrace.audit.storage.store import AuditStore
 from headrace.cli.load import print_status
 from headrace.hive_ddl.errors import MetastoreUnavailable
 from headrace.loader.apply.audit import positions_in

@@ -5,7 +5,7 @@ from __future__ import annotations
 from headrace import RegistryClient
 from headrace.audit.ingest import ingest
 from headrace.audit.row import AuditRow
-from headrace.audit.store import AuditStore
+from headrace.audit.storage.store import AuditStore
 from headrace.settings import Settings
 
 

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from headrace.audit.row import AuditRow
-from headrace.audit.store import AuditStore
+from headrace.audit.storage.store import AuditStore
 from headrace.avro_schema import Schema, parse_schema
 from headrace.hive_ddl.errors import StaleRevision, StatementRefused
 from headrace.hive_ddl.ops import (

@@ -7,7 +7,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from headrace.audit.store import AuditStore, CountedCommit
+from headrace.audit.storage.store import AuditStore
+from headrace.audit.stored import CountedCommit
 from headrace.loader.apply.audit import audit_rows
 from headrace.loader.apply.engine import Cursor, cursor_path
 from headrace.loader.commit.commit import TopicCommit

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from headrace.audit.errors import StoreUnavailable
-from headrace.audit.store import AuditStore
+from headrace.audit.storage.store import AuditStore
 from headrace.hive_ddl.errors import MetastoreUnavailable
 from headrace.kafka_wire.errors import KafkaUnavailable
 from headrace.loader.storage.local.commit_storage import LocalCommitStorage

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from headrace.audit.row import AuditOutcome
-from headrace.audit.store import AuditStore
+from headrace.audit.storage.store import AuditStore
 from headrace.hive_ddl.table import TableState
 from headrace.loader.apply.layout import time_partition_directory
 from headrace.loader.commit import commit_log
@@ -101,6 +101,7 @@ class History:
     def _keeping(self, close: Callable[[AuditStore], None]) -> Any:
         def keep(store: AuditStore) -> None:
             close(store)
+            assert store.path is not None
             self._audit = store.path.read_bytes()
 
         return keep

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from headrace.audit import store
+from headrace.audit.storage import engine
 from headrace.avro_schema import parse_schema
 from headrace.loader.commit.document import read_document
 from headrace.loader.load_schema.kafka_record import load_schema_with_kafka
@@ -44,5 +44,5 @@ def keep_journal_in_memory(patch: pytest.MonkeyPatch) -> None:
     """Makes the audit database keep its journal in memory, which saves two files for each opened database. No
     simulation interrupts a transaction of this database."""
     patch.setattr(
-        store, "_use_write_ahead_log", lambda connection: connection.execute("PRAGMA journal_mode = MEMORY").fetchone()
+        engine, "_use_write_ahead_log", lambda connection: connection.execute("PRAGMA journal_mode = MEMORY").fetchone()
     )

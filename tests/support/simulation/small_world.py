@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.audit.row import AuditOutcome
-from headrace.audit.store import AuditStore
+from headrace.audit.storage import engine
 from headrace.loader.apply.schema import TableSettings
 from headrace.loader.commit import commit_files, commit_log, prepare
 from headrace.loader.plan import registry_requests
@@ -44,13 +44,7 @@ def make_small(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "ThreadPoolExecutor", OneByOne)
     remember_results(patch)
     keep_journal_in_memory(patch)
-    prepare_store = AuditStore._prepare
-
-    def without_fsync(store: AuditStore) -> None:
-        prepare_store(store)
-        store._connection.execute("PRAGMA synchronous = OFF")
-
-    patch.setattr(AuditStore, "_prepare", without_fsync)
+    patch.setattr(engine, "SYNCHRONOUS", "OFF")
 
 
 class SmallWorld(TaskWorld):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.audit.reconcile import reconcile_topics
-from headrace.audit.store import AuditStore
+from headrace.audit.storage.store import AuditStore
 from headrace.audit.verdict import FINDINGS, AuditVerdict
 from headrace.audit.window import TIME_MS_MAX, window_start, window_text
 from headrace.avro_schema import Schema, parse_schema

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.audit.errors import AuditError
-from headrace.audit.store import AuditStore
+from headrace.audit.storage.store import AuditStore
 from headrace.hive_ddl.errors import HiveDdlError
 from headrace.hive_ddl.executors.base import Executor
 from headrace.kafka_wire.errors import KafkaError

@@ -1,4 +1,4 @@
-"""The SQLite store of audit rows."""
+"""The audit's database: rows, positions, acceptances, formats."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from headrace.audit.errors import StoreUnavailable
 from headrace.audit.offsets import OffsetCheck
 from headrace.audit.row import AuditOutcome, AuditRow, Tier
-from headrace.audit.store import AuditStore
+from headrace.audit.storage.store import AuditStore
 from headrace.audit.verdict import Acceptance, AuditVerdict
 from headrace.audit.window import SPECIAL_WINDOWS
 
@@ -108,12 +108,27 @@ def test_newest_acceptance_of_a_window_is_stored_and_can_be_withdrawn(tmp_path: 
         assert store.accepted() == (other,)
 
 
-def test_newer_format_is_an_error(tmp_path: Path) -> None:
+def test_another_format_is_an_error_with_its_remedy(tmp_path: Path) -> None:
+    path = tmp_path / "audit.db"
+    AuditStore(path).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE store_state SET format = 99")
+    with pytest.raises(StoreUnavailable, match=r"audit\.db.*\b99\b.*use a newer release"):
+        AuditStore(path)
+
+
+def test_a_database_of_an_older_release_is_an_error_with_its_remedy(tmp_path: Path) -> None:
     path = tmp_path / "audit.db"
     with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA user_version = 99")
-    with pytest.raises(StoreUnavailable, match=r"audit\.db.*\b99\b"):
+        connection.execute("CREATE TABLE audit_row (id TEXT PRIMARY KEY)")
+    with pytest.raises(StoreUnavailable, match=r"audit\.db.*older release; move it away"):
         AuditStore(path)
+
+
+@pytest.mark.parametrize("url", ["mysql://host/name", "sqlite://", "sqlite:///:memory:", "no url", "postgresql:/x"])
+def test_an_unusable_url_is_an_error(url: str) -> None:
+    with pytest.raises(StoreUnavailable, match=r"audit\.database_url|cannot use"):
+        AuditStore(url)
 
 
 def add_many(path: Path, writer: int) -> None:

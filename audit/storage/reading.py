@@ -1,0 +1,152 @@
+"""Queries of the stored verdicts, strips and events. Each reads in one transaction, and changes nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from headrace.audit.event import AuditEvent, Incident, incidents
+from headrace.audit.storage.events import clean_windows, read_events
+from headrace.audit.storage.rows import in_batches
+from headrace.audit.storage.tables import EVENT, STRIP, TOPIC_STATE, WINDOW_VERDICT
+from headrace.audit.stored import CompletenessTimes, StoredWindow, TierTimes, TopicSummary, percentiles
+from headrace.audit.strip import DAY_MS, DAYS_MAX, joined_strips
+from headrace.audit.verdict import AuditVerdict, Hop
+from headrace.audit.window import WINDOW_MS
+
+_V = WINDOW_VERDICT.c
+_S = TOPIC_STATE.c
+SINCE_CLOSED_MS: Final = 2 * WINDOW_MS
+
+
+def read_strips(
+    connection: Connection, first_day: int, last_day: int, topics: Collection[str] | None
+) -> dict[str, bytes]:
+    """See `AuditStore.strips`."""
+    if not first_day <= last_day < first_day + DAYS_MAX:
+        raise ValueError(f"the days {first_day} to {last_day} are none, or more than {DAYS_MAX:,}")
+    query = sa.select(STRIP).where(STRIP.c.day >= first_day, STRIP.c.day <= last_day)
+    days: dict[str, list[tuple[int, bytes]]] = {}
+    for one in [query] if topics is None else [query.where(STRIP.c.topic.in_(batch)) for batch in in_batches(topics)]:
+        for topic, day, states in connection.execute(one):
+            days.setdefault(topic, []).append((day, states))
+    return {topic: joined_strips(days[topic], first_day, last_day) for topic in sorted(days)}
+
+
+def read_windows(connection: Connection, query: sa.Select[Any]) -> list[StoredWindow]:
+    """Returns the windows of a query of `WINDOW_VERDICT`."""
+    return [_window(values) for values in connection.execute(query)]
+
+
+def _window(row: Any) -> StoredWindow:
+    return StoredWindow(
+        topic=row.topic,
+        window_start_ms=row.window_start_ms,
+        verdict=AuditVerdict(row.verdict),
+        hop=Hop(row.hop),
+        difference=row.difference,
+        missing=row.missing,
+        extra=row.extra,
+        sent=row.sent,
+        acknowledged=row.acknowledged,
+        stored=row.stored,
+        written=row.written,
+        quarantined=row.quarantined,
+        consumed=json.loads(row.consumed) if row.consumed else {},
+        crashed=bool(row.crashed),
+        sentence=row.sentence,
+        log_times=TierTimes(row.log_99_ms, row.log_999_ms, row.log_all_ms),
+        loaded_times=TierTimes(row.loaded_99_ms, row.loaded_999_ms, row.loaded_all_ms),
+        latency_ms=row.latency_ms,
+        first_counted_ms=row.first_counted_ms,
+        last_counted_ms=row.last_counted_ms,
+        changed_at_ms=row.changed_at_ms,
+    )
+
+
+def read_summaries(connection: Connection, now_ms: int, topics: Collection[str] | None = None) -> list[TopicSummary]:
+    """See `AuditStore.topic_summaries`."""
+    columns = [column for column in _S if column.name not in ("overlaps", "holes")]
+    query = sa.select(*columns, _complete_until(_S.open_log_ms, now_ms), _complete_until(_S.open_loaded_ms, now_ms))
+    query = query.order_by(_S.topic)
+    queries = [query] if topics is None else [query.where(_S.topic.in_(batch)) for batch in in_batches(topics)]
+    found = []
+    for one in queries:
+        for *values, log_ms, loaded_ms in connection.execute(one):
+            state = dict(zip((column.name for column in columns), values, strict=True))
+            found.append(
+                TopicSummary(
+                    topic=state["topic"],
+                    verdict=AuditVerdict(state["verdict"]),
+                    findings=state["findings"],
+                    pending=state["pending"],
+                    missing=state["missing"],
+                    extra=state["extra"],
+                    complete_until_log_ms=None if log_ms is None else log_ms + WINDOW_MS,
+                    complete_until_loaded_ms=None if loaded_ms is None else loaded_ms + WINDOW_MS,
+                    last_counted_ms=state["last_counted_ms"],
+                    messages_24h=state["messages_24h"] if state["last_counted_ms"] > now_ms - DAY_MS else 0,
+                    is_read=bool(state["is_read"]),
+                    is_loaded=bool(state["is_loaded"]),
+                )
+            )
+    return found
+
+
+def _complete_until(open_ms: Any, now_ms: int) -> Any:
+    """Returns the expression for the start of the last window that has ended and is before the first open one."""
+    end = sa.case((open_ms.is_(None), now_ms), else_=open_ms)
+    return (
+        sa.select(sa.func.max(_V.window_start_ms))
+        .where(_V.topic == _S.topic, _V.window_start_ms >= 0)
+        .where(_V.window_start_ms < end, _V.window_start_ms <= now_ms - WINDOW_MS)
+        .correlate(TOPIC_STATE)
+        .scalar_subquery()
+    )
+
+
+def read_stored_events(connection: Connection, since_ms: int, *, only_open: bool) -> list[AuditEvent]:
+    """See `AuditStore.events`."""
+    condition: sa.ColumnElement[bool] = EVENT.c.closed_at_ms.is_(None)
+    if not only_open:
+        # A special window has no time: its event is in the period until it closes.
+        condition = condition | (EVENT.c.end_ms > since_ms) | (EVENT.c.closed_at_ms > since_ms)
+    return clean_windows(connection, read_events(connection, condition))
+
+
+def read_incidents(connection: Connection, since_ms: int, *, only_open: bool) -> list[Incident]:
+    """See `AuditStore.incidents`."""
+    earliest = connection.execute(
+        sa.select(sa.func.min(EVENT.c.start_ms)).where(EVENT.c.closed_at_ms.is_(None))
+    ).scalar_one()
+    # With all events that began together with one that is in the period, so that the id does not change.
+    first_ms = min(since_ms, since_ms if earliest is None else earliest) - SINCE_CLOSED_MS
+    grouped = incidents(read_stored_events(connection, first_ms, only_open=False))
+    return [
+        one
+        for one in grouped
+        if one.closed_at_ms is None or (not only_open and (one.end_ms > since_ms or one.closed_at_ms > since_ms))
+    ]
+
+
+def read_completeness_times(
+    connection: Connection, since_ms: int, until_ms: int, topics: Collection[str] | None
+) -> dict[str, CompletenessTimes]:
+    """Returns the distributions of the times to completeness, by tier (`log` and `loaded`)."""
+    names = ("log_99_ms", "log_999_ms", "log_all_ms", "loaded_99_ms", "loaded_999_ms", "loaded_all_ms")
+    query = sa.select(*(_V[name] for name in names)).where(
+        _V.window_start_ms >= max(0, since_ms),
+        _V.window_start_ms < until_ms,
+        sa.func.coalesce(_V.acknowledged, _V.stored, 0) > 0,
+    )
+    queries: Iterable[Any] = (
+        [query] if topics is None else (query.where(_V.topic.in_(batch)) for batch in in_batches(topics))
+    )
+    rows = [row for one in queries for row in connection.execute(one)]
+    columns: Sequence[Sequence[int | None]] = list(zip(*rows, strict=True)) or [()] * len(names)
+    distributions = [percentiles(column) for column in columns]
+    return {"log": CompletenessTimes(*distributions[:3]), "loaded": CompletenessTimes(*distributions[3:])}

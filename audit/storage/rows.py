@@ -1,0 +1,244 @@
+"""Adds audit rows: those that are new, with the marks of their windows and the offsets that they counted; and reads
+their sums.
+
+All changes of a topic are made under its lock (`lock_topics`). On PostgreSQL that is a row lock of `topic_state`,
+without which an update of verdicts could delete the mark of a window whose new rows it did not see. SQLite has one
+writer at a time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Connection
+
+from headrace.audit.count import FINGERPRINT_MASK
+from headrace.audit.facts import RowCounts, WindowFacts, collect_facts
+from headrace.audit.offsets import CountedOffsets, OffsetSpan
+from headrace.audit.row import AuditOutcome, AuditRow, Tier
+from headrace.audit.schema import signed64
+from headrace.audit.storage.tables import (
+    AUDIT_ROW,
+    OFFSET_RANGE,
+    TIER_COUNT,
+    TOPIC_STATE,
+    TOUCHED_WINDOW,
+)
+from headrace.audit.window import known_window
+
+PARAMETERS_MAX: Final = 500
+"""Parameters of one statement. SQLite permits 32,766, older ones 999."""
+
+ROW_FIELDS: Final = tuple(field.name for field in dataclasses.fields(AuditRow) if field.name in AUDIT_ROW.c)
+"""The columns of the rows, by the names of their fields."""
+
+AUDITOR: Final = "headrace-audit"
+"""Application of the independent auditor. It counts offsets that the loader counts, too: that is no overlap."""
+
+_field_values: Final = operator.attrgetter(*ROW_FIELDS)
+_TEXT_FIELDS: Final = tuple(name for name in ROW_FIELDS if isinstance(AUDIT_ROW.c[name].type, sa.Text))
+_texts: Final = operator.attrgetter(*_TEXT_FIELDS)
+_PLAIN: Final = tuple(ROW_FIELDS.index(name) for name in ("tier", "outcome"))
+_FINGERPRINT: Final = ROW_FIELDS.index("fingerprint")
+_CRASHED: Final = ROW_FIELDS.index("crashed")
+
+FACT_COLUMNS: Final = tuple(
+    AUDIT_ROW.c[{"messages": "count", "size_bytes": "bytes"}.get(name, name)] for name in RowCounts._fields
+)
+"""The columns of `RowCounts`."""
+
+
+def in_batches(values: Iterable[Any], size: int = PARAMETERS_MAX) -> Iterator[list[Any]]:
+    """Yields the values in lists of at most `size`."""
+    batch: list[Any] = []
+    for value in values:
+        batch.append(value)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def insert_new(connection: Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Inserts the rows whose primary keys are not in the table; the others stay as they are."""
+    if rows:
+        statement = _dialect_insert(connection, table)
+        connection.execute(statement.on_conflict_do_nothing(), rows)
+
+
+def upsert(connection: Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Inserts rows, and replaces the columns of those whose primary keys are in the table."""
+    if not rows:
+        return
+    statement = _dialect_insert(connection, table)
+    keys = [column.name for column in table.primary_key]
+    changed = {name: statement.excluded[name] for name in rows[0] if name not in keys}
+    connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=changed), rows)
+
+
+def _dialect_insert(connection: Connection, table: sa.Table) -> Any:
+    return (sqlite if connection.dialect.name == "sqlite" else postgresql).insert(table)
+
+
+def add_topics(connection: Connection, topics: Iterable[str]) -> None:
+    """Adds the states of topics that have none."""
+    insert_new(connection, TOPIC_STATE, [{"topic": topic} for topic in sorted(set(topics))])
+
+
+def lock_topics(connection: Connection, topics: Collection[str]) -> None:
+    """Waits for other changes of these topics, and keeps later ones waiting until the transaction ends. The topics have
+    states. Called once in a transaction, so that two of them cannot wait for each other."""
+    if connection.dialect.name == "sqlite" or not topics:
+        return
+    query = sa.select(TOPIC_STATE.c.topic).where(TOPIC_STATE.c.topic.in_(sorted(topics)))
+    connection.execute(query.order_by(TOPIC_STATE.c.topic).with_for_update()).all()
+
+
+def storable(row: AuditRow) -> AuditRow:
+    """Returns the row without NUL characters in its texts, which PostgreSQL does not store: a name in a message must
+    not stop the reading of the audit topic."""
+    texts = _texts(row)
+    if not any("\0" in text for text in texts):
+        return row
+    cleaned = {
+        name: text.replace("\0", "\ufffd") for name, text in zip(_TEXT_FIELDS, texts, strict=True) if "\0" in text
+    }
+    return dataclasses.replace(row, **cleaned)
+
+
+def insert_rows(connection: Connection, rows: Sequence[AuditRow]) -> int:
+    """Adds the audit rows whose ids are not stored, under the lock of their topics, and marks their windows as touched.
+    Returns their number."""
+    new = _new_rows(connection, rows)
+    if not new:
+        return 0
+    _add_offsets(connection, new)
+    insert_new(connection, AUDIT_ROW, [dict(zip(ROW_FIELDS, _values(row), strict=True)) for row in new])
+    touch(connection, {(row.topic, row.window_start_ms) for row in new})
+    newest: dict[str, int] = {}
+    for row in new:
+        newest[row.tier.value] = max(newest.get(row.tier.value, 0), row.emitted_at_ms)
+    _set_tier_counts(connection, newest)
+    return len(new)
+
+
+def touch(connection: Connection, windows: Iterable[tuple[str, int]]) -> None:
+    """Marks windows (topic, start) whose verdict must be computed again."""
+    marks = [{"topic": topic, "window_start_ms": start_ms} for topic, start_ms in sorted(windows)]
+    insert_new(connection, TOUCHED_WINDOW, marks)
+
+
+def _new_rows(connection: Connection, rows: Sequence[AuditRow]) -> list[AuditRow]:
+    by_id = {row.id: row for row in reversed(rows)}  # of equal ids, the first row
+    for ids in in_batches(by_id.copy()):
+        for (found,) in connection.execute(sa.select(AUDIT_ROW.c.id).where(AUDIT_ROW.c.id.in_(ids))):
+            del by_id[found]
+    return [row for row in rows if by_id.pop(row.id, None) is not None]
+
+
+def _set_tier_counts(connection: Connection, newest: Mapping[str, int]) -> None:
+    stored = dict(connection.execute(sa.select(TIER_COUNT.c.tier, TIER_COUNT.c.last_counted_ms)).all())
+    changed = [
+        {"tier": tier, "last_counted_ms": time_ms}
+        for tier, time_ms in sorted(newest.items())
+        if time_ms > stored.get(tier, -1)
+    ]
+    upsert(connection, TIER_COUNT, changed)
+
+
+def _add_offsets(connection: Connection, rows: Iterable[AuditRow]) -> None:
+    counted: dict[str, set[OffsetSpan]] = {}
+    skipped: dict[str, set[OffsetSpan]] = {}
+    for row in rows:
+        span = (row.partition, row.start, row.end)
+        if row.outcome is AuditOutcome.SKIPPED:
+            skipped.setdefault(row.topic, set()).add(span)
+        elif row.tier is Tier.BROKER and row.partition >= 0 and row.application != AUDITOR:
+            counted.setdefault(row.topic, set()).add(span)
+    topics = sorted({*counted, *skipped})
+    stored = counted_offsets(connection, topics)
+    for topic in topics:
+        before, spans = stored.get(topic, CountedOffsets()), counted.get(topic, set())
+        if before.meets(spans):
+            spans = spans - _stored_spans(connection, topic)
+        after = before.plus(spans, skipped.get(topic, ())).without_old_holes()
+        _replace_offsets(connection, topic, before, after)
+
+
+def _stored_spans(connection: Connection, topic: str) -> set[OffsetSpan]:
+    columns = (AUDIT_ROW.c.partition, AUDIT_ROW.c.start, AUDIT_ROW.c.end)
+    query = sa.select(*columns).distinct().where(AUDIT_ROW.c.topic == topic, AUDIT_ROW.c.tier == Tier.BROKER.value)
+    return {(partition, start, end) for partition, start, end in connection.execute(query)}
+
+
+def _replace_offsets(connection: Connection, topic: str, before: CountedOffsets, after: CountedOffsets) -> None:
+    old, new = _kinds(before), _kinds(after)
+    deleted, added = old - new, new - old
+    columns = ("kind", "partition", "start", "end")
+    if deleted:
+        matches = [OFFSET_RANGE.c[name] == sa.bindparam(f"old_{name}") for name in columns]
+        connection.execute(
+            sa.delete(OFFSET_RANGE).where(OFFSET_RANGE.c.topic == topic, *matches),
+            [{f"old_{name}": value for name, value in zip(columns, one, strict=True)} for one in sorted(deleted)],
+        )
+    insert_new(
+        connection,
+        OFFSET_RANGE,
+        [{"topic": topic, **dict(zip(columns, one, strict=True))} for one in sorted(added)],
+    )
+
+
+def _kinds(offsets: CountedOffsets) -> set[tuple[str, int, int, int]]:
+    return {
+        *(("counted", *span) for span in offsets.counted),
+        *(("overlap", *span) for span in offsets.overlaps),
+        *(("skipped", *span) for span in offsets.skipped),
+    }
+
+
+def counted_offsets(connection: Connection, topics: Iterable[str]) -> dict[str, CountedOffsets]:
+    """Returns the counted and skipped offsets of topics; topics without any are left out."""
+    spans: dict[str, dict[str, list[OffsetSpan]]] = {}
+    for batch in in_batches(topics):
+        query = sa.select(OFFSET_RANGE).where(OFFSET_RANGE.c.topic.in_(batch))
+        for topic, kind, partition, start, end in connection.execute(query):
+            spans.setdefault(topic, {}).setdefault(kind, []).append((partition, start, end))
+    return {
+        topic: CountedOffsets(*(tuple(sorted(kinds.get(kind, ()))) for kind in ("counted", "overlap", "skipped")))
+        for topic, kinds in spans.items()
+    }
+
+
+def facts_of(connection: Connection, query: sa.Select[Any]) -> Iterator[WindowFacts]:
+    """Yields the sums of the rows of a query of `FACT_COLUMNS`, by topic and window. Adds the query's order, and leaves
+    out rows of skipped offsets, which are no messages."""
+    ordered = query.where(AUDIT_ROW.c.outcome != AuditOutcome.SKIPPED.value).order_by(
+        AUDIT_ROW.c.topic, AUDIT_ROW.c.window_start_ms
+    )
+    return collect_facts(map(RowCounts._make, connection.execute(ordered)))
+
+
+def _values(row: AuditRow) -> list[Any]:
+    values = list(_field_values(row))
+    for place in _PLAIN:
+        values[place] = values[place].value
+    values[_FINGERPRINT] = signed64(values[_FINGERPRINT])
+    values[_CRASHED] = int(values[_CRASHED])
+    return values
+
+
+def stored_row(values: Iterable[Any]) -> AuditRow:
+    """Returns the audit row of its columns `ROW_FIELDS`."""
+    fields = dict(zip(ROW_FIELDS, values, strict=True))
+    fields["tier"] = Tier(fields["tier"])
+    fields["outcome"] = AuditOutcome(fields["outcome"])
+    fields["crashed"] = bool(fields["crashed"])
+    fields["window_start_ms"] = known_window(fields["window_start_ms"])
+    fields["fingerprint"] &= FINGERPRINT_MASK
+    return AuditRow(**fields)

@@ -1,0 +1,151 @@
+"""Values that the audit's database stores and returns: verdicts of windows, summaries of topics, times to completeness.
+
+`audit.storage` writes and reads them. They need no library, so that pages, metrics and alerts can import them alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from headrace.audit.verdict import AuditVerdict, Hop
+from headrace.audit.window import SPECIAL_WINDOWS, WINDOW_MS
+
+DATABASE_NAME: Final = "audit.db"
+"""The database's file in the data directory, unless `audit.database_url` names another database."""
+
+SHARES: Final = ((99, 100), (999, 1000), (1, 1))
+"""The shares of a window's messages whose times are stored: 99 %, 99.9 % and all."""
+
+
+class CountedCommit(NamedTuple):
+    """The number and checksum of a topic's newest commit whose counts are stored."""
+
+    commit_number: int
+    sha256: str
+
+
+class TierTimes(NamedTuple):
+    """Times from the end of a window until a tier had counted 99 %, 99.9 % and all of its messages, in milliseconds; 0
+    if it had before the end. None: not yet, or the window has no end or no messages."""
+
+    share_99_ms: int | None = None
+    share_999_ms: int | None = None
+    all_ms: int | None = None
+
+
+NO_TIMES: Final = TierTimes()
+
+
+@dataclass(frozen=True, slots=True)
+class StoredWindow:
+    """The stored verdict of one topic and window.
+
+    Attributes:
+        hop: the pair of tiers that differs; the first one if both do.
+        difference: extra (positive) or missing (negative) messages, added up over both pairs.
+        missing, extra: the same for each direction apart; a window with the verdict `mismatch` and equal counts has 0
+            in both, because its fingerprints tell that messages differ, but not how many.
+        sent, acknowledged, stored, written, quarantined: messages by tier; None for a tier without counts.
+        consumed: messages by consuming application.
+        sentence: explanation of the verdict; "" for `complete`.
+        log_times, loaded_times: when the log, and tables with quarantine, had the window's messages.
+        latency_ms: time until 99.9 % were loaded, from the end of the window or from its newest producer row.
+        first_counted_ms, last_counted_ms: creation times of the oldest and the newest audit row.
+        changed_at_ms: when the verdict or the differences last changed.
+    """
+
+    topic: str
+    window_start_ms: int
+    verdict: AuditVerdict
+    hop: Hop
+    difference: int
+    missing: int
+    extra: int
+    sent: int
+    acknowledged: int | None
+    stored: int | None
+    written: int | None
+    quarantined: int | None
+    consumed: Mapping[str, int] = field(default_factory=dict)
+    crashed: bool = False
+    sentence: str = ""
+    log_times: TierTimes = NO_TIMES
+    loaded_times: TierTimes = NO_TIMES
+    latency_ms: int | None = None
+    first_counted_ms: int = 0
+    last_counted_ms: int = 0
+    changed_at_ms: int = 0
+
+    @property
+    def has_end(self) -> bool:
+        return self.window_start_ms not in SPECIAL_WINDOWS
+
+    @property
+    def window_end_ms(self) -> int:
+        return self.window_start_ms + WINDOW_MS
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSummary:
+    """A topic's stored verdict over all its windows.
+
+    Attributes:
+        verdict: the most severe verdict of its windows.
+        findings: number of windows that are missing, extra, mismatch or unknown.
+        pending: number of windows with the verdict `pending`.
+        missing, extra: messages, over the windows with findings.
+        complete_until_log_ms: all windows that end at or before this time are complete in the log (or accepted, and so
+            on); None if the first window is not.
+        complete_until_loaded_ms: the same for the tables. Never later than that of the log.
+        last_counted_ms: creation time of the newest audit row.
+        messages_24h: messages of the windows of the last 24 hours: in the log, or acknowledged if the log was not
+            counted.
+        is_read, is_loaded: whether the messages in the topic's log, and the rows of its table, have been counted.
+    """
+
+    topic: str
+    verdict: AuditVerdict
+    findings: int
+    pending: int
+    missing: int
+    extra: int
+    complete_until_log_ms: int | None
+    complete_until_loaded_ms: int | None
+    last_counted_ms: int
+    messages_24h: int
+    is_read: bool
+    is_loaded: bool
+
+
+class Percentiles(NamedTuple):
+    """The distribution of a time over `windows` windows. `unreached` windows are not yet there; they count as longer
+    than any time, so a percentile that falls on them is None."""
+
+    windows: int
+    unreached: int
+    p50_ms: int | None
+    p95_ms: int | None
+    p99_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CompletenessTimes:
+    """The distribution of the times to 99 %, 99.9 % and 100 % of the messages of a window, for one tier."""
+
+    share_99: Percentiles
+    share_999: Percentiles
+    all: Percentiles
+
+
+def percentiles(values: Sequence[int | None]) -> Percentiles:
+    """Returns the distribution of times in milliseconds; None is a window that is not yet there."""
+    reached = sorted(value for value in values if value is not None)
+    count = len(values)
+
+    def at(percent: int) -> int | None:
+        place = (count * percent + 99) // 100 - 1
+        return reached[place] if 0 <= place < len(reached) else None
+
+    return Percentiles(count, count - len(reached), at(50), at(95), at(99))
