@@ -24,7 +24,10 @@ PROCESSORS = ("x86_64", "aarch64")
 
 
 def mismatched_tags(checkout: Path) -> list[str]:
-    """Returns the release tags of the checkout's commit (`v1.2.0`) if none of them is the one of its version."""
+    """Returns the release tags of the checkout's commit (`v1.2.0`) if none of them is the one of its version. Sources
+    without a directory `.git` have no tags."""
+    if not (checkout / ".git").exists():  # git would search the parent directories
+        return []
     tags = subprocess.run(
         ["git", "tag", "--points-at", "HEAD", "--list", "v[0-9]*"],
         cwd=checkout,

@@ -21,6 +21,7 @@ def test_release_tag_must_be_that_of_the_version(tmp_path: Path) -> None:
         spec.loader.exec_module(build_wheels)
     finally:
         sys.path.remove(str(ROOT / "tools"))
+    assert build_wheels.mismatched_tags(tmp_path) == []  # not a checkout
     git = ["git", "-C", str(tmp_path), "-c", "user.name=t", "-c", "user.email=t@example.com"]
     for words in (["init", "--quiet"], ["commit", "--quiet", "--allow-empty", "--message", "first"]):
         subprocess.run([*git, *words], check=True)
