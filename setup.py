@@ -40,6 +40,7 @@ LOADER = [
     *DATABASE,  # the audit's counts
     *PRODUCER,
     *EXECUTOR,
+    PROMETHEUS,  # metrics of `headrace status`
     "python-snappy>=0.7,<1",  # kafka-python's codec, the audit reads its topic with it
     "pyspark==4.3.0",
     "PyHive>=0.7,<0.8",

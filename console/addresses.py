@@ -33,7 +33,7 @@ def public_path(settings: ConsoleSettings) -> str:
 
 
 def is_secure_for_browsers(settings: ConsoleSettings) -> bool:
-    """Whether browsers reach the console through TLS, of its own or of a reverse proxy."""
+    """Whether browsers reach the console through TLS of the console or of a reverse proxy."""
     if settings.public_url:
         return settings.public_url.startswith("https:")
     return bool(settings.tls_certificate)

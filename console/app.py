@@ -14,7 +14,7 @@ from jinja2 import StrictUndefined
 from werkzeug.exceptions import HTTPException
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from headrace.console import formats, security
+from headrace.console import formats, request_counts, security
 from headrace.console.access import ConsoleAccess
 from headrace.console.addresses import is_secure_for_browsers, public_path, trusted_hosts
 from headrace.console.context import EXTENSION, ConsoleContext, console
@@ -64,6 +64,7 @@ def create_app(
             app.wsgi_app, x_for=own.proxies, x_proto=own.proxies, x_host=own.proxies, x_prefix=0
         )
     _prepare_templates(app)
+    request_counts.install(app)
     security.install(app, trusted_hosts(own), is_secure=is_secure)
     for page in PAGES:
         app.register_blueprint(page.blueprint)

@@ -2,8 +2,8 @@
 
 A page of another port of 127.0.0.1 is of the same site, so its forms send all cookies. Requests that may change
 something are therefore accepted only if the browser states that they come from this very origin (`Sec-Fetch-Site`,
-else `Origin`), and with the token of the session. Programs that authenticate each request need no token: a browser
-does not add their Authorization header by itself.
+else `Origin`), and with the token of the session. Requests with an Authorization header need no token, because
+browsers never add that header automatically.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ HEADERS: Final[Mapping[str, str]] = {
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 PUBLIC_ENDPOINTS: Final = frozenset({"static", "health.healthz", "sign_in.page", "sign_in.submit"})
 """Endpoints without a permission check."""
+ENDPOINTS_OF_PROGRAMS: Final = frozenset({"metrics.page"})
+"""Endpoints that clients request without a browser: they get 401 in place of the page that signs in."""
 FORM_FIELD: Final = "form_token"
 COOKIE: Final = "headrace"
 HOST_COOKIE: Final = "__Host-headrace"
@@ -72,6 +74,8 @@ def _check_request() -> AnyResponse | None:
         return None
     if g.viewer.name or request.method not in SAFE_METHODS:
         abort(403)
+    if request.endpoint in ENDPOINTS_OF_PROGRAMS:
+        abort(401)
     return redirect(url_for("sign_in.page", next=request.full_path.removesuffix("?")))
 
 

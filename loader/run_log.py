@@ -1,5 +1,6 @@
 """Appends a line of JSON per load or compaction to a file, for monitoring. `<path>.1` has the lines before; see
-`settings.line_file`."""
+`settings.line_file`. Each line also has the totals of all loads up to it (`RunTotals`), so that counters of monitoring
+neither decrease when old lines are deleted nor need to read them."""
 
 from __future__ import annotations
 
@@ -7,15 +8,17 @@ import dataclasses
 import itertools
 import json
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from headrace.loader.report import RunReport
 from headrace.loader.rewrite.run import RewriteReport
 from headrace.settings.line_file import LineFile
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 BYTES_MAX: Final = 4 * 1024 * 1024
 """Size from which a file counts as full: some 8,000 loads, eight weeks of a load every ten minutes."""
@@ -23,6 +26,14 @@ BYTES_MAX: Final = 4 * 1024 * 1024
 LOAD_LINE, COMPACTION_LINE = "load", "compact"
 """The kinds of lines."""
 
+TOTALS: Final = "totals"
+"""The key of a line's totals."""
+
+DURATION_BOUNDS_S: Final = (5, 10, 30, 60, 120, 300, 600, 1_200, 1_800, 3_600)
+"""Upper bounds of the histogram of durations, in seconds. A different number of bounds starts new totals."""
+
+YIELDED: Final = "yielded"
+FAILED_CODE: Final = 2
 TOPICS_NAMED_MAX: Final = 20
 SENTENCE_CHARS_MAX: Final = 1_000
 
@@ -64,6 +75,36 @@ class RunLine:
     error: str = ""
     is_registry_refused: bool = False
     kind: str = LOAD_LINE
+
+
+@dataclass(frozen=True, slots=True)
+class RunTotals:
+    """Sums over all loads since the run log exists. `runs` counts them by outcome. `durations` counts the loads that
+    did not yield by the bounds of `DURATION_BOUNDS_S`, the longer ones last; `duration_ms` is their sum.
+    `succeeded_at_ms` is the end of the newest of them that did not fail, 0 for none."""
+
+    runs: dict[str, int] = dataclasses.field(default_factory=dict)
+    durations: tuple[int, ...] = (0,) * (len(DURATION_BOUNDS_S) + 1)
+    duration_ms: int = 0
+    succeeded_at_ms: int = 0
+
+    def __post_init__(self) -> None:
+        numbers = (*self.runs.values(), *self.durations, self.duration_ms, self.succeeded_at_ms)
+        if len(self.durations) != len(DURATION_BOUNDS_S) + 1 or any(type(number) is not int for number in numbers):
+            raise ValueError(f"totals of the run log: expected numbers, found {self}")
+
+    def plus(self, line: RunLine) -> RunTotals:
+        """Returns the totals after one more run. Compactions change nothing."""
+        if line.kind != LOAD_LINE:
+            return self
+        runs = {**self.runs, line.outcome: self.runs.get(line.outcome, 0) + 1}
+        if line.outcome == YIELDED:
+            return dataclasses.replace(self, runs=runs)
+        place = sum(line.duration_ms > bound_s * 1000 for bound_s in DURATION_BOUNDS_S)
+        durations = tuple(number + (index == place) for index, number in enumerate(self.durations))
+        ended_ms = line.started_at_ms + line.duration_ms
+        succeeded_at_ms = ended_ms if line.exit_code < FAILED_CODE else self.succeeded_at_ms
+        return RunTotals(runs, durations, self.duration_ms + line.duration_ms, succeeded_at_ms)
 
 
 def line_of(report: RunReport, started_at_ms: int, exit_code: int) -> RunLine:
@@ -126,10 +167,15 @@ def append_line(path: Path | None, line: RunLine) -> None:
     not fail the load."""
     if path is None:
         return
-    content = json.dumps(dataclasses.asdict(line), separators=(",", ":")).encode() + b"\n"
+
+    def content() -> bytes:
+        totals = (newest_totals(path) or RunTotals()).plus(line)
+        value = {**dataclasses.asdict(line), TOTALS: dataclasses.asdict(totals)}
+        return json.dumps(value, separators=(",", ":")).encode() + b"\n"
+
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        LineFile(path, BYTES_MAX).append(content)
+        LineFile(path, BYTES_MAX).append_next(content)
     except OSError as error:
         logger.warning("run_not_logged path=%s error=%s", path, error)
 
@@ -137,25 +183,37 @@ def append_line(path: Path | None, line: RunLine) -> None:
 def newest_lines(path: Path, count: int, kind: str = LOAD_LINE) -> tuple[RunLine, ...]:
     """Returns the last `count` lines of a kind in the run log `path` and in `<path>.1`, which has the lines before;
     oldest first. Ignores lines in another format."""
-    newest_first: list[RunLine] = []
-    for file in reversed(LineFile(path, BYTES_MAX).files()):
+    lines = (line for line in map(_run_line, _objects(path)) if line is not None and line.kind == kind)
+    return tuple(reversed(tuple(itertools.islice(lines, count))))
+
+
+def newest_totals(path: Path) -> RunTotals | None:
+    """Returns the totals of all loads up to the newest line of the run log `path`; None if no line has any."""
+    found = (_fields(RunTotals, value[TOTALS]) for value in _objects(path) if isinstance(value.get(TOTALS), dict))
+    return next((one for one in found if one is not None), None)
+
+
+def _objects(path: Path) -> Iterator[dict[str, Any]]:
+    """Yields the JSON objects of the run log, the newest first."""
+    for content in LineFile(path, BYTES_MAX).newest_first():
         try:
-            content = file.read_bytes()
-        except OSError:
+            value = json.loads(content)
+        except ValueError:
             continue
-        lines = (line for line in map(_read, reversed(content.splitlines())) if line is not None and line.kind == kind)
-        newest_first += itertools.islice(lines, count - len(newest_first))
-    return tuple(reversed(newest_first))
+        if isinstance(value, dict):
+            yield value
 
 
-def _read(content: bytes) -> RunLine | None:
-    names = {field.name for field in dataclasses.fields(RunLine)}
+def _run_line(value: dict[str, Any]) -> RunLine | None:
+    return _fields(RunLine, value)
+
+
+def _fields(kind: type[T], value: dict[str, Any]) -> T | None:
+    """Returns a dataclass from its JSON object; None if fields are missing. A later release may have added others."""
+    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     try:
-        value: dict[str, Any] = json.loads(content)
-        # A later release may have added fields.
-        fields: dict[str, Any] = {
-            name: tuple(item) if isinstance(item, list) else item for name, item in value.items() if name in names
-        }
-        return RunLine(**fields)
-    except (ValueError, TypeError, AttributeError):
+        return kind(
+            **{name: tuple(item) if isinstance(item, list) else item for name, item in value.items() if name in names}
+        )
+    except (TypeError, ValueError, AttributeError):
         return None

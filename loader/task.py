@@ -417,4 +417,5 @@ def _range_result(
         skipped=tuple(progress.skipped),
         corrupt_stop=stop.corrupt,
         by_reference=messages.by_reference,
+        quarantine_codes=dict(messages.quarantine_codes),
     )

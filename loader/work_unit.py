@@ -228,7 +228,8 @@ class RangeResult:
     fetched record batches, without those read ahead for unknown ids. `gaps` are ranges of missing offsets, at most a
     thousand; `counts.gaps` counts all missing offsets. `epochs` are the leader epochs of the batches in `done`.
     `by_reference` counts messages that the C core left to Python, which makes the same rows. `is_broker_error` means
-    that the reason in `error` is a broker or its response, not the data or a defect of the loader.
+    that the reason in `error` is a broker or its response, not the data or a defect of the loader. `quarantine_codes`
+    counts the quarantine rows by `QuarantineCode`.
     """
 
     done: OffsetRange
@@ -245,6 +246,7 @@ class RangeResult:
     corrupt_stop: CorruptBatchStop | None = None
     by_reference: int = field(default=0, compare=False)
     is_broker_error: bool = False
+    quarantine_codes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,13 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+
+BLOCK_BYTES: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,17 @@ class LineFile:
         Raises:
             OSError: the line could not be written completely; then the file does not contain it.
         """
+        self.append_next(lambda: line)
+
+    def append_next(self, next_line: Callable[[], bytes]) -> None:
+        """Appends the line that `next_line` returns. The file is locked during the call, so no other process appends a
+        line between a read of the newest one (`newest_first`) and the end of the write.
+
+        Raises:
+            OSError: the line could not be written completely; then the file does not contain it.
+        """
         with self._locked() as descriptor:
+            line = next_line()
             size = os.fstat(descriptor).st_size
             content = b"\n" + line if _ends_in_partial_line(descriptor, size) else line
             try:
@@ -61,6 +74,14 @@ class LineFile:
         """Returns the existing files, the one with the oldest lines first."""
         numbered = [self._rotated(number) for number in range(self.rotated_max, 0, -1)]
         return tuple(path for path in (*numbered, self.path) if path.exists())
+
+    def newest_first(self) -> Iterator[bytes]:
+        """Yields the lines of all files without their line feeds, the newest first. Reads blocks from the ends of the
+        files, so the cost depends on the number of lines that the caller takes. Omits files that cannot be read."""
+        for path in reversed(self.files()):
+            if path.is_file():  # opening a pipe would wait for its writer
+                with suppress(OSError):
+                    yield from _lines_from_end(path)
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
@@ -88,6 +109,18 @@ class LineFile:
 
     def _rotated(self, number: int) -> Path:
         return self.path.with_name(f"{self.path.name}.{number}")
+
+
+def _lines_from_end(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        start, first = file.seek(0, os.SEEK_END), b""
+        while start:
+            end, start = start, max(0, start - BLOCK_BYTES)
+            file.seek(start)
+            first, *lines = (file.read(end - start) + first).split(b"\n")
+            yield from filter(None, reversed(lines))
+        if first:
+            yield first
 
 
 def _is_current_file(path: Path, descriptor: int) -> bool:

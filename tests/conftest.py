@@ -51,6 +51,7 @@ LEFT_OUT = {
     "node": "make test-node",
     "postgres": "make test-postgres",
     "pig": "make test-pig",
+    "prometheus": "make test-prometheus",
     "s3": "make test-s3",
     "servers": "make test-servers",
     "simulation": "make test-simulation",

@@ -1,4 +1,5 @@
-"""Installs missing Debian packages: `python3 tools/setup_packages.py PACKAGE…`.
+"""Installs missing Debian packages: `python3 tools/setup_packages.py PACKAGE…`. With `--unpack DIRECTORY`, unpacks them
+there instead: installing Prometheus would start it.
 
 The tests start and remove their own PostgreSQL servers; the server of the package is neither needed nor started. On
 Debian and Ubuntu, as root, missing packages are installed; elsewhere an error names the remedy.
@@ -12,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -41,9 +43,14 @@ PACKAGES: dict[str, tuple[str, Callable[[], bool]]] = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("packages", nargs="+", choices=PACKAGES, metavar="PACKAGE", help=" or ".join(PACKAGES))
+    parser.add_argument("packages", nargs="+", metavar="PACKAGE", help=f"{' or '.join(PACKAGES)}; any with --unpack")
+    parser.add_argument("--unpack", type=Path, metavar="DIRECTORY", help="unpack the packages there, if it is missing")
+    args = parser.parse_args()
+    unknown = [name for name in args.packages if name not in PACKAGES]
+    if args.unpack is None and unknown:
+        parser.error(f"unknown packages: {' '.join(unknown)}; choose from {' '.join(PACKAGES)}")
     try:
-        prepare(parser.parse_args().packages)
+        prepare(args.packages) if args.unpack is None else unpack(args.packages, args.unpack)
     except SetupError as error:
         print(f"set-up: {error}", file=sys.stderr)
         return 2
@@ -55,6 +62,24 @@ def prepare(packages: Sequence[str]) -> None:
     with LOG.open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # apt-get fails while another apt-get runs
         _install_missing(packages)
+
+
+def unpack(packages: Sequence[str], directory: Path) -> None:
+    """Downloads Debian packages and unpacks them, unless the directory exists.
+
+    Raises:
+        SetupError: the system is not Debian, or the download failed.
+    """
+    if directory.exists():
+        return
+    if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
+        raise SetupError(f"missing: {' and '.join(packages)}; install them with the system's packages")
+    with tempfile.TemporaryDirectory(dir=LOG.parent) as scratch:
+        run("apt-get", "download", *packages, directory=Path(scratch))
+        unpacked = Path(scratch) / "unpacked"
+        for package in sorted(Path(scratch).glob("*.deb")):
+            run("dpkg-deb", "--extract", str(package), str(unpacked))
+        unpacked.rename(directory)
 
 
 def _install_missing(packages: Sequence[str]) -> None:
@@ -79,7 +104,7 @@ def _install_missing(packages: Sequence[str]) -> None:
             raise SetupError(f"after the installation of {package}, missing: {PACKAGES[package][0]}; see {LOG}")
 
 
-def run(*command: str) -> None:
+def run(*command: str, directory: Path | None = None) -> None:
     with LOG.open("ab") as log:
         completed = subprocess.run(
             command,
@@ -88,6 +113,7 @@ def run(*command: str) -> None:
             stderr=subprocess.STDOUT,
             env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
             check=False,
+            cwd=directory,
         )
     if completed.returncode:
         raise SetupError(f"{' '.join(command)} ended with {completed.returncode}; see {LOG}")

@@ -11,7 +11,7 @@ from typing import Final
 
 from flask import Blueprint
 
-from headrace.console.pages import health, now, sign_in
+from headrace.console.pages import health, metrics, now, sign_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,5 +33,6 @@ PAGES: Final = (
     Page(now.blueprint, menu="Now"),
     Page(sign_in.blueprint),
     Page(health.blueprint),
+    Page(metrics.blueprint),
 )
 """All pages, in the order of the menu and of the tabs."""

@@ -183,7 +183,7 @@ def run_once(args: argparse.Namespace, settings: Settings, session: LoadSession 
     """
     if getattr(args, "quarantine_all", False) and not args.topic:
         raise CommandError("--quarantine-all needs --topic: name the topics whose messages may all be quarantined")
-    from headrace.loader.run_log import RunLine, append_line, line_of
+    from headrace.loader.run_log import YIELDED, RunLine, append_line, line_of
     from headrace.pipeline.load import now_ms, run_log_path
 
     started_ms = now_ms()
@@ -196,7 +196,7 @@ def run_once(args: argparse.Namespace, settings: Settings, session: LoadSession 
         append_line(path, failed)
         raise
     if report is None:
-        append_line(path, RunLine(started_ms, max(0, now_ms() - started_ms), "yielded", EXIT_OK))
+        append_line(path, RunLine(started_ms, max(0, now_ms() - started_ms), YIELDED, EXIT_OK))
         return EXIT_OK
     code = EXIT_FAILED if report.registry_outage else EXIT_FINDINGS if report.has_findings else EXIT_OK
     append_line(path, line_of(report, started_ms, code))

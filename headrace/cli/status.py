@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headrace.cli.colour import print_report_line
 from headrace.cli.command import FLAGS, add_format_flag, add_settings_flags, examples, print_json, settings_from
 
 if TYPE_CHECKING:
-    from headrace.pipeline.status.finding import PlatformStatus, StatusFinding, StatusMetric
+    from headrace.pipeline.status.finding import PlatformStatus, StatusFinding
 
 FORMATS = ("text", "json", "prometheus")
 WORDS = {1: "ATTENTION", 2: "FAILURE"}
@@ -40,7 +40,9 @@ def run(args: argparse.Namespace) -> int:
         facts = {"format": 1, "severity": status.severity, "summary": summary(status)}
         print_json({**facts, **dataclasses.asdict(status)})
     elif args.format == "prometheus":
-        sys.stdout.write(exposition(metric for fact in status.facts for metric in fact.metrics))
+        from headrace.pipeline.metrics import render, status_metrics
+
+        sys.stdout.write(render(status_metrics(status))[0].decode())
     else:
         print_status(status)
     return status.severity
@@ -81,25 +83,3 @@ def _finding_text(found: StatusFinding) -> str:
     if len(problem) > PROBLEM_CHARS_MAX:
         problem = f"{problem[:PROBLEM_CHARS_MAX]}…"
     return f"{found.subjects_text} {found.title}: {problem}{since}"
-
-
-def exposition(metrics: Iterable[StatusMetric]) -> str:
-    """Returns the metrics in Prometheus' text format, version 0.0.4."""
-    from headrace.pipeline.status.finding import METRICS
-
-    by_name: dict[str, list[StatusMetric]] = {}
-    for metric in metrics:
-        by_name.setdefault(metric.name, []).append(metric)
-    lines = []
-    for name, found in sorted(by_name.items()):
-        lines += [f"# HELP {name} {METRICS[name]}", f"# TYPE {name} gauge"]
-        lines += [f"{name}{_labels(metric)} {metric.value!r}" for metric in found]
-    return "".join(f"{line}\n" for line in lines)
-
-
-def _labels(metric: StatusMetric) -> str:
-    escaped = (
-        (label, value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")) for label, value in metric.labels
-    )
-    text = ",".join(f'{label}="{value}"' for label, value in escaped)
-    return f"{{{text}}}" if text else ""

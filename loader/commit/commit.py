@@ -183,7 +183,7 @@ class TopicCommit:
     of the `kafka` column in its files. `foreign_ids` are registered schema ids that the plan did not know. `alarms` are
     results that an operator must know of, without quarantined messages, which are counted in `files`.
     `previous_commit_number` is the topic's previous commit, 0 for none: readers follow these links and read no other
-    topic's commits.
+    topic's commits. `quarantine_codes` counts the quarantine rows of a load by `QuarantineCode`.
 
     `continues` means that the next offsets remain valid although the topic id changed: it is the same topic, whose id
     the brokers did not report before or no longer report.
@@ -212,6 +212,7 @@ class TopicCommit:
     continues: bool = dataclasses.field(default=False, metadata=CRITICAL)
     alarms: tuple[Alarm, ...] = ()
     repartition: Repartition | None = dataclasses.field(default=None, metadata=CRITICAL)
+    quarantine_codes: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     @property
     def starts_again(self) -> bool:

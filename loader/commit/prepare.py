@@ -89,6 +89,7 @@ def _topic_commit(
         foreign_ids=foreign_ids,
         continues=planned_topic.ranges.continues,
         alarms=alarms_of(planned_topic, reconciled),
+        quarantine_codes=reconciled.quarantine_codes,
     )
 
 

@@ -47,7 +47,7 @@ class ReconciledTopic:
 
     `problems` need an action by the operator, `notes` do not. `time_sources` are the numbers of rows by the source of
     their event time (a field, or the record's timestamp). `by_reference` counts the messages that the C core left to
-    Python.
+    Python, `quarantine_codes` the quarantine rows by code.
     """
 
     ranges: tuple[CommittedRange, ...] = ()
@@ -58,6 +58,7 @@ class ReconciledTopic:
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     by_reference: int = 0
+    quarantine_codes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def counts(self) -> RangeCounts:
@@ -195,7 +196,7 @@ def _reconcile_topic(
         for offsets in ranges.ranges
         if offsets.partition not in new_leaders
     )
-    time_sources = _time_sources(committable)
+    time_sources = _sums(task_range.result.time_sources for task_range in committable)
     audit, scattered = _count_series(committable)
     return ReconciledTopic(
         ranges=tuple(
@@ -209,6 +210,7 @@ def _reconcile_topic(
         implausible_times=_implausible_times(committable, scattered, time_sources),
         problems=tuple(problems),
         by_reference=sum(task_range.result.by_reference for task_range in committable),
+        quarantine_codes=_sums(task_range.result.quarantine_codes for task_range in committable),
     )
 
 
@@ -409,11 +411,11 @@ def _implausible_times(
     return tuple(ImplausibleTimeCount(*key, messages, value) for key, (messages, value) in sorted(sums.items()))
 
 
-def _time_sources(task_ranges: Sequence[_TaskRange]) -> dict[str, int]:
+def _sums(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     total: dict[str, int] = defaultdict(int)
-    for task_range in task_ranges:
-        for source, number in task_range.result.time_sources.items():
-            total[source] += number
+    for one in counts:
+        for name, number in one.items():
+            total[name] += number
     return dict(total)
 
 

@@ -55,6 +55,31 @@ class FileTotals:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadTotals:
+    """Sums over all loads of a topic, for counters of monitoring. They never decrease, unlike the numbers of live rows.
+
+    `quarantined` counts the quarantine rows by `QuarantineCode`, and `quarantined_since` is the commit with the first
+    one, 0 for none.
+    """
+
+    rows: int = 0
+    bytes_read: int = 0
+    quarantined: Mapping[str, int] = field(default_factory=dict)
+    quarantined_since: int = 0
+
+    def plus(self, committed: TopicCommit, commit_number: int) -> LoadTotals:
+        """Returns the sums after one more commit of the topic."""
+        codes = committed.quarantine_codes
+        quarantined = {code: self.quarantined.get(code, 0) + codes.get(code, 0) for code in {*self.quarantined, *codes}}
+        return LoadTotals(
+            self.rows + sum(one.counts.records for one in committed.ranges),
+            self.bytes_read + sum(one.bytes_read for one in committed.ranges),
+            quarantined,
+            self.quarantined_since or (commit_number if codes else 0),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class TopicState:
     """State of a topic. `commit_number` is the newest commit of this topic.
 
@@ -79,6 +104,7 @@ class TopicState:
     kafka_column: str = ""
     alarms: Mapping[str, AlarmTotal] = field(default_factory=dict)
     is_repartitioned: bool = field(default=False, metadata=CRITICAL)
+    loads: LoadTotals = LoadTotals()
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +252,7 @@ def _fold_topic(
         topic_id=committed.topic_id,
         partition_by=committed.partition_by if committed.repartition else known.partition_by,
         is_repartitioned=known.is_repartitioned or committed.repartition is not None,
+        loads=known.loads.plus(committed, commit_number),
         load_schema=load_schema,
         partitions=partitions,
         foreign_ids=known.foreign_ids | committed.foreign_ids,

@@ -126,6 +126,7 @@ class RangeMessages:
     ) -> None:
         self.written = self.tombstones = self.quarantined = self.by_reference = 0
         self.time_sources: dict[str, int] = {}
+        self.quarantine_codes: dict[str, int] = {}
         self._topic = topic_partition.topic
         self._partition = topic_partition.partition
         self._projection = projection
@@ -264,9 +265,13 @@ class RangeMessages:
                 quarantined = encode_row(self._partition, offset, timestamp, key, value, headers, bad)
                 add(FileKind.QUARANTINE, time_partition_of(timestamp), offset, quarantined)
                 self.quarantined += 1
+                self._count_code(bad.code)
                 counters[6] += 1
                 counters[7] += size
                 counters[8] += fingerprint
+
+    def _count_code(self, code: QuarantineCode) -> None:
+        self.quarantine_codes[code.value] = self.quarantine_codes.get(code.value, 0) + 1
 
     def _note_unread(self, writer: WriterProjection) -> None:
         """Counts the texts in the time fields of the last message that are not times.
@@ -343,6 +348,7 @@ class RangeMessages:
             bad = BadMessage(QuarantineCode.CORRUPT_BATCH, reason)
             row = encode_row(self._partition, span.start, time_ms, None, span.batch, NO_HEADERS, bad)
             self._add(FileKind.QUARANTINE, self._time_partition_of(time_ms), span.start, row)
+            self._count_code(bad.code)
         return SkippedOffsets(span.start, span.end, span.reason, is_quarantined)
 
     def audit(self) -> tuple[AuditCount, ...]:

@@ -12,7 +12,8 @@ from headrace.audit.event import Incident
 from headrace.audit.verdict import AuditVerdict
 from headrace.pipeline.audit_store import has_audit_store, open_audit_store
 from headrace.pipeline.status.context import StatusContext
-from headrace.pipeline.status.finding import SourceReport, StatusFact, StatusFinding, StatusMetric, finding
+from headrace.pipeline.status.finding import SourceReport, StatusFact, StatusFinding, finding
+from headrace.pipeline.status.metric import StatusMetric
 from headrace.pipeline.status.wording import age_text, count_text
 
 INGEST_AGE_MS_MAX: Final = 86_400_000

@@ -20,12 +20,11 @@ from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.inspect.backlog import TopicBacklog, backlogs
 from headrace.loader.plan.discover import discover, is_wanted
 from headrace.pipeline.status.context import LATE_FACTOR, StatusContext
-from headrace.pipeline.status.finding import SourceReport, StatusFact, StatusFinding, StatusMetric, finding
+from headrace.pipeline.status.finding import SourceReport, StatusFact, StatusFinding, finding
+from headrace.pipeline.status.metric import StatusMetric, largest_topics
 from headrace.pipeline.status.probe import Health
 from headrace.pipeline.status.wording import age_text, count_text
 
-TOPICS_MEASURED_MAX: Final = 50
-"""Topics with their own metric, those with the most unread messages."""
 RETENTION, CLEANUP = "retention.ms", "cleanup.policy"
 SOON_INTERVALS: Final = 6
 SOON_MS_MIN: Final = 3_600_000
@@ -79,10 +78,7 @@ def _lag_fact(found: Sequence[TopicBacklog], expiry_text: str) -> StatusFact:
     waiting = sum(not one.is_loaded for one in found)
     waiting_text = f"; {count_text(waiting, 'topic')} not loaded yet" if waiting else ""
     text = f"{count_text(total, 'message')} in {count_text(len(behind), 'topic')}{most}{waiting_text}{expiry_text}"
-    metrics = [
-        StatusMetric("headrace_load_lag_messages", one.lag, (("topic", one.topic),))
-        for one in behind[:TOPICS_MEASURED_MAX]
-    ]
+    metrics = largest_topics("headrace_load_lag_messages", {one.topic: one.lag for one in found})
     return StatusFact("lag", text, (StatusMetric("headrace_load_unread_messages", total), *metrics))
 
 

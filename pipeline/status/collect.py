@@ -19,11 +19,11 @@ from headrace.pipeline.status.finding import (
     SourceReport,
     StatusFact,
     StatusFinding,
-    StatusMetric,
     finding,
     folded,
 )
 from headrace.pipeline.status.loads import loads
+from headrace.pipeline.status.metric import StatusMetric
 from headrace.pipeline.status.parts import parts
 from headrace.pipeline.status.topics import alarms, held_back
 from headrace.pipeline.status.warehouse import warehouse
@@ -94,11 +94,14 @@ def _error_text(error: Exception) -> str:
 
 
 def _summary_metrics(status: PlatformStatus, findings: tuple[StatusFinding, ...]) -> tuple[StatusMetric, ...]:
-    counts: Counter[str] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     for found in findings:
-        counts[found.kind] += found.count
+        counts[found.kind, found.severity.name.lower()] += found.count
     return (
         StatusMetric("headrace_status_severity", status.severity),
         StatusMetric("headrace_status_checked_timestamp_seconds", status.checked_at_ms / 1000),
-        *(StatusMetric("headrace_status_findings", count, (("kind", kind),)) for kind, count in sorted(counts.items())),
+        *(
+            StatusMetric("headrace_status_findings", count, (("kind", kind), ("severity", severity)))
+            for (kind, severity), count in sorted(counts.items())
+        ),
     )

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from headrace.loader.apply.engine import cursor_of, read_cursor
 from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.document import has_stated_checksum, stated_sha256
+from headrace.loader.commit.state import TopicState
 from headrace.loader.errors import CommitLogError
 from headrace.loader.inspect.status import ADVISORY, APPLIERS, AUDIT
 from headrace.pipeline.load import audit_positions
 from headrace.pipeline.status.context import StatusContext
-from headrace.pipeline.status.finding import SourceReport, StatusFact, StatusFinding, StatusMetric, finding
+from headrace.pipeline.status.finding import SourceReport, StatusFact, StatusFinding, finding
+from headrace.pipeline.status.metric import OTHER, TOPICS_MAX, StatusMetric
 from headrace.pipeline.status.wording import age_text, count_text
 
 COMMITS_CHECKED_MAX: Final = 50
@@ -42,9 +45,26 @@ def commits(context: StatusContext) -> SourceReport:
     )
     metrics = (
         StatusMetric("headrace_load_commit_number", state.commit_number),
+        StatusMetric("headrace_load_topics", len(state.topics)),
         StatusMetric("headrace_load_topics_not_applied", len(pending)),
+        StatusMetric("headrace_load_rows_total", sum(one.loads.rows for one in state.topics.values())),
+        StatusMetric("headrace_load_read_bytes_total", sum(one.loads.bytes_read for one in state.topics.values())),
+        *quarantined(state.topics),
     )
     return SourceReport((StatusFact("commit log", text, metrics),), tuple(findings))
+
+
+def quarantined(topics: Mapping[str, TopicState]) -> Iterator[StatusMetric]:
+    """Yields the counters of quarantined messages. The first `TOPICS_MAX` topics that had any have their own counters
+    forever. A choice by size would change, and the counter of the other topics would decrease."""
+    having = [topic for topic, one in topics.items() if one.loads.quarantined_since]
+    first = set(sorted(having, key=lambda topic: (topics[topic].loads.quarantined_since, topic))[:TOPICS_MAX])
+    counts: Counter[tuple[str, str]] = Counter()
+    for topic in having:
+        for code, number in topics[topic].loads.quarantined.items():
+            counts[topic if topic in first else OTHER, code] += number
+    for (topic, code), number in sorted(counts.items()):
+        yield StatusMetric("headrace_load_quarantined_total", number, (("topic", topic), ("reason", code)))
 
 
 def _damaged(log: CommitLog, newest: int, checked: int) -> list[StatusFinding]:

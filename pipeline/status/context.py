@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from headrace.kafka_wire.cluster import KafkaCluster
 from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.state import LoaderState
-from headrace.loader.run_log import RunLine, newest_lines
+from headrace.loader.run_log import YIELDED, RunLine, newest_lines
 from headrace.loader.storage.local.lease import LeaseHolder, lease_holder
 from headrace.pipeline.load import commit_log, kafka_cluster, run_log_path
 from headrace.pipeline.status.probe import TIMEOUT_S, Health, ProbeResult, probe_brokers
@@ -28,7 +28,6 @@ LATE_FACTOR: Final = 3
 """Loads are late if none has ended for more than this number of intervals."""
 CLOCK_DIFFERENCE_MS_MAX: Final = 60_000
 """Smaller differences of this machine's clock are no finding."""
-YIELDED: Final = "yielded"
 RESPONSE_TIMEOUT_S: Final = 10.0
 """Time limit of a request for the offsets of all partitions, from a broker that has just answered a small one."""
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from headrace.pipeline.status.context import StatusContext
-from headrace.pipeline.status.finding import SourceReport, StatusFact, StatusFinding, StatusMetric, finding
+from headrace.pipeline.status.finding import SourceReport, StatusFact, StatusFinding, finding
+from headrace.pipeline.status.metric import StatusMetric
 from headrace.settings.addresses import RemoteDirectory, state_location, warehouse_location
 
 LOW_BYTES: Final = 1024 * 1024 * 1024

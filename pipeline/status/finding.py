@@ -1,4 +1,4 @@
-"""The values of a status: findings, facts and metrics, and the table of kinds of findings. Pure.
+"""The values of a status: findings and facts, and the table of kinds of findings. Pure.
 
 A finding names an object, its problem, the command that shows more and the one that repairs it.
 """
@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
+
+from headrace.pipeline.status.metric import StatusMetric
 
 FINDINGS_PER_KIND_MAX: Final = 3
 """Findings of one kind that a status shows one by one; the last one stands for the rest."""
@@ -437,43 +439,8 @@ def finding(
 
 
 @dataclass(frozen=True, slots=True)
-class StatusMetric:
-    """A gauge of the status, for Prometheus. `name` is a row of `METRICS`."""
-
-    name: str
-    value: float
-    labels: tuple[tuple[str, str], ...] = ()
-
-
-METRICS: Final[Mapping[str, str]] = {
-    "headrace_status_severity": "0 all well, 1 needs attention, 2 failure",
-    "headrace_status_checked_timestamp_seconds": "when the status was checked",
-    "headrace_status_findings": "findings by kind",
-    "headrace_quarantined_messages": "messages in the quarantine",
-    "headrace_quarantined_messages_not_accepted": "messages in the quarantine that were not accepted",
-    "headrace_held_back_messages": "messages that the newest load did not commit",
-    "headrace_up_part": "1 if the part answers",
-    "headrace_load_commit_number": "newest commit of the commit log",
-    "headrace_load_topics_not_applied": "topics with commits that are not applied",
-    "headrace_load_held_back": "1 for a topic with problems in the last load; the first topics only",
-    "headrace_load_problem_topics": "topics with problems in the last load",
-    "headrace_load_lag_messages": "unread messages of a topic; the topics with most of them only",
-    "headrace_load_unread_messages": "unread messages of all topics",
-    "headrace_audit_ingest_timestamp_seconds": "time at which the audit topic was last read to its end",
-    "headrace_audit_topics_with_findings": "topics with findings of the audit",
-    "headrace_disk_free_bytes": "free space of the disk with a directory",
-    "headrace_disk_size_bytes": "size of the disk with a directory",
-    "headrace_warehouse_findings": "missing or changed files and tables, as loads found them",
-    "headrace_warehouse_compared_timestamp_seconds": "all files were compared with the commits at or after this time",
-    "headrace_load_last_start_timestamp_seconds": "start of the newest load that was not yielded",
-    "headrace_load_last_success_timestamp_seconds": "start of the newest load that did not fail",
-}
-"""All metrics with their help texts."""
-
-
-@dataclass(frozen=True, slots=True)
 class StatusFact:
-    """A fact about the platform: one line of text below the findings, and gauges."""
+    """A fact about the platform: one line of text below the findings, and metrics."""
 
     name: str
     text: str

@@ -3,23 +3,23 @@ start; and a failed compaction."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from headrace.loader.run_log import COMPACTION_LINE, RunLine, newest_lines
+from headrace.loader.run_log import COMPACTION_LINE, DURATION_BOUNDS_S, RunLine, RunTotals, newest_lines, newest_totals
 from headrace.loader.storage.local.lease import HELD_LONG_FACTOR, LeaseHolder
 from headrace.pipeline.load import run_log_path
 from headrace.pipeline.status.context import CLOCK_DIFFERENCE_MS_MAX, LATE_FACTOR, StatusContext
-from headrace.pipeline.status.finding import SourceReport, StatusFact, StatusFinding, StatusMetric, finding
+from headrace.pipeline.status.finding import SourceReport, StatusFact, StatusFinding, finding
+from headrace.pipeline.status.metric import StatusMetric, histogram
 from headrace.pipeline.status.wording import age_text, count_text, time_text
-
-FAILED, FAILED_CODE = "failed", 2
 
 
 def loads(context: StatusContext) -> SourceReport:
     """Reports the newest loads and the running one."""
     path, ran = run_log_path(context.settings), context.runs
     holder = context.load_holder
-    facts = [_last_load(ran, context, "loader.run_log is off" if path is None else f"none in {path}")]
+    totals = (None if path is None else newest_totals(path)) or RunTotals()
+    facts = [_last_load(ran, totals, context, "loader.run_log is off" if path is None else f"none in {path}")]
     findings = [] if holder is None else _stuck(holder, context)
     if holder is not None:
         facts.append(
@@ -35,21 +35,31 @@ def loads(context: StatusContext) -> SourceReport:
     return SourceReport(tuple(facts), tuple(findings))
 
 
-def _last_load(ran: Sequence[RunLine], context: StatusContext, unknown: str) -> StatusFact:
+def _last_load(ran: Sequence[RunLine], totals: RunTotals, context: StatusContext, unknown: str) -> StatusFact:
+    metrics = [StatusMetric("headrace_load_interval_seconds", context.load_interval_ms / 1000), *_totals(totals)]
     if not ran:
-        return StatusFact("last load", unknown)
+        return StatusFact("last load", unknown, tuple(metrics))
     last = ran[-1]
-    good = [line for line in ran if line.exit_code < FAILED_CODE]
-    metrics = [StatusMetric("headrace_load_last_start_timestamp_seconds", last.started_at_ms / 1000)]
-    metrics.append(StatusMetric("headrace_load_problem_topics", last.problems))
-    metrics += [StatusMetric("headrace_load_held_back", 1, (("topic", topic),)) for topic in last.problem_topics]
-    if good:
-        metrics.append(StatusMetric("headrace_load_last_success_timestamp_seconds", _end_ms(good[-1]) / 1000))
+    metrics += [
+        StatusMetric("headrace_load_last_start_timestamp_seconds", last.started_at_ms / 1000),
+        StatusMetric("headrace_load_problem_topics", last.problems),
+        StatusMetric("headrace_load_imbalance_ratio", last.imbalance),
+    ]
     text = (
         f"{age_text(context.now_ms - _end_ms(last))} ago: {last.outcome}, exit code {last.exit_code}, "
         f"{count_text(last.rows, 'row')} of {count_text(last.topics, 'topic')} in {last.duration_ms / 1000:,.1f} s"
     )
     return StatusFact("last load", text, tuple(metrics))
+
+
+def _totals(totals: RunTotals) -> Iterator[StatusMetric]:
+    for outcome, number in sorted(totals.runs.items()):
+        yield StatusMetric("headrace_load_runs_total", number, (("outcome", outcome),))
+    if totals.succeeded_at_ms:
+        yield StatusMetric("headrace_load_last_success_timestamp_seconds", totals.succeeded_at_ms / 1000)
+    yield from histogram(
+        "headrace_load_duration_seconds", DURATION_BOUNDS_S, totals.durations, totals.duration_ms / 1000
+    )
 
 
 def _problems(last: RunLine) -> list[StatusFinding]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace.pipeline.status.context import CLOCK_DIFFERENCE_MS_MAX, StatusContext
-from headrace.pipeline.status.finding import SourceReport, StatusFact, StatusFinding, StatusMetric, finding
+from headrace.pipeline.status.finding import SourceReport, StatusFact, StatusFinding, finding
+from headrace.pipeline.status.metric import StatusMetric
 from headrace.pipeline.status.probe import (
     TIMEOUT_S,
     Health,
@@ -18,7 +19,7 @@ from headrace.pipeline.status.probe import (
     probe_registry,
     probe_sql,
 )
-from headrace.pipeline.status.processes import is_stopped, stopped_processes
+from headrace.pipeline.status.processes import is_stopped, resident_bytes, stopped_processes
 from headrace.pipeline.status.wording import age_text, count_text, time_text
 from headrace.pipeline.up.part import READY_TIMEOUT_S
 from headrace.pipeline.up.up_log import (
@@ -83,7 +84,7 @@ def parts(context: StatusContext) -> SourceReport:
     """Reports whether each part responds, and the state of the process of a part that does not."""
     up = _up(context)
     probed = _probe(context)
-    facts, findings = [_up_fact(up)], _process_findings(up, probed)
+    facts, findings = [_up_fact(up), _memory_fact(up)], _process_findings(up, probed)
     stopped_parts = {found.subject for found in findings}
     unreachable: list[str] = []
     for name, result in probed.items():
@@ -307,6 +308,20 @@ def _up_fact(up: _Up) -> StatusFact:
     else:
         text = "starting" if up.is_starting else "not running"
     return StatusFact(UP, text, (_metric(UP, runs),))
+
+
+def _memory_fact(up: _Up) -> StatusFact:
+    """Returns the memory of each part of the running `headrace up`; no text and no metrics if none runs here."""
+    if up.live is None:
+        return StatusFact("memory", "")
+    memory = resident_bytes(up.live.pids.values())
+    of_part = {name: memory[group] for name, group in up.live.pids.items() if group in memory}
+    text = ", ".join(f"{name} {size / 1024**2:,.0f} MiB" for name, size in of_part.items())
+    metrics = tuple(
+        StatusMetric("headrace_up_part_resident_memory_bytes", size, (("part", name),))
+        for name, size in of_part.items()
+    )
+    return StatusFact("memory", text, metrics)
 
 
 def _part_fact(name: str, result: ProbeResult, up: _Up) -> StatusFact:

@@ -21,9 +21,9 @@ from headrace.pipeline.status.finding import (
     SourceReport,
     StatusFact,
     StatusFinding,
-    StatusMetric,
     finding,
 )
+from headrace.pipeline.status.metric import StatusMetric, largest_topics
 from headrace.pipeline.status.wording import count_text
 from headrace.registry.client.responses import LOGIN_REMEDY
 from headrace.settings.addresses import RemoteDirectory, warehouse_location
@@ -104,7 +104,9 @@ def held_back(context: StatusContext) -> SourceReport:
     held = sum(one.held_back for one in problems.topics.values())
     topics = sum(1 for one in problems.topics.values() if one.held_back)
     text = f"{count_text(held, 'message')} of {count_text(topics, 'topic')}" if held else "nothing"
-    fact = StatusFact("held back", text, (StatusMetric("headrace_held_back_messages", held),))
+    held_of = {topic: one.held_back for topic, one in problems.topics.items() if one.held_back}
+    metrics = (StatusMetric("headrace_held_back_messages", held), *largest_topics("headrace_load_held_back", held_of))
+    fact = StatusFact("held back", text, metrics)
     losses = reported_losses(context) if problems.topics else {}
     return SourceReport((fact,), (*_registry_findings(problems), *_topic_findings(problems, losses)))
 

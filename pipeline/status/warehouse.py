@@ -10,7 +10,8 @@ from headrace.loader.inspect.findings import ConsistencyCheck, VerifyFinding
 from headrace.loader.inspect.open_findings import CheckProgress, OpenFinding, WarehouseChecks, read_checks
 from headrace.loader.work_unit import FileKind
 from headrace.pipeline.status.context import StatusContext
-from headrace.pipeline.status.finding import SourceReport, StatusFact, StatusFinding, StatusMetric, finding
+from headrace.pipeline.status.finding import SourceReport, StatusFact, StatusFinding, finding
+from headrace.pipeline.status.metric import StatusMetric
 from headrace.pipeline.status.wording import age_text, count_text
 
 UNCHECKED_MS: Final = 3_600_000

@@ -11,7 +11,15 @@ import pytest
 
 from headrace.loader import run_log
 from headrace.loader.report import LoadedTopic, RunReport
-from headrace.loader.run_log import RunLine, append_line, line_of, newest_lines
+from headrace.loader.run_log import (
+    DURATION_BOUNDS_S,
+    RunLine,
+    RunTotals,
+    append_line,
+    line_of,
+    newest_lines,
+    newest_totals,
+)
 
 
 def line(number: int) -> RunLine:
@@ -89,10 +97,39 @@ def test_concurrent_processes_lose_no_line(tmp_path: Path) -> None:
     for writer in writers:
         writer.join()
     found = [one.started_at_ms for one in newest_lines(path, 1_000)]
-    assert len(found) > 50
+    assert len(found) > 20
+    totals = newest_totals(path)
+    assert totals is not None and totals.runs == {"nothing": 600}, "older lines are deleted, and no run is lost"
     for first in (0, 1_000, 2_000):
         own = [number for number in found if first <= number < first + 1_000]
         assert own == list(range(own[0], first + 200)) if own else True, "each process's newest lines, in order"
+
+
+def test_totals_count_loads_by_outcome_and_durations_without_those_that_yielded(tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    assert newest_totals(path) is None
+    for one in (
+        RunLine(1_000, 5_000, "committed", 0),
+        RunLine(2_000, 5_001, "committed", 1),
+        RunLine(3_000, 9_999_000, "failed", 2),
+        RunLine(4_000, 1, "yielded", 0),
+        RunLine(5_000, 77_000, "committed", 0, kind="compact"),
+    ):
+        append_line(path, one)
+    durations = (1, 1, *[0] * (len(DURATION_BOUNDS_S) - 2), 1)
+    runs = {"committed": 2, "failed": 1, "yielded": 1}
+    assert newest_totals(path) == RunTotals(runs, durations, 10_009_001, succeeded_at_ms=7_001)
+
+
+@pytest.mark.parametrize("totals", ["[]", '{"runs":{"committed":"1"}}', '{"durations":[1]}', '{"runs":[]}'])
+def test_totals_in_another_form_are_ignored(totals: str, tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    append_line(path, line(1))
+    with path.open("a") as file:
+        file.write(f'{{"totals":{totals}}}\n')
+    append_line(path, line(2))
+    found = newest_totals(path)
+    assert found is not None and found.runs == {"nothing": 2}
 
 
 def test_an_unwritable_log_does_not_stop_a_load(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -196,6 +196,7 @@ def test_bad_messages_go_to_the_quarantine_by_record_time(run: Run, cluster: Clu
     with (tmp_path / "staging" / "w" / file.path).open("rb") as opened:
         found = list(read_rows(opened))
     assert [row.code for row in found] == ["framing", "schema_not_found", "malformed"]
+    assert result.ranges[0].quarantine_codes == {"framing": 1, "schema_not_found": 1, "malformed": 1}
     assert [row.schema_id for row in found] == [None, 404, 1]
     assert (found[0].value, found[0].key, found[0].timestamp_ms) == (b"junk", b"k0", 1000)
     assert found[0].headers == (("h", b"v"),)

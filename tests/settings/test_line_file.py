@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.settings import line_file
 from headrace.settings.line_file import LineFile
 
 LINES = 400
@@ -86,12 +87,28 @@ def test_a_line_follows_a_truncated_one_after_a_line_feed(tmp_path: Path) -> Non
     assert (tmp_path / "lines").read_text() == "trunc\nwhole\n"
 
 
+def test_lines_are_read_from_the_end_over_blocks_and_rotated_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line_file, "BLOCK_BYTES", 7)
+    file = small(tmp_path / "lines", 100)
+    lines = [f"{number}{'x' * (number % 40)}" for number in range(120)]
+    for line in lines:
+        file.append(f"{line}\n".encode())
+    assert len(file.files()) > 2
+    assert [line.decode() for line in file.newest_first()] == lines[::-1]
+    (tmp_path / "other").write_bytes(b"first\n\nsecond\ntruncated")
+    assert list(small(tmp_path / "other", 3).newest_first()) == [b"truncated", b"second", b"first"]
+    assert list(small(tmp_path / "missing", 3).newest_first()) == []
+
+
 def test_a_pipe_is_written_and_never_rotated(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     try:
         small(tmp_path / "pipe", 3).append(b"line\n")
         assert os.read(reader, 100) == b"line\n"
+        assert list(small(tmp_path / "pipe", 3).newest_first()) == []
     finally:
         os.close(reader)
 

@@ -84,12 +84,17 @@ def test_complete_results_are_committed_completely() -> None:
     results = [
         result(
             0,
-            [done(0, 0, 10), dataclasses.replace(done(1, 0, 5), by_reference=2)],
+            [done(0, 0, 10), dataclasses.replace(done(1, 0, 5), by_reference=2, quarantine_codes={"framing": 2})],
             [staged("a", (0, 0, 10), (1, 0, 5))],
         ),
-        result(1, [dataclasses.replace(done(0, 10, 20), by_reference=1)], [staged("b", (0, 10, 20))]),
+        result(
+            1,
+            [dataclasses.replace(done(0, 10, 20), by_reference=1, quarantine_codes={"framing": 1, "malformed": 4})],
+            [staged("b", (0, 10, 20))],
+        ),
     ]
     reconciled = reconcile(planned({0: 20, 1: 5, 2: 0}), units, results)["t"]
+    assert reconciled.quarantine_codes == {"framing": 3, "malformed": 4}
     assert ends(reconciled) == {0: 20, 1: 5}
     assert reconciled.by_reference == 3
     assert reconciled.problems == ()

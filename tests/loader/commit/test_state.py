@@ -11,8 +11,8 @@ import pytest
 from headrace.loader.commit.commit import Commit, CommitKind, CommittedRange, StartOffset
 from headrace.loader.commit.conflict import ConflictRule, find_conflict, topic_conflicts
 from headrace.loader.commit.document import read_document, write_document
-from headrace.loader.commit.json_values import canonical, to_json
-from headrace.loader.commit.state import EMPTY, FileTotals, LoaderState, fold
+from headrace.loader.commit.json_values import canonical, from_json, to_json
+from headrace.loader.commit.state import EMPTY, FileTotals, LoaderState, LoadTotals, fold
 from headrace.loader.epochs import ReadEpochs
 from support.loader.loader_samples import (
     clean,
@@ -53,6 +53,19 @@ def test_the_first_commit_of_a_topic_creates_its_state() -> None:
     assert known.partitions[0].bytes_per_kilo_offset == 100_000
     assert (known.data, known.quarantine) == (FileTotals(1, 5, 1_000), FileTotals())
     assert known.commit_number == 1
+
+
+def test_totals_of_loads_add_up_and_remain_after_a_rewrite_and_a_recreation() -> None:
+    first = dataclasses.replace(
+        topic_commit(committed_range(0, 15, 15, 20)), quarantine_codes={"framing": 2, "malformed": 1}
+    )
+    second = dataclasses.replace(topic_commit(committed_range(0, 20, 20, 21)), quarantine_codes={"framing": 5})
+    again = topic_commit(committed_range(1, None, 0, 3), topic_id="id-2")
+    commits = (load("w2", {"orders": first}), load("w3", {"orders": second}), load("w4", {"orders": again}))
+    assert state_of(FIRST).topics["orders"].loads == LoadTotals(5, 500)
+    totals = state_of(FIRST, *commits).topics["orders"].loads
+    assert totals == LoadTotals(14, 1_400, {"framing": 7, "malformed": 1}, quarantined_since=2)
+    assert from_json(to_json(totals), LoadTotals) == totals
 
 
 def test_bytes_per_offset_are_smoothed_over_the_runs() -> None:

@@ -15,13 +15,13 @@ from headrace.pipeline.status.context import StatusContext
 from headrace.pipeline.status.finding import (
     FINDINGS_PER_KIND_MAX,
     KINDS,
-    METRICS,
     PlatformStatus,
     SourceReport,
     StatusFact,
     finding,
     folded,
 )
+from headrace.pipeline.status.metric import METRICS, MetricType
 from headrace.settings import Settings
 
 
@@ -102,9 +102,11 @@ def test_a_value_that_failed_is_not_requested_again(tmp_path: Path) -> None:
     assert len(calls) == 1
 
 
-def test_names_of_gauges_have_no_suffix_of_other_types() -> None:
-    """promtool rejects them."""
-    assert [name for name in METRICS if name.endswith(("_total", "_count", "_sum", "_bucket", "_info"))] == []
+def test_names_of_metrics_have_the_suffix_of_their_type_alone() -> None:
+    """promtool rejects others."""
+    for name, family in METRICS.items():
+        assert name.endswith("_total") == (family.kind is MetricType.COUNTER), name
+        assert not name.endswith(("_count", "_sum", "_bucket", "_info")), name
 
 
 @pytest.mark.parametrize("form", ["text", "json", "prometheus"])
@@ -119,7 +121,7 @@ def test_a_failed_load_is_a_failure_in_every_format(
         assert list(document) == ["format", "severity", "summary", "checked_at_ms", "findings", "facts"]
         assert "load-failed" in [one["kind"] for one in document["findings"]]
     elif form == "prometheus":
-        assert 'headrace_status_findings{kind="load-failed"} 1' in output
-        assert "headrace_status_severity 2" in output
+        assert 'headrace_status_findings{kind="load-failed",severity="failure"} 1.0' in output
+        assert "headrace_status_severity 2.0" in output
     else:
         assert any("no broker" in line for line in output.splitlines()[:10])
