@@ -25,7 +25,7 @@ from headrace.cli.command import (
     print_json,
     settings_from,
 )
-from headrace.cli.report import ROWS_SHOWN_MAX, add_all_flag, print_lines
+from headrace.cli.report import ROWS_SHOWN_MAX, add_all_flag, count_text, print_lines
 
 if TYPE_CHECKING:
     from headrace.registry.transfer.plan import ImportAction, ImportProblem
@@ -147,7 +147,7 @@ def run_export(args: argparse.Namespace) -> int:
     elif args.format == "json":
         print_json({"file": args.file, **facts})
     else:
-        print(f"exported {_as_text(facts)} to {args.file}")
+        print(f"exported {facts_text(facts)} to {args.file}")
     return EXIT_OK
 
 
@@ -199,7 +199,7 @@ def _import_actions(
         ) from error
     _report_import(args, _action_facts(result.done), rejected, differences, result.is_finished)
     if not result.is_finished:
-        refusals = _count(len(result.rejected), "version")
+        refusals = count_text(len(result.rejected), "version")
         raise CommandError(
             f"the target registry rejected {refusals}; configurations and modes are unchanged; fix the versions and "
             "import again, or omit them with --skip-rejected",
@@ -207,7 +207,7 @@ def _import_actions(
         )
     if differences:
         raise CommandError(
-            f"the target registry has other ids or states than the file for {_count(len(differences), 'version')}; "
+            f"the target registry has other ids or states than the file for {count_text(len(differences), 'version')}; "
             "check whether another client writes to that registry",
             EXIT_FINDINGS,
         )
@@ -220,7 +220,9 @@ def _report_problems(args: argparse.Namespace, problems: Sequence[ImportProblem]
     else:
         print_lines([f"PROBLEM: {problem.sentence}" for problem in problems], shows_all=args.all)
     advice = "; --skip-rejected imports the rest" if all(problem.can_be_skipped for problem in problems) else ""
-    raise CommandError(f"nothing was imported, because of {_count(len(problems), 'problem')}{advice}", EXIT_FINDINGS)
+    raise CommandError(
+        f"nothing was imported, because of {count_text(len(problems), 'problem')}{advice}", EXIT_FINDINGS
+    )
 
 
 def _report_plan(args: argparse.Namespace, actions: Sequence[ImportAction], skipped: Sequence[ImportProblem]) -> int:
@@ -230,7 +232,7 @@ def _report_plan(args: argparse.Namespace, actions: Sequence[ImportAction], skip
             {"dry_run": True, **facts, "skipped": _sentences(skipped), "actions": [str(action) for action in actions]}
         )
         return EXIT_OK
-    print(f"would do: {_as_text(facts)}; nothing was written" if actions else "nothing to do")
+    print(f"would do: {facts_text(facts)}; nothing was written" if actions else "nothing to do")
     print_lines([f"left out: {sentence}" for sentence in _sentences(skipped)], shows_all=args.all)
     print_lines([f"would do: {action}" for action in actions], shows_all=args.all, lines_max=ROWS_SHOWN_MAX)
     return EXIT_OK
@@ -255,7 +257,7 @@ def _report_import(
         )
         return
     done = (
-        f"imported: {_as_text(facts)}"
+        f"imported: {facts_text(facts)}"
         if any(facts.values())
         else "nothing to do: the registry has all schemas of the file"
     )
@@ -284,12 +286,9 @@ def _action_facts(actions: Sequence[ImportAction]) -> dict[str, int]:
     return {word: counts[word] for word in ACTION_WORDS.values()}
 
 
-def _as_text(facts: dict[str, int]) -> str:
-    return ", ".join(f"{count} {name}" for name, count in facts.items())
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
+def facts_text(facts: dict[str, int]) -> str:
+    """Returns counts as text, such as `1 version, 2 subjects`. The names are plurals."""
+    return ", ".join(f"{count} {name.removesuffix('s') if count == 1 else name}" for name, count in facts.items())
 
 
 def _selection(args: argparse.Namespace) -> Selection:

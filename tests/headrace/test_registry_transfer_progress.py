@@ -1,4 +1,4 @@
-"""The progress of an export or import."""
+"""The progress of an export or import, and the summary of its counts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from headrace.cli import registry_transfer
-from headrace.cli.registry_transfer import TransferProgress, bar
+from headrace.cli.registry_transfer import TransferProgress, bar, facts_text
 
 
 class Terminal(io.StringIO):
@@ -40,6 +40,11 @@ def test_bar_shows_the_progress_of_a_step() -> None:
     assert bar("importing", 0, 3) == "importing [..............................] 0/3"
     assert bar("importing", 2, 3) == "importing [####################..........] 2/3"
     assert bar("importing", 3, 3) == "importing [##############################] 3/3"
+
+
+def test_summary_has_one_version_and_two_subjects() -> None:
+    facts = {"versions": 1, "deleted": 1, "subjects": 2, "modes": 0}
+    assert facts_text(facts) == "1 version, 1 deleted, 2 subjects, 0 modes"
 
 
 def test_terminal_shows_one_line_and_clears_it() -> None:
