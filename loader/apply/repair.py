@@ -306,7 +306,9 @@ class Repair:
         table = self._table(topic, state.topics[topic], kind)
         current = self._current(table)
         committed = self._directories(topic, state, kind)
-        is_own_table = current is not None and current.topic == topic
+        is_own_table = (
+            current is not None and current.topic == topic and current.partition_columns == table.partition_columns
+        )
         selected = frozenset(map(partition_values, committed)) if is_own_table and not self.deep else None
         existing = self.executor().partitions(table.database, table.name, selected) if is_own_table else {}
         found = _Found(current, existing, selected, self._listed_files(committed) if self.deep else {})
@@ -321,8 +323,15 @@ class Repair:
         self, topic: str, state: LoaderState, kind: FileKind, committed: Directories, found: _Found
     ) -> Iterator[Difference]:
         current = found.table
+        wanted = self._with_complete_until(topic, current, self._table(topic, state.topics[topic], kind))
+        if state.topics[topic].is_repartitioned and current is not None and _has_old_partitioning(current, wanted):
+            message = (
+                f"the table is still partitioned by {', '.join(current.partition_columns)}; the next load replaces it "
+                f"by one with {', '.join(wanted.partition_columns)}"
+            )
+            yield Difference(topic, DifferenceKind.PENDING, wanted.full_name, message)
+            return
         try:
-            wanted = self._with_complete_until(topic, current, self._table(topic, state.topics[topic], kind))
             ops = plan_table(current, wanted)
         except ForeignTable as error:
             where = f"{self.settings.database}{_suffix(kind)}.{state.topics[topic].table}"
@@ -442,6 +451,18 @@ def _is_equal(current: TableState, wanted: TableState) -> bool:
         return not plan_table(current, wanted)
     except ForeignTable:
         return False
+
+
+def _has_old_partitioning(current: TableState, wanted: TableState) -> bool:
+    """Whether a topic's table has other partition columns than its definition `wanted`, and nothing else makes it
+    foreign."""
+    if current.partition_columns == wanted.partition_columns:
+        return False
+    try:
+        plan_table(current, dataclasses.replace(wanted, partition_columns=current.partition_columns))
+    except ForeignTable:
+        return False
+    return True
 
 
 def _suffix(kind: FileKind) -> str:

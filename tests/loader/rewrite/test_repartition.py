@@ -14,6 +14,7 @@ import pytest
 from headrace.hive_ddl.errors import MetastoreUnavailable
 from headrace.hive_ddl.ops import AddPartitions, CreateTable, DropTable, RenameTable
 from headrace.hive_ddl.table import COMPLETE_UNTIL
+from headrace.loader.apply.repair import DifferenceKind, Repair
 from headrace.loader.commit import prepare
 from headrace.loader.commit.conflict import ConflictRule
 from headrace.loader.rewrite import repartition as module
@@ -238,16 +239,32 @@ def test_killed_replacement_of_a_table_is_finished_by_the_next_load(
     report = run(world, "day")
     assert report.commit_number
     world.hive.execute = execute  # type: ignore[method-assign]
+    if TABLE in world.hive.tables and world.hive.tables[TABLE].partition_columns != ("dt",):
+        check_old_table_is_pending(world)
     world.cluster.topics["orders"].logs[0].append(2)
     assert world.load().problems == {}
     assert world.hive.tables[TABLE].partition_columns == ("dt",)
     assert world.is_complete()
 
 
+def check_old_table_is_pending(world: BackfillWorld) -> None:
+    """Checks the old partitioning is no difference that an operator must repair, unlike the table of another topic."""
+    repair = Repair(world.log(), lambda: world.hive, world.tables(), world._new_run_id, deep=True)
+    (found, *_) = repair.compare("orders")
+    assert (found.kind, found.is_repairable) == (DifferenceKind.PENDING, False)
+    assert "partitioned by dt, hr" in found.message
+    ours = world.hive.tables[TABLE]
+    world.hive.tables[TABLE] = dataclasses.replace(ours, location="file:/elsewhere")
+    (found, *_) = repair.compare("orders")
+    assert found.kind is DifferenceKind.TABLE
+    world.hive.tables[TABLE] = ours
+
+
 def test_old_table_of_a_restored_metastore_is_replaced_again(world: BackfillWorld) -> None:
     tables, parts = dict(world.hive.tables), {key: dict(value) for key, value in world.hive.parts.items()}
     run(world, "day")
     world.hive.tables, world.hive.parts = tables, parts
+    check_old_table_is_pending(world)
     world.is_session_open = True
     world.load()
     assert world.hive.tables[TABLE].partition_columns == ("dt",)
