@@ -35,13 +35,18 @@ NICENESS = 19
 
 
 def main() -> int:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the JVM and the temporary directory are removed
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the temporary directory is deleted
     configure_logging()
     os.nice(NICENESS)
     try:
-        with tempfile.TemporaryDirectory(prefix="headrace-classes-") as scratch:
+        with tempfile.TemporaryDirectory(prefix="headrace-classes-", ignore_cleanup_errors=True) as scratch:
             ensure_java(Path(scratch))
             create_archive(Path(scratch))
+    except SystemExit:
+        # A JVM that is starting does not notice the end of this process, and its process id is not known yet.
+        if os.getpgrp() == os.getpid():  # as of a part of `headrace up`
+            os.killpg(0, signal.SIGKILL)
+        raise
     except (HiveDdlError, JavaNotFoundError, OSError) as error:
         print(f"headrace: the class archive was not created: {error}", file=sys.stderr)
         return 2
