@@ -21,7 +21,7 @@ from headrace.loader.apply.engine import SCHEMA, ApplierEngine, ApplyResult
 from headrace.loader.apply.other_warehouse import TablesOfOtherWarehouse
 from headrace.loader.apply.partitions import PartitionsApplier
 from headrace.loader.apply.quiet_tables import QuietTables
-from headrace.loader.apply.tables_to_compare import TablesToCompare
+from headrace.loader.apply.tables_to_compare import TableShare, TablesToCompare
 from headrace.loader.build import missing_core_warnings
 from headrace.loader.commit.cleaning import clean, published_runs
 from headrace.loader.commit.commit import Commit
@@ -191,8 +191,8 @@ def run_load(ports: RunDependencies, settings: RunSettings) -> RunReport:
         applied = ports.engine.apply_pending(topics_to_compare=compared.topics)
         report = with_applied(report, applied, catch_up)
     else:
-        compared = _tables_of_quiet_load(ports)
-        report = dataclasses.replace(report, notes=(*report.notes, *compared.notes))
+        compared, notes = _tables_of_quiet_load(ports)
+        report = dataclasses.replace(report, notes=(*report.notes, *notes))
         applied = ports.engine.apply_pending(topics_to_compare=compared.topics) if compared.topics else catch_up
         report = with_applied(report, applied, *(() if applied is catch_up else (catch_up,)))
     left = held_back(plan.discovered, ports.log.state)
@@ -273,38 +273,29 @@ def _finish(
     return warnings
 
 
-@dataclass(frozen=True, slots=True)
-class _TablesToCompare:
-    """The topics whose tables a load compares, and whether a load compares no more at once (`is_share`)."""
-
-    topics: tuple[str, ...] = ()
-    is_share: bool = False
-    notes: tuple[str, ...] = ()
-
-
-def _tables_to_compare(ports: RunDependencies) -> _TablesToCompare:
+def _tables_to_compare(ports: RunDependencies) -> TableShare:
     """Returns the tables that a load with new messages compares: none if the executor is not open."""
     if not ports.tables_are_open():
-        return _TablesToCompare()
-    return _TablesToCompare(ports.tables_to_compare.topics(ports.log.read_state()), is_share=True)
+        return TableShare()
+    return ports.tables_to_compare.share(ports.log.read_state(), read_checks(ports.log.storage).tables_after)
 
 
-def _tables_of_quiet_load(ports: RunDependencies) -> _TablesToCompare:
+def _tables_of_quiet_load(ports: RunDependencies) -> tuple[TableShare, tuple[str, ...]]:
     """Returns the tables that a load without new messages compares, after opening the executor if there are any. If
     that fails, there are none, and a note has the reason."""
     state = ports.log.read_state()
     try:
         checks = read_checks(ports.log.storage)
-        topics, is_share = ports.quiet_tables.topics(state, checks.tables_at_ms, ports.now_ms())
+        share = ports.quiet_tables.share(state, checks.tables_after, checks.tables_at_ms, ports.now_ms())
         wrong = {one.finding.topic for one in checks.open if one.finding.check is ConsistencyCheck.TABLE}
-        topics = tuple(sorted({*topics, *(wrong & state.topics.keys())}))
+        topics = tuple(sorted({*share.topics, *(wrong & state.topics.keys())}))
         if topics and ports.open_tables():
-            return _TablesToCompare(topics, is_share)
+            return dataclasses.replace(share, topics=topics), ()
     except Exception as error:  # of Spark, Java or the metastore; the load itself has nothing to do
         logger.debug("tables_not_compared", exc_info=True)
         note = f"the tables were not compared with the commits: {error}; the next load compares them"
-        return _TablesToCompare(notes=(note,))
-    return _TablesToCompare()
+        return TableShare(), (note,)
+    return TableShare(), ()
 
 
 def _restored_partitions(
@@ -336,7 +327,7 @@ def _restored_partitions(
     return restore
 
 
-def _checked(ports: RunDependencies, report: RunReport, compared: _TablesToCompare, applied: ApplyResult) -> RunReport:
+def _checked(ports: RunDependencies, report: RunReport, compared: TableShare, applied: ApplyResult) -> RunReport:
     """Compares a share of the warehouse's files with the commits. Returns the report with the open findings of this and
     earlier comparisons as problems. If the comparison fails, a note has the reason.
 
@@ -349,7 +340,7 @@ def _checked(ports: RunDependencies, report: RunReport, compared: _TablesToCompa
     wrong = {topic: one.message for topic, one in applied.failures.items() if one.applier == SCHEMA}
     restore = _restored_partitions(ports, applied.failures.keys(), notes)
     limit = ports.tables_to_compare.limits.partitions
-    tables = ComparedTables(compared.topics, wrong, compared.is_share, restore, limit) if compared.topics else None
+    tables = ComparedTables(compared.topics, wrong, compared.end, restore, limit) if compared.topics else None
     try:
         checks = ports.file_check.check(ports.now_ms(), tables)
         report = dataclasses.replace(report, notes=(*report.notes, *notes))

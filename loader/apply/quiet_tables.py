@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace.loader.apply.layout import QUARANTINE_DATABASE_SUFFIX
-from headrace.loader.apply.tables_to_compare import TablesToCompare
+from headrace.loader.apply.tables_to_compare import TableShare, TablesToCompare
 from headrace.loader.commit.state import LoaderState
 
 COMPARED_EVERY_MS: Final = 3_600_000
@@ -30,17 +30,18 @@ class QuietTables:
     is_open: Callable[[], bool]
     table_names: Callable[[str], frozenset[str] | None]
 
-    def topics(self, state: LoaderState, compared_at_ms: int, now_ms: int) -> tuple[tuple[str, ...], bool]:
-        """Returns the topics whose tables this load compares, and whether they are as many as a load with new messages
-        compares.
+    def share(self, state: LoaderState, after: str, compared_at_ms: int, now_ms: int) -> TableShare:
+        """Returns the topics whose tables this load compares: as many as a load with new messages compares, or only
+        missing tables.
 
         Args:
             state: state of the commit log.
-            compared_at_ms: when a load last compared that many tables, 0 for never.
+            after: the end of the last share.
+            compared_at_ms: when a load last compared a share, 0 for never.
         """
         if self.is_open() or not 0 <= now_ms - compared_at_ms < COMPARED_EVERY_MS:
-            return self.tables.topics(state), True
-        return tuple(sorted(self._missing(state))), False
+            return self.tables.share(state, after)
+        return TableShare(tuple(sorted(self._missing(state))))
 
     def _missing(self, state: LoaderState) -> frozenset[str]:
         database = self.tables.database

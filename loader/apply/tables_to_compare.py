@@ -2,12 +2,12 @@
 
 Other programs may drop or alter tables. Missing tables are found by name, with one request for a whole database. An
 altered table is found only by reading it, which costs the metastore some ms for each table. With many topics each load
-therefore reads a part of the tables, a different one each time.
+therefore reads a share of the tables, which begins where that of the last load ended.
 """
 
 from __future__ import annotations
 
-import itertools
+import bisect
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,8 +18,6 @@ from headrace.loader.apply.layout import QUARANTINE_DATABASE_SUFFIX
 from headrace.loader.commit.state import LoaderState
 
 logger = logging.getLogger(__name__)
-
-PARTS_MIN: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +36,15 @@ HIVE_SERVER_LIMITS: Final = CompareLimits(10, 10)
 
 
 @dataclass(frozen=True, slots=True)
+class TableShare:
+    """The topics whose tables a load compares, sorted. `end` is the topic after which the next share begins; None if
+    this load compares only missing tables, so that the next share stays the same."""
+
+    topics: tuple[str, ...] = ()
+    end: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TablesToCompare:
     """Selects topics whose tables a load compares. `database` is the database of the tables."""
 
@@ -45,15 +52,15 @@ class TablesToCompare:
     database: str
     limits: CompareLimits = METASTORE_LIMITS
 
-    def topics(self, state: LoaderState) -> tuple[str, ...]:
-        """Returns the topics with a missing table, and a part of the others.
+    def share(self, state: LoaderState, after: str) -> TableShare:
+        """Returns the topics with a missing table, and a share of the others.
 
         Args:
             state: state of the commit log, after the commits of this load.
+            after: the end of the last load's share.
         """
-        return tuple(
-            sorted({*self.missing(state), *part_of(sorted(state.topics), state.commit_number, self.limits.tables)})
-        )
+        share = next_topics(sorted(state.topics), after, self.limits.tables)
+        return TableShare(tuple(sorted({*self.missing(state), *share})), share[-1] if share else None)
 
     def missing(self, state: LoaderState) -> frozenset[str]:
         """Returns the topics whose table or quarantine table does not exist; none if the metastore cannot list tables,
@@ -72,21 +79,12 @@ class TablesToCompare:
         return frozenset(topic for topic, table in tables.items() if table not in existing)
 
 
-def part_of(topics: Sequence[str], commit_number: int, compared_max: int) -> Sequence[str]:
-    """Returns the part of the topics whose tables are compared after a commit: all of them, or about `compared_max`.
-
-    The number of parts is a prime, so that loads of one, two, three or four commits each compare every part in turn.
+def next_topics(topics: Sequence[str], after: str, topics_max: int) -> Sequence[str]:
+    """Returns up to `topics_max` topics that follow the topic `after`; the first topic follows the last one.
 
     Args:
         topics: all topics, sorted.
-        commit_number: the newest commit.
-        compared_max: most topics to return.
+        after: a topic that need not exist any more; "" to begin with the first one.
     """
-    if len(topics) <= compared_max:
-        return topics
-    parts = next(
-        number
-        for number in itertools.count(PARTS_MIN)
-        if number * compared_max >= len(topics) and all(number % divisor for divisor in range(2, number))
-    )
-    return topics[commit_number % parts :: parts]
+    start = bisect.bisect_right(topics, after)
+    return (*topics[start:], *topics[:start])[:topics_max]

@@ -78,8 +78,8 @@ class WarehouseChecks:
 
     `checked_at_ms` is the time of the newest comparison, `commit_number` the newest commit whose time partitions were
     compared. `listed`, `read` and `partitions` are the progress of comparing names and lengths, contents, and
-    partitions of tables. `tables_at_ms` is when all tables were last compared. `more` has the number of further
-    findings by topic.
+    partitions of tables. `tables_at_ms` is when a share of the tables was last compared, and `tables_after` the topic
+    that ended this share. `more` has the number of further findings by topic.
     """
 
     checked_at_ms: int = 0
@@ -88,6 +88,7 @@ class WarehouseChecks:
     read: CheckProgress = NOT_STARTED
     partitions: CheckProgress = NOT_STARTED
     tables_at_ms: int = 0
+    tables_after: str = ""
     open: tuple[OpenFinding, ...] = ()
     more: Mapping[str, int] = field(default_factory=dict)
 

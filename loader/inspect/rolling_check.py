@@ -77,13 +77,13 @@ Visit = Callable[[ExpectedTimePartition, CheckPosition, "_Share"], CheckPosition
 @dataclass(frozen=True, slots=True)
 class ComparedTables:
     """The tables that a load has compared with the commits: their topics, and the reasons why some of them are not as
-    they must be. `is_share` is whether a load compares no more at once. `restore` adds missing partitions for time
-    partitions of a topic, and moves those with a wrong location; it is called for a share of them, at most
-    `partitions_max` at once."""
+    they must be. `share_end` is the topic that ended their share, None if they are no share. `restore` adds missing
+    partitions for time partitions of a topic, and moves those with a wrong location; it is called for a share of them,
+    at most `partitions_max` at once."""
 
     topics: Collection[str]
     problems: Mapping[str, str]
-    is_share: bool
+    share_end: str | None
     restore: Callable[[str, FileKind, Sequence[str], int], None]
     partitions_max: int
 
@@ -138,6 +138,7 @@ class RollingCheck:
             for topic in tables.topics:
                 found.replace_topic(topic, [ConsistencyCheck.TABLE], _table_finding(topic, tables))
             partitions = run.restore_partitions(partitions, now_ms, tables)
+        share_end = None if tables is None else tables.share_end
         after = dataclasses.replace(
             before,
             checked_at_ms=now_ms,
@@ -145,7 +146,8 @@ class RollingCheck:
             listed=listed,
             read=read,
             partitions=partitions,
-            tables_at_ms=now_ms if tables is not None and tables.is_share else before.tables_at_ms,
+            tables_at_ms=before.tables_at_ms if share_end is None else now_ms,
+            tables_after=before.tables_after if share_end is None else share_end,
             open=tuple(found),
             more=found.more,
         )

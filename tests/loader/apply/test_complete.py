@@ -24,6 +24,7 @@ from headrace.loader.apply.complete import (
     read_completeness,
 )
 from headrace.loader.apply.quiet_tables import QuietTables
+from headrace.loader.apply.tables_to_compare import TableShare
 from headrace.loader.commit.state import FileTotals, PartitionState, TopicState
 from headrace.loader.plan.discover import DiscoveredTopic, PartitionOffsets
 from headrace.loader.report import RunReport
@@ -241,7 +242,7 @@ def test_an_invalid_table_property_does_not_stop_other_tables(world: World, monk
     world.hive.tables[key] = dataclasses.replace(table, properties={**table.properties, REVISION: "9" * 5_000})
     world.clock_ms += STEP_MS
     with monkeypatch.context() as no_comparison:
-        no_comparison.setattr(QuietTables, "topics", lambda *_: ((), False))
+        no_comparison.setattr(QuietTables, "share", lambda *_: TableShare())
         (note,) = load(world).notes
     assert re.match(r"headrace\.complete_until .*\b1 .*\bapples: ", note)
     assert world.hive.tables["headrace", "zebras"].properties[COMPLETE_UNTIL] == instant_text(T0 + STEP_MS)
@@ -284,7 +285,7 @@ def test_a_later_run_writes_complete_until_after_a_failed_table_change(
 ) -> None:
     """The table is missing, foreign, written by a later load, or changed concurrently."""
     load(world)
-    monkeypatch.setattr(QuietTables, "topics", lambda *_: ((), False))  # it would restore the table
+    monkeypatch.setattr(QuietTables, "share", lambda *_: TableShare())  # it would restore the table
     key = ("headrace", "orders")
     table = world.hive.tables[key]
     world.clock_ms += STEP_MS
