@@ -6,7 +6,8 @@ The commit log has the sums of all alarms, which never decrease; an acceptance h
 open if it is beyond this sum. A quarantined message is open only while it is in the quarantine, so replay and discard
 close it too.
 
-An acceptance covers the messages below the next offsets of its time. If the log was truncated or the topic re-created
+An acceptance covers the messages below the next offsets of its time. A backfill that adds messages to the quarantine
+adds them below these offsets, and therefore withdraws the acceptance. If the log was truncated or the topic re-created
 since, offsets do not identify messages. Then the number of messages quarantined since the acceptance counts as open, as
 far as that many are in the quarantine.
 """

@@ -19,12 +19,14 @@ from dataclasses import dataclass
 
 from headrace.audit.window import count_text
 from headrace.kafka_wire.errors import KafkaError
-from headrace.loader.commit.commit import CommitKind, TopicCommit
+from headrace.loader.commit.alarms import AlarmKind
+from headrace.loader.commit.commit import CommitKind, CommittedFile, TopicCommit
 from headrace.loader.commit.partition_index import live_at
 from headrace.loader.commit.reconcile import ReconciledTopic, reconcile
 from headrace.loader.commit.revalidate import fetch_changes
 from headrace.loader.commit.state import LoaderState, TopicState
 from headrace.loader.errors import LoaderError
+from headrace.loader.inspect.alarms import withdraw
 from headrace.loader.plan.discover import Cluster, DiscoveredTopic, discover
 from headrace.loader.plan.load_plan import LoadPlan, PlannedTopic, PlanSettings, plan_summary, work_units
 from headrace.loader.plan.packing import pack
@@ -408,6 +410,7 @@ class _Backfill:
             foreign_ids=self._new_foreign_ids,
             kafka_column=self._policy(topic_state).kafka_column,
         )
+        withdrawn = self._withdraw_acceptance(piece, committed)  # before the commit, for a kill between the two
         rewrite_report = add_commit(
             self._rewrites, state, CommitKind.BACKFILL, read.plan.run_id, {self._topic: committed}
         )
@@ -424,7 +427,7 @@ class _Backfill:
             files_written=report.files_written + len(committed.files),
             rows=report.rows + counts.records,
             quarantined=report.quarantined + counts.quarantined + quarantined_batches,
-            notes=(*_current_notes(report.notes, committed), *read.reading.notes, *rewrite_report.notes),
+            notes=(*_current_notes(report.notes, committed), *read.reading.notes, *rewrite_report.notes, *withdrawn),
         )
         files = sum(len(component.files) for component in piece)
         self._ports.report_progress(
@@ -433,12 +436,19 @@ class _Backfill:
         if problems:
             raise _Stopped(*problems)
 
+    def _withdraw_acceptance(self, piece: Sequence[Component], committed: TopicCommit) -> tuple[str, ...]:
+        """Withdraws the acceptance of the topic's quarantined messages if the commit `committed`, which replaces
+        `piece`, has more of them. Returns a note if there was an acceptance."""
+        before = sum(one.file.records for component in piece for one in component.files if _is_quarantine(one))
+        if sum(file.records for file in committed.files if _is_quarantine(file)) <= before:
+            return ()
+        if not withdraw(self._rewrites.log, [self._topic], [AlarmKind.QUARANTINED]):
+            return ()
+        return ("the acceptance of quarantined messages is withdrawn; see `headrace accept`",)
+
     def _final_report(self) -> BackfillReport:
         quarantined_before = sum(
-            one.file.records
-            for component in self._replaced
-            for one in component.files
-            if one.kind is FileKind.QUARANTINE
+            one.file.records for component in self._replaced for one in component.files if _is_quarantine(one)
         )
         report = dataclasses.replace(
             self._report,
@@ -455,6 +465,10 @@ class _Backfill:
         return dataclasses.replace(
             report, problems=tuple(dict.fromkeys(self._problems)), notes=tuple(dict.fromkeys(report.notes))
         )
+
+
+def _is_quarantine(file: LiveFile | CommittedFile) -> bool:
+    return file.kind is FileKind.QUARANTINE
 
 
 def _incarnations(topic_state: TopicState, initial: TopicState) -> dict[int, int]:

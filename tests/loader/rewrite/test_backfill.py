@@ -20,6 +20,7 @@ from headrace.kafka_wire.errors import KafkaUnavailable
 from headrace.loader.commit.commit import Commit, CommitKind
 from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.file_index import FileIndex
+from headrace.loader.inspect.alarms import accept, open_alarms
 from headrace.loader.inspect.locate import OffsetStatus, locate
 from headrace.loader.rewrite.backfill_report import BackfillPeriod
 from headrace.loader.rewrite.choose import DAY_MS
@@ -161,6 +162,22 @@ def test_backfill_ignores_quarantine_ratio_max(world: BackfillWorld) -> None:
     world.policy = dataclasses.replace(world.policy, quarantine_ratio_max=0.0)
     assert world.backfill().problems == ()
     assert world.is_complete()
+
+
+def test_acceptance_does_not_cover_messages_that_a_backfill_quarantines(world: BackfillWorld) -> None:
+    def open_counts() -> list[int]:
+        log = world.log()
+        log.read_state()
+        return [one.count for one in open_alarms(log, FileIndex(log), world.clock_ms)]
+
+    log = world.log()
+    log.read_state()
+    assert len(accept(log, FileIndex(log), ["orders"], [], "a reason", "me", world.clock_ms)) == 1
+    assert world.backfill().notes == ()
+    assert open_counts() == []
+    world.cluster.topics["orders"].logs[0][1] = BAD  # like a message whose schema was deleted
+    assert "withdrawn" in "".join(world.backfill().notes)
+    assert open_counts() == [2]
 
 
 def test_quarantined_messages_become_rows_after_their_schema_was_registered(world: BackfillWorld) -> None:
