@@ -509,8 +509,8 @@ def print_status(status: LoadStatus, *, shows_all: bool = False) -> None:
     report = TextReport(_status_totals(status), "topic", STATUS_HEADER, rows, range(2, 6), fixed=(6, 7))
     print_report(report, shows_all=shows_all)
     print_lines([f"not loaded yet: {topic}" for topic in status.waiting], shows_all=shows_all)
-    time_notes = [(one.topic, one.time_note) for one in status.topics if one.time_note]
-    print_reasons("note", time_notes, shows_all=shows_all)
+    notes = [(one.topic, note) for one in status.topics for note in (one.time_note, one.partition_note) if note]
+    print_reasons("note", notes, shows_all=shows_all)
     print_lines([f"note: {note}" for note in (*filter(None, [status.note]), *status.notes)], shows_all=shows_all)
     print_runs(status.runs)
 

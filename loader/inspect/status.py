@@ -11,19 +11,23 @@ from headrace.loader.apply.base import AppliedCommit
 from headrace.loader.apply.complete import instant_text, read_completeness
 from headrace.loader.apply.engine import cursor_of, read_cursor
 from headrace.loader.commit.commit_log import CommitLog
+from headrace.loader.commit.file_index import FileIndex
+from headrace.loader.commit.prepare import HOURLY_BYTES_MIN
 from headrace.loader.commit.state import TopicState
 from headrace.loader.load_schema import LoadState
 from headrace.loader.plan.discover import Discovery
 from headrace.loader.plan.schema_cache import SchemaCache
 from headrace.loader.plan.time_fields import time_field_note
-from headrace.loader.policy import TopicPolicy
+from headrace.loader.policy import AUTO, DAY, TopicPolicy
 from headrace.loader.run_log import RunLine
+from headrace.loader.work_unit import FileKind
 
 AUDIT = "audit"
 APPLIERS = ("index", "schema", "files", "partitions", AUDIT, "group_offsets")
 """Names of the appliers, in the order in which they run."""
 
 ADVISORY = frozenset({"group_offsets"})
+NEWEST_DAYS = 3  # the newest one has only begun, or has rows with times in the future
 LEFT_BEHIND_LOADS = 3  # loads with commits; a topic may get its first messages just before this is checked
 
 
@@ -35,7 +39,8 @@ class TopicStatus:
     `rows` do not include the quarantine. `file_bytes_mean` is None without files. `complete_until` is the last known
     value of the table's property `headrace.complete_until`, "" for none. `pending` names the appliers that have not
     applied the topic's newest commit. `time_note` is the reason why the rows are not filed by the expected time field,
-    "" if they are.
+    "" if they are. `partition_note` advises partitions of hours, "" if those of days suffice or the settings demand
+    them.
     """
 
     topic: str
@@ -51,6 +56,7 @@ class TopicStatus:
     complete_until: str
     pending: tuple[str, ...]
     time_note: str = ""
+    partition_note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +115,7 @@ def load_status(
         counted: by topic, the newest commit with counts in the audit's database.
         runs: the newest lines of the run log.
         notes: remarks about this installation.
-        policy_of: returns the settings of a topic, for its `time_note`; None to leave that out.
+        policy_of: returns the settings of a topic, for its `time_note` and `partition_note`; None to leave these out.
 
     Raises:
         CommitLogError: the commits cannot be read.
@@ -122,7 +128,7 @@ def load_status(
         for topic, one in read_completeness(log.storage).topics.items()
         if one.property_ms
     }
-    cache = SchemaCache(log.storage, writable=False)
+    cache, index = SchemaCache(log.storage, writable=False), FileIndex(log)
     topics = tuple(
         _topic_status(
             topic,
@@ -132,6 +138,7 @@ def load_status(
             complete_until.get(topic, ""),
             tuple(name for name in APPLIERS if cursors[name].position(topic) < topic_state.commit_number),
             "" if policy_of is None else _time_note(topic_state, cache, policy_of(topic)),
+            "" if policy_of is None else _partition_note(topic, topic_state, index, policy_of(topic)),
         )
         for topic, topic_state in sorted(state.topics.items())
     )
@@ -152,6 +159,7 @@ def _topic_status(
     complete_until: str,
     pending: Sequence[str],
     time_note: str,
+    partition_note: str,
 ) -> TopicStatus:
     discovered = discovery.topics.get(topic) if discovery else None
     next_offsets = {number: partition.next_offset for number, partition in sorted(topic_state.partitions.items())}
@@ -175,6 +183,7 @@ def _topic_status(
         complete_until=complete_until,
         pending=tuple(pending),
         time_note=time_note,
+        partition_note=partition_note,
     )
 
 
@@ -186,3 +195,24 @@ def _time_note(topic_state: TopicState, cache: SchemaCache, policy: TopicPolicy)
     text = cache.text(newest_id) if newest_id is not None else None
     texts = {} if newest_id is None or text is None else {newest_id: text}
     return time_field_note(texts, newest_id, load_schema.time_property, policy)
+
+
+def _partition_note(topic: str, topic_state: TopicState, index: FileIndex, policy: TopicPolicy) -> str:
+    """Returns the advice to partition a topic's table by hour, if the first load chose days and one of the newest days
+    has as many bytes as make the first load choose hours; otherwise ""."""
+    bytes_min = 24 * HOURLY_BYTES_MIN
+    if policy.partition_by != AUTO or topic_state.partition_by != DAY or topic_state.data.bytes < bytes_min:
+        return ""
+    days = index.days(topic, FileKind.DATA)[-NEWEST_DAYS:]
+    length, day = max((_bytes_of_day(index, topic, day), day) for day in days)
+    if length < bytes_min:
+        return ""
+    return (
+        f"{day} has {length / 1e9:.1f} GB in one partition; if queries read single hours, partition the table by hour: "
+        f"headrace hive repartition {topic} --by hour"
+    )
+
+
+def _bytes_of_day(index: FileIndex, topic: str, day: str) -> int:
+    time_partitions = index.day(topic, FileKind.DATA, day).time_partitions
+    return sum(file.length for one in time_partitions for file in index.live(topic, FileKind.DATA, one))

@@ -12,6 +12,7 @@ from headrace.audit.storage.store import AuditStore
 from headrace.cli.load import print_status
 from headrace.hive_ddl.errors import MetastoreUnavailable
 from headrace.loader.apply.audit import positions_in
+from headrace.loader.inspect import status as status_module
 from headrace.loader.inspect.status import LoadStatus, load_status
 from headrace.loader.plan.discover import discover
 from headrace.loader.run import run_load
@@ -72,6 +73,21 @@ def test_status_has_appliers_that_are_behind(world: World) -> None:
     done = status_of(world)
     assert not done.has_pending
     assert set(done.cursors.values()) == {2}
+
+
+@pytest.mark.parametrize(
+    ("hourly_bytes_min", "policy", "is_advised"), [(1, "auto", True), (1, "day", False), (10_000, "auto", False)]
+)
+def test_topic_by_day_that_became_busy_has_the_command_for_hours(
+    world: World, monkeypatch: pytest.MonkeyPatch, hourly_bytes_min: int, policy: str, is_advised: bool
+) -> None:
+    world.policy = dataclasses.replace(world.policy, partition_by="auto")
+    load(world)
+    assert world.log().read_state().topics["orders"].partition_by == "day"
+    monkeypatch.setattr(status_module, "HOURLY_BYTES_MIN", hourly_bytes_min)
+    settings = dataclasses.replace(world.policy, partition_by=policy)
+    note = load_status(world.log(), None, {}, policy_of=lambda topic: settings).topics[0].partition_note
+    assert note.endswith("headrace hive repartition orders --by hour") is is_advised
 
 
 def test_a_lost_audit_is_behind_for_every_topic(world: World) -> None:
