@@ -74,15 +74,31 @@ class StatusContext:
 
     def is_expected(self, named: str, part: str) -> bool:
         """Whether registry or broker should run. A running `headrace up` may run only some parts, and use no server in
-        place of the others.
+        place of the others. If neither `up` nor a load has ever run here, one of the two may be served alone, without
+        the other.
 
         Args:
             named: the setting that names existing servers; "" for none.
             part: `registry` or `broker`.
         """
-        if named or self.live is None:
-            return bool(named) or self.expects_servers
-        return bool(getattr(self.live, part))
+        if named:
+            return True
+        if self.live is not None:
+            return bool(getattr(self.live, part))
+        return self.expects_servers and (part in self.served_parts or not self.served_parts)
+
+    @property
+    def served_parts(self) -> frozenset[str]:
+        """Those of registry and broker that `registry serve` or `broker serve` has run on this data directory; none
+        if `headrace up` or a load has run here."""
+        registry, data_dir = self.settings.registry, self.settings.data_dir
+        if self.up_events or self.runs:
+            return frozenset()
+        stored = {
+            "registry": bool(registry.database_url) or (data_dir / "registry.db").exists(),
+            "broker": (data_dir / "broker").is_dir(),
+        }
+        return frozenset(part for part, is_stored in stored.items() if is_stored)
 
     @property
     def load_interval_ms(self) -> int:

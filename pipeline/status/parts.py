@@ -236,9 +236,23 @@ def _up_findings(up: _Up, unreachable: Sequence[str], context: StatusContext) ->
     if not unreachable:
         return []
     if last is None:
-        return [finding("up-down", UP, f"it has not run on this data directory; no {', no '.join(unreachable)}")]
+        return _never_started(unreachable, context)
     problem = f"it was stopped by a signal; no {', no '.join(unreachable)}"
     return [finding("up-down", UP, problem, show=show, since_ms=last.time_ms)]
+
+
+def _never_started(unreachable: Sequence[str], context: StatusContext) -> list[StatusFinding]:
+    """Returns the findings that registry or broker do not respond, if `headrace up` has never run.
+
+    Args:
+        unreachable: the names of the parts with their addresses, as in `broker at 127.0.0.1:9092`.
+    """
+    if not context.served_parts:
+        return [finding("up-down", UP, f"it has not run on this data directory; no {', no '.join(unreachable)}")]
+    return [
+        finding("part-down", name, f"no server at {address}", repair=f"headrace {name} serve, or headrace up")
+        for name, _, address in (one.partition(" at ") for one in unreachable)
+    ]
 
 
 def _clock_findings(registry: ProbeResult | None, context: StatusContext) -> list[StatusFinding]:

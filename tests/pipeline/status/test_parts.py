@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.pipeline.status import parts as parts_module
 from headrace.pipeline.status.context import StatusContext
 from headrace.pipeline.status.finding import StatusFinding
 from headrace.pipeline.status.parts import DEATHS_SHOWN_MS, parts
@@ -115,3 +116,29 @@ def test_up_file_of_a_killed_up_is_a_finding(tmp_path: Path) -> None:
         file.publish(LiveAddresses(4711, "now", "", BROKER, "", "", "", "/w"))
     (found,) = findings(tmp_path, GOOD, READY, runs=False, named=True)
     assert (found.kind, "process 4711 was killed" in found.problem) == ("up-down", True)
+
+
+@pytest.mark.parametrize(
+    ("served", "found"),
+    [
+        ((), {"headrace up": "headrace up"}),
+        (("registry.db",), {"registry": "headrace registry serve, or headrace up"}),
+        (("broker",), {"broker": "headrace broker serve, or headrace up"}),
+        (
+            ("broker", "registry.db"),
+            {
+                "registry": "headrace registry serve, or headrace up",
+                "broker": "headrace broker serve, or headrace up",
+            },
+        ),
+    ],
+)
+def test_server_that_never_ran_beside_the_other_is_not_missing(
+    served: tuple[str, ...], found: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in served:
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(parts_module, "probe_registry", lambda _: DOWN)
+    context = StatusContext(Settings(data_dir=tmp_path), NOW_MS)
+    context.once("brokers", lambda: DOWN)
+    assert {one.subject: one.repair for one in parts(context).findings} == found
