@@ -2,7 +2,7 @@
 
 The environment configures it, because logging starts before settings are read: `HEADRACE_LOG_LEVEL` (a level of
 Python's logging, default INFO) and `HEADRACE_LOG_FORMAT` (`text`, or `json` for log collectors). Times have a UTC
-offset.
+offset. In systemd's journal, which has its own times, text begins with the priority instead (sd-daemon(3)).
 """
 
 from __future__ import annotations
@@ -19,6 +19,12 @@ FORMAT_VARIABLE = "HEADRACE_LOG_FORMAT"
 FORMATS = ("text", "json")
 LOG_DEFAULTS: Mapping[str, str] = {LEVEL_VARIABLE: "INFO", FORMAT_VARIABLE: FORMATS[0]}
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+JOURNAL_TEXT = "%(levelname)s %(name)s: %(message)s"
+JOURNAL_PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
+DEBUG_PRIORITY = 7
+JOURNAL_VARIABLE = "JOURNAL_STREAM"
+"""Set by systemd to device and inode of the journal's stream (systemd.exec(5)). Child processes inherit the variable
+even if their standard error is a file."""
 
 
 class TextFormatter(logging.Formatter):
@@ -30,6 +36,18 @@ class TextFormatter(logging.Formatter):
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802  (overrides logging)
         return _time(record, " ")
+
+
+class JournalFormatter(logging.Formatter):
+    """Formats an event for systemd's journal: `<6>INFO headrace.loader.run: load_started …`. The journal takes each
+    line for an entry, so each line of a trace has the priority."""
+
+    def __init__(self) -> None:
+        super().__init__(JOURNAL_TEXT)
+
+    def format(self, record: logging.LogRecord) -> str:
+        priority = next((one for level, one in JOURNAL_PRIORITIES if record.levelno >= level), DEBUG_PRIORITY)
+        return "\n".join(f"<{priority}>{line}" for line in super().format(record).splitlines())
 
 
 class JsonFormatter(logging.Formatter):
@@ -53,7 +71,8 @@ def configure_logging(environment: Mapping[str, str] = os.environ) -> None:
     values. Does nothing if the root logger already has a handler."""
     variables = log_variables(environment)
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if variables.get(FORMAT_VARIABLE) == "json" else TextFormatter())
+    text = JournalFormatter() if _is_journal(environment) else TextFormatter()
+    handler.setFormatter(JsonFormatter() if variables.get(FORMAT_VARIABLE) == "json" else text)
     logging.basicConfig(level=variables.get(LEVEL_VARIABLE, LOG_DEFAULTS[LEVEL_VARIABLE]), handlers=[handler])
 
 
@@ -66,3 +85,11 @@ def log_variables(environment: Mapping[str, str] = os.environ) -> Mapping[str, s
 
 def _time(record: logging.LogRecord, separator: str) -> str:
     return datetime.fromtimestamp(record.created).astimezone().isoformat(separator, timespec="milliseconds")
+
+
+def _is_journal(environment: Mapping[str, str]) -> bool:
+    try:
+        stream = os.fstat(sys.stderr.fileno())
+    except (OSError, ValueError):  # closed, or replaced by an object without a descriptor
+        return False
+    return environment.get(JOURNAL_VARIABLE) == f"{stream.st_dev}:{stream.st_ino}"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -54,3 +56,19 @@ def test_log_level_suppresses_lower_levels(variables: dict[str, str]) -> None:
 
 def test_invalid_log_variables_are_ignored() -> None:
     assert " INFO " in log_lines(HEADRACE_LOG_LEVEL="LOUD", HEADRACE_LOG_FORMAT="xml")[0]
+
+
+def test_journal_gets_priorities_and_no_times(tmp_path: Path) -> None:
+    with (tmp_path / "journal").open("w+") as journal:
+        stream = os.fstat(journal.fileno())
+        environment = {"PYTHONUTF8": "1", "JOURNAL_STREAM": f"{stream.st_dev}:{stream.st_ino}"}
+        subprocess.run([sys.executable, "-c", PROGRAM], env=environment, stderr=journal, check=True)
+        journal.seek(0)
+        first, *trace = journal.read().splitlines()
+    assert first == "<6>INFO headrace.loader.run: load_started topic=bücher"
+    assert {line[:3] for line in trace} == {"<3>"}
+    assert trace[-1] == "<3>ZeroDivisionError: division by zero"
+
+
+def test_other_file_than_the_journal_gets_times() -> None:
+    assert log_lines(JOURNAL_STREAM="8:1")[0].startswith("20")
