@@ -16,7 +16,7 @@ from headrace.loader.storage.local.lease import LeaseHolder, lease_holder
 from headrace.pipeline.load import commit_log, kafka_cluster, run_log_path
 from headrace.pipeline.status.probe import TIMEOUT_S, Health, ProbeResult, probe_brokers
 from headrace.pipeline.storage import lease_path
-from headrace.pipeline.up.up_log import UpEvent, newest_events
+from headrace.pipeline.up.up_log import UP_STARTED, UpEvent, newest_events
 from headrace.settings import Settings
 from headrace.settings.addresses import LiveAddresses, UpFileContent, read_up_file, resolve_bootstrap_servers
 
@@ -72,10 +72,26 @@ class StatusContext:
         """The newest events in the log of `headrace up`, oldest first."""
         return self.once("up_events", lambda: newest_events(self.log_dir))
 
+    @property
+    def start_up(self) -> str:
+        """The command that starts `headrace up`: through systemd if systemd started the last one."""
+        unit = self._up_unit
+        return f"systemctl start {unit}" if unit else "headrace up"
+
+    @property
+    def restart_up(self) -> str:
+        unit = self._up_unit
+        return f"systemctl restart {unit}" if unit else "restart headrace up"
+
+    @property
+    def _up_unit(self) -> str:
+        starts = [event for event in self.up_events if event.name == UP_STARTED]
+        return starts[-1].values.get("unit", "") if starts else ""
+
     def is_expected(self, named: str, part: str) -> bool:
         """Whether registry or broker should run. A running `headrace up` may run only some parts, and use no server in
-        place of the others. If neither `up` nor a load has ever run here, one of the two may be served alone, without
-        the other.
+        place of the others. If neither `up` nor a load has ever run here, a registry may run without a broker, and a
+        broker without a registry.
 
         Args:
             named: the setting that names existing servers; "" for none.
@@ -89,8 +105,8 @@ class StatusContext:
 
     @property
     def served_parts(self) -> frozenset[str]:
-        """Those of registry and broker that `registry serve` or `broker serve` has run on this data directory; none
-        if `headrace up` or a load has run here."""
+        """The servers, `registry` or `broker`, that have run alone on this data directory; none if `headrace up` or a
+        load has run here."""
         registry, data_dir = self.settings.registry, self.settings.data_dir
         if self.up_events or self.runs:
             return frozenset()

@@ -90,7 +90,7 @@ def _late(ran: Sequence[RunLine], context: StatusContext) -> list[StatusFinding]
     )
     if context.live is not None and context.live.load_interval_ms:
         show = f"tail {context.log_dir / 'load.log'}"
-        return [finding("load-late", "load", problem, show=show, repair="restart headrace up", since_ms=ended_ms)]
+        return [finding("load-late", "load", problem, show=show, repair=context.restart_up, since_ms=ended_ms)]
     return [finding("load-late", "load", problem, since_ms=ended_ms)]
 
 

@@ -189,7 +189,7 @@ def _part_finding(name: str, result: ProbeResult, up: _Up, context: StatusContex
     if result.health == Health.SILENT and not own:
         return finding("part-silent", name, f"{address} {result.reason}")
     if result.health == Health.SILENT:
-        return finding("part-silent", name, f"{address} {result.reason}", show=log, repair="restart headrace up")
+        return finding("part-silent", name, f"{address} {result.reason}", show=log, repair=context.restart_up)
     if result.health == Health.FAILING:
         return finding("part-failing", name, f"{address}: {result.reason}", show=log if own else "")
     if up.live is None or last is None:
@@ -205,7 +205,7 @@ def _part_finding(name: str, result: ProbeResult, up: _Up, context: StatusContex
             f"none: headrace up restarts it in {last.values.get('restart_in_s', '0')} s; if it dies again, see its log"
         )
         return finding("part-down", name, f"died: {last.reason}", show=log, repair=repair, since_ms=last.time_ms)
-    return finding("part-down", name, f"{address} {result.reason}", show=log, repair="restart headrace up")
+    return finding("part-down", name, f"{address} {result.reason}", show=log, repair=context.restart_up)
 
 
 def _up_findings(up: _Up, unreachable: Sequence[str], context: StatusContext) -> list[StatusFinding]:
@@ -215,7 +215,7 @@ def _up_findings(up: _Up, unreachable: Sequence[str], context: StatusContext) ->
     """
     if up.live is not None:
         return []
-    show = f"tail {context.log_dir / UP_LOG_NAME}"
+    show, start = f"tail {context.log_dir / UP_LOG_NAME}", context.start_up
     if up.is_starting:
         return _starting(up, show, context.now_ms)
     last = up.events[-1] if up.events else None
@@ -224,21 +224,20 @@ def _up_findings(up: _Up, unreachable: Sequence[str], context: StatusContext) ->
         problem = f"process {up.left_behind.pid} was killed, and its parts ended with it"
         since = last.time_ms if last is not None else None
         problem += f"; its log ends {time_text(since)}" if since is not None else ""
-        return [finding("up-down", UP, problem + (f"; before: {died}" if died else ""), show=show)]
+        return [finding("up-down", UP, problem + (f"; before: {died}" if died else ""), show=show, repair=start)]
     if last is not None and last.name == UP_ENDED and last.reason != STOPPED_BY_SIGNAL:
         problem, _, remedy = last.reason.partition("; ")
-        repair = f"{remedy}; then headrace up" if remedy else ""
+        repair = f"{remedy}; then {start}" if remedy else start
         return [finding("up-down", UP, f"it ended: {problem}", show=show, repair=repair, since_ms=last.time_ms)]
     if last is not None and last.name != UP_ENDED:
-        return [
-            finding("up-down", UP, f"it was killed; the last line of its log: {last.name} {last.reason}", show=show)
-        ]
+        problem = f"it was killed; the last line of its log: {last.name} {last.reason}"
+        return [finding("up-down", UP, problem, show=show, repair=start)]
     if not unreachable:
         return []
     if last is None:
         return _never_started(unreachable, context)
     problem = f"it was stopped by a signal; no {', no '.join(unreachable)}"
-    return [finding("up-down", UP, problem, show=show, since_ms=last.time_ms)]
+    return [finding("up-down", UP, problem, show=show, repair=start, since_ms=last.time_ms)]
 
 
 def _never_started(unreachable: Sequence[str], context: StatusContext) -> list[StatusFinding]:

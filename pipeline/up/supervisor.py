@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 from headrace.pipeline.up.part import POLL_S, READY_TIMEOUT_S, Part, UpError
 from headrace.pipeline.up.part_log import PartLog
@@ -32,6 +33,7 @@ from headrace.pipeline.up.up_log import (
     UP_READY,
     UP_STARTED,
     UpLog,
+    systemd_unit,
 )
 from headrace.settings import Settings
 from headrace.settings.addresses import UP_FILE_NAME, LiveAddresses, local_warehouse_directory, sql_socket
@@ -81,7 +83,8 @@ def run_up(
     if "sql" in names and "metastore" not in names and not settings.hive.metastore:
         raise UpError("the part sql needs a metastore: start the part metastore as well, or set hive.metastore")
     with UpFile(data_dir / UP_FILE_NAME) as up_file, stop, closing(UpLog(data_dir / "logs")) as up_log:
-        up_log.write(UP_STARTED, pid=os.getpid(), version=VERSION, parts=",".join(names))
+        unit = systemd_unit(environment, os.getpid(), _cgroups())
+        up_log.write(UP_STARTED, pid=os.getpid(), version=VERSION, parts=",".join(names), unit=unit)
         supervisor = _Supervisor(settings, environment, stop, up_log)
         reason = STOPPED_BY_SIGNAL
         try:
@@ -99,6 +102,13 @@ def run_up(
             up_file.clear()
             supervisor.stop()
             up_log.write(UP_ENDED, reason)
+
+
+def _cgroups() -> str:
+    try:
+        return Path("/proc/self/cgroup").read_text(encoding="utf-8", errors="replace")
+    except OSError:  # as on macOS
+        return ""
 
 
 class _Supervisor:

@@ -60,6 +60,19 @@ class UpLog:
         self._log.close()
 
 
+def systemd_unit(environment: Mapping[str, str], pid: int, cgroups: str) -> str:
+    """Returns the system service whose main process this is, such as `headrace.service`; "" for none.
+
+    Args:
+        environment: of this process. systemd sets the process id for which it is meant (systemd.exec(5)), since child
+            processes inherit it.
+        pid: of this process.
+        cgroups: the content of `/proc/self/cgroup`.
+    """
+    found = re.search(r"^\d+:(?:name=systemd)?:/system\.slice/(?:\S+/)?([^/\s]+\.service)$", cgroups, re.MULTILINE)
+    return found[1] if found and environment.get("SYSTEMD_EXEC_PID") == str(pid) else ""
+
+
 def newest_events(log_dir: Path) -> Sequence[UpEvent]:
     """Returns the events at the end of `up.log`, at most those in its last `TAIL_BYTES`, oldest first; empty if the
     log does not exist. Ignores lines in another format, such as one that a full disk has truncated."""

@@ -27,7 +27,7 @@ from headrace.pipeline.up.plan import (
 )
 from headrace.pipeline.up.schedule import Schedule
 from headrace.pipeline.up.up_file import UpFile
-from headrace.pipeline.up.up_log import PART_DIED, UpLog, newest_events
+from headrace.pipeline.up.up_log import PART_DIED, UpLog, newest_events, systemd_unit
 from headrace.settings import Duration, load_settings
 from headrace.settings.addresses import LiveAddresses
 from support.processes import is_running
@@ -559,6 +559,20 @@ def test_publish_raises_if_the_addresses_cannot_be_written_completely(
     addresses = LiveAddresses(1, "now", "http://r", "b:1", "thrift://m:1", "", "/s", "/w")
     with UpFile(tmp_path / "up.json") as file, pytest.raises(UpError, match=r"up\.json: No space left"):
         file.publish(addresses)
+
+
+@pytest.mark.parametrize(
+    ("cgroups", "exec_pid", "unit"),
+    [
+        ("0::/system.slice/headrace.service\n", "7", "headrace.service"),
+        ("9:cpu:/x\n1:name=systemd:/system.slice/a.slice/headrace@1.service\n0::/\n", "7", "headrace@1.service"),
+        ("0::/system.slice/cron.service\n", "1", ""),
+        ("0::/user.slice/user-1000.slice/user@1000.service/app.slice/headrace.service\n", "7", ""),
+        ("", "7", ""),
+    ],
+)
+def test_unit_is_that_of_a_main_process_of_a_system_service(cgroups: str, exec_pid: str, unit: str) -> None:
+    assert systemd_unit({"SYSTEMD_EXEC_PID": exec_pid}, 7, cgroups) == unit
 
 
 def test_up_log_returns_its_newest_events_and_ignores_torn_lines(tmp_path: Path) -> None:

@@ -105,6 +105,25 @@ def test_finding_about_an_up_that_does_not_run(last: UpEvent, kinds: list[str], 
     assert all(words in one.problem for one in found)
 
 
+@pytest.mark.parametrize(
+    ("last", "repair"),
+    [
+        (
+            event("up_ended", reason="the broker died: no space; free space"),
+            "free space; then systemctl start up.service",
+        ),
+        (event("up_ended", reason="the broker died: no space"), "systemctl start up.service"),
+        (READY, "systemctl start up.service"),
+    ],
+)
+def test_up_of_systemd_is_started_by_systemd(last: UpEvent, repair: str, tmp_path: Path) -> None:
+    of_systemd = event("up_started", pid="1", unit="up.service")
+    (found,) = findings(tmp_path, GOOD, of_systemd, last, runs=False, named=True)
+    assert found.repair == repair
+    (found,) = findings(tmp_path, SILENT, of_systemd)
+    assert found.repair == "systemctl restart up.service"
+
+
 def test_named_broker_that_is_down_is_reported_beside_the_end_of_up(tmp_path: Path) -> None:
     found = findings(tmp_path, DOWN, event("up_ended", reason=STOPPED_BY_SIGNAL), runs=False, named=True)
     assert [(one.kind, one.subject) for one in found] == [("part-down", "broker")]
