@@ -52,10 +52,13 @@ LOADER = [
 ]
 # For notebooks with the tables (docs/notebook.md). PySpark 4.3 needs pandas 2.2 and PyArrow 18, and warns of pandas 3.
 NOTEBOOK = ["pandas>=2.2,<3", "pyarrow>=18,<27"]
+# Services that receive alerts by `alerts.notify` (docs/alerts.md).
+NOTIFY = ["apprise>=1.9,<3"]
 ALL = sorted({*PRODUCER, *REGISTRY, *BROKER, *LOADER})
 DEV = [
     *ALL,
     *NOTEBOOK,
+    *NOTIFY,
     "aiokafka>=0.12,<0.15",
     "confluent-kafka[avro,schemaregistry]>=2.11,<2.17",
     "cryptography>=43",
@@ -221,6 +224,7 @@ setup(
         "loader": LOADER,
         "all": ALL,
         "notebook": NOTEBOOK,
+        "notify": NOTIFY,
         "dev": DEV,
     },
 )

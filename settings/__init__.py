@@ -18,6 +18,7 @@ from headrace.settings.loading import (
 from headrace.settings.sections import (
     CHOICES,
     TOPIC_KEYS,
+    AlertsSettings,
     AuditSettings,
     BrokerSettings,
     CompatSettings,
@@ -39,6 +40,7 @@ __all__ = [
     "ENVIRONMENT_PREFIX",
     "TOPIC_KEYS",
     "Address",
+    "AlertsSettings",
     "AuditSettings",
     "BrokerSettings",
     "CompatSettings",

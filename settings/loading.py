@@ -30,6 +30,7 @@ from headrace.settings.sections import (
     CHOICES,
     PATTERNS,
     TOPIC_KEYS,
+    AlertsSettings,
     AuditSettings,
     BrokerSettings,
     CompatSettings,
@@ -252,6 +253,7 @@ _SECTIONS: Mapping[str, type] = {
     "sql": SqlSettings,
     "audit": AuditSettings,
     "console": ConsoleSettings,
+    "alerts": AlertsSettings,
     "compat": CompatSettings,
 }
 

@@ -12,9 +12,20 @@ from collections.abc import Mapping
 from typing import Any
 
 MASK = "***"
-URL_KEYS = frozenset({"audit.database_url", "registry.database_url", "registry.url", "console.database_url"})
+URL_KEYS = frozenset(
+    {
+        "alerts.alertmanager_url",
+        "audit.database_url",
+        "console.database_url",
+        "registry.database_url",
+        "registry.url",
+    }
+)
 """Keys of URLs that may contain a password. `mask_value` masks only the passwords in a value with `://`, and any other
 value completely."""
+TOKEN_URL_KEYS = frozenset({"alerts.webhook_urls", "alerts.notify"})
+"""Keys of URLs in which the path, or for services of Apprise also the host, may be a token. `mask_value` shows only the
+scheme of each."""
 SECRET_KEYS = frozenset({"registry.client_token"})
 """Further secret keys of Headrace: their names contain none of the `OWN_WORDS`. Other names of files and issuers, such
 as `client_token_file`, are not secret."""
@@ -41,7 +52,7 @@ def is_secret(key: str) -> bool:
     """Returns whether the value of this key (`<section>.<key>`) is a secret, or a URL that may contain a password."""
     section, _, name = key.partition(".")
     if section != "spark":
-        return key in URL_KEYS | SECRET_KEYS or any(word in name for word in OWN_WORDS)
+        return key in URL_KEYS | TOKEN_URL_KEYS | SECRET_KEYS or any(word in name for word in OWN_WORDS)
     lower = name.lower()
     joined = re.sub("[^a-z0-9]", "", lower)
     return (
@@ -54,6 +65,8 @@ def is_secret(key: str) -> bool:
 def mask_value(key: str, value: Any) -> str:
     """Returns the value of a key as text with secrets masked; "" for an empty value."""
     text = _text(value)
+    if text and key in TOKEN_URL_KEYS:
+        return ",".join(f"{scheme}://{MASK}" if mark else MASK for scheme, mark, _ in _partitioned(text))
     if text and is_secret(key) and not (key in URL_KEYS and "://" in text):
         return MASK
     return mask_passwords(text)
@@ -69,6 +82,10 @@ def mask_passwords(text: str) -> str:
     parts = re.split(r",(?=\w+://)", text)
     urls = ",".join(_USER_AND_PASSWORD.sub(rf"//\1:{MASK}@", part) for part in parts)
     return _ASSIGNMENT.sub(lambda match: f"{match[1]}={MASK if is_secret(f'spark.{match[1]}') else match[2]}", urls)
+
+
+def _partitioned(urls: str) -> list[tuple[str, str, str]]:
+    return [url.partition("://") for url in urls.split(",")]
 
 
 def _text(value: Any) -> str:

@@ -266,6 +266,23 @@ class ConsoleSettings(Section):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class AlertsSettings(Section):
+    webhook_urls: tuple[str, ...] = ()  # URLs that receive alerts in the form of Alertmanager's webhooks
+    alertmanager_url: str = ""  # URL of an Alertmanager, which then groups, silences and routes the alerts
+    notify: tuple[str, ...] = ()  # URLs of services that Apprise supports, such as slack://…; needs the extra notify
+    repeat_interval: Duration = Duration(4 * 3_600_000)  # time after which an alert that still fires is sent again
+    # labels that all alerts get, such as the name of the environment
+    labels: Mapping[str, str] = field(default_factory=dict)
+    # tables of kind, severity, hold, keep_firing: changes of the default rules, which `headrace alerts rules` lists
+    rules: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def has_targets(self) -> bool:
+        """Whether alerts are sent anywhere."""
+        return bool(self.webhook_urls or self.alertmanager_url or self.notify)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class CompatSettings(Section):
     schemas: tuple[str, ...] = ()  # files, patterns and directories that are checked when the command names none
     types: tuple[str, ...] = ()  # files and directories of types that schemas use; they are not checked themselves
@@ -293,6 +310,7 @@ class Settings:
     sql: SqlSettings = SqlSettings()
     audit: AuditSettings = AuditSettings()
     console: ConsoleSettings = ConsoleSettings()
+    alerts: AlertsSettings = AlertsSettings()
     compat: CompatSettings = CompatSettings()
     spark: Mapping[str, str] = field(default_factory=lambda: types.MappingProxyType({"master": "local[*]"}))
     # `master` and any spark.* property without its prefix, passed through to Spark
@@ -392,6 +410,7 @@ AT_LEAST: Mapping[str, int | Duration] = {
     "loader.retention_days": 0,
     "loader.record_bytes_max": 64 * 1024,
     "hive.literal_chars_max": 1024,
+    "alerts.repeat_interval": Duration(60_000),
 }
 
 AT_MOST: Mapping[str, int | Duration] = {

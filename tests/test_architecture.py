@@ -124,6 +124,8 @@ MAY_IMPORT_LIBRARIES: dict[str, tuple[str, ...]] = {
     "pipeline.sql_server": ("py4j",),
     "pipeline.worker_daemon": ("pyspark",),
     "pipeline.state_backup.databases": ("sqlalchemy",),
+    "pipeline.alerts.storage": ("sqlalchemy",),
+    "pipeline.alerts.target": ("apprise",),
 }
 """All libraries that a unit imports. A part of a package may also import the libraries of its package."""
 

@@ -45,6 +45,7 @@ SUBCOMMANDS = {
     "up": "run registry, broker, metastore, SQL, console and loads on this machine",
     "console": "serve web pages that show whether messages are complete",
     "status": "show on one screen each fault with its cause and its repair",
+    "alerts": "deliver alerts about findings of status; silences, rules, log",
     "backup-state": "back up this machine's state while everything runs",
     "restore-state": "restore a backup of backup-state",
     "config": "show every setting, its value and its source",
@@ -56,7 +57,7 @@ SUBCOMMANDS = {
 GROUPS = {
     "run": ("demo", "up", "load", "registry", "broker", "console"),
     "query": ("sql", "files", "locate"),
-    "check": ("status", "compat", "schema", "audit", "verify", "doctor"),
+    "check": ("status", "compat", "schema", "audit", "verify", "alerts", "doctor"),
     "administer": (
         "hive",
         "quarantine",
@@ -95,6 +96,7 @@ EXTRAS = {
     "up": "all",
     "console": "all",
     "status": "all",
+    "alerts": "all",
     "backup-state": "all",
     "restore-state": "all",
     "doctor": "all",

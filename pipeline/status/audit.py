@@ -49,4 +49,5 @@ def _finding(incident: Incident) -> StatusFinding:
         show=incident.command,
         since_ms=incident.opened_at_ms,
         count=len(incident.topics),
+        identity=incident.id,
     )

@@ -27,7 +27,7 @@ from headrace.pipeline.status.wording import age_text, count_text
 
 RETENTION, CLEANUP = "retention.ms", "cleanup.policy"
 SOON_INTERVALS: Final = 6
-SOON_MS_MIN: Final = 3_600_000
+SOON_MS_MIN: Final = 2 * 3_600_000
 LATER_MS: Final = 86_400_000
 HALVINGS: Final = 10
 """Steps of the search for the time until messages expire: its error is 0.1 % of the longer limit."""
@@ -45,7 +45,7 @@ def backlog(context: StatusContext) -> SourceReport:
     """Reports lag, expiry and lost offsets; nothing if the brokers do not answer, which `parts` reports."""
     if context.brokers.health not in (Health.UP, Health.DEGRADED):
         reason = context.brokers.reason if context.brokers.health == Health.DOWN else "the brokers do not respond"
-        return SourceReport((StatusFact("lag", f"unknown: {reason}"),))
+        return SourceReport((StatusFact("lag", f"unknown: {reason}"),), is_checked=False)
     found = _backlogs(context)
     expiring, expiry_text = _expiring(found, context)
     findings = [*_lost(found), *_unavailable(found), *_deleted(found, context), *expiring]
@@ -179,8 +179,8 @@ def first_expiry(
 
 
 def limits_of(retention_ms: int, interval_ms: int) -> _Limits:
-    """Returns the limits for a topic: six intervals, at least an hour; and a day. Both are at most half its retention,
-    so that messages of a normal age are no finding."""
+    """Returns the limits for a topic: six intervals, at least two hours; and a day. Both are at most half its
+    retention, so that messages of a normal age are no finding."""
     soon_ms = min(max(SOON_INTERVALS * interval_ms, SOON_MS_MIN), retention_ms // 2)
     return _Limits(soon_ms, max(soon_ms, min(LATER_MS, retention_ms // 2)))
 

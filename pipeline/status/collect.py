@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from headrace.loader.errors import CommitLogError
+from headrace.pipeline.status.alerts import alerts
 from headrace.pipeline.status.audit import audit
 from headrace.pipeline.status.backlog import backlog
 from headrace.pipeline.status.commits import commits
@@ -44,6 +46,7 @@ SOURCES: Final[Mapping[str, Source]] = {
     "held back": held_back,
     "quarantine": alarms,
     "files": warehouse,
+    "alerts": alerts,
 }
 """The sources by the name of what they check, in the order of their facts. A source reads only, in at most about a
 second, and returns facts and findings. An error that it raises becomes the finding `not-checked`."""
@@ -59,7 +62,7 @@ def platform_status(settings: Settings, now_ms: int | None = None, *, expects_se
             runs them. Otherwise they are not checked then, as before the first start.
     """
     with contextlib.closing(StatusContext(settings, now_ms, expects_servers)) as context:
-        reports = _reports(context)
+        reports = source_reports(context)
     findings = tuple(found for report in reports for found in report.findings)
     facts = tuple(fact for report in reports for fact in report.facts)
     status = PlatformStatus(context.now_ms, folded(findings), facts)
@@ -67,17 +70,19 @@ def platform_status(settings: Settings, now_ms: int | None = None, *, expects_se
     return PlatformStatus(status.checked_at_ms, status.findings, (*facts, summary))
 
 
-def _reports(context: StatusContext) -> list[SourceReport]:
-    """Calls each source. If a value that several sources share cannot be read, its error becomes one finding."""
+def source_reports(context: StatusContext) -> list[SourceReport]:
+    """Calls each source and returns its report, with findings that are not folded. If a value that several sources
+    share cannot be read, its error becomes one finding."""
     reports: list[SourceReport] = []
     reported: list[Exception] = []
     for name, source in SOURCES.items():
         try:
-            reports.append(source(context))
+            reports.append(dataclasses.replace(source(context), source=name))
         except Exception as error:  # findings of other sources must still be reported
             logger.debug("source_failed source=%s", name, exc_info=True)
-            if not any(error is known for known in reported):
-                reports.append(SourceReport(findings=(_error_finding(name, error),)))
+            is_new = not any(error is known for known in reported)
+            findings = (_error_finding(name, error),) if is_new else ()
+            reports.append(SourceReport(findings=findings, is_checked=False, source=name))
             reported.append(error)
     return reports
 

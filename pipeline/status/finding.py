@@ -194,6 +194,14 @@ KINDS: Final[Mapping[str, StatusKind]] = {
         ),
         StatusKind("load-late", FAILURE, "late", "loads", "headrace load status", "headrace load"),
         StatusKind(
+            "alerts-late",
+            FAILURE,
+            "not evaluated",
+            "alerts",
+            "headrace alerts list",
+            "headrace up, or every minute with cron: headrace alerts check",
+        ),
+        StatusKind(
             "part-starting", ATTENTION, "starting", "parts", "headrace status", "wait, then run headrace status"
         ),
         StatusKind(
@@ -265,6 +273,38 @@ KINDS: Final[Mapping[str, StatusKind]] = {
             "audit-old", ATTENTION, "not up to date", "reports", "headrace audit report", "headrace audit report"
         ),
         StatusKind("disk-low", ATTENTION, "low on space", "disks", "df -h", "free disk space"),
+        StatusKind(
+            "disk-fills",
+            ATTENTION,
+            "full within a day",
+            "disks",
+            "df -h",
+            "free disk space, or shorten the retention of topics and tables",
+        ),
+        StatusKind(
+            "lag-grows",
+            ATTENTION,
+            "falling behind",
+            "loads",
+            "headrace load status",
+            "more tasks (loader.tasks) or more cores for Spark; see docs/operations.md",
+        ),
+        StatusKind(
+            "load-imbalanced",
+            ATTENTION,
+            "imbalanced",
+            "loads",
+            "headrace load plan",
+            "a smaller loader.range_bytes_max; or look for a slow machine or disk among the executors",
+        ),
+        StatusKind(
+            "alerts-undelivered",
+            ATTENTION,
+            "not accepting alerts",
+            "targets",
+            "headrace alerts log",
+            "correct its URL in [alerts] or start it; test it with headrace alerts test",
+        ),
         StatusKind("not-applied", ATTENTION, "not applied", "topics", "headrace load status", "headrace load"),
         StatusKind(
             "topic-held-back",
@@ -385,6 +425,7 @@ class StatusFinding:
         repair: the command or the action that repairs it.
         since_ms: since when, in milliseconds since 1970; None if unknown.
         count: number of subjects with this problem; `subject` names the first.
+        identity: identifies the problem within its kind, also while its text changes; "" is the subject.
     """
 
     kind: str
@@ -395,6 +436,7 @@ class StatusFinding:
     severity: StatusSeverity
     since_ms: int | None = None
     count: int = 1
+    identity: str = ""
 
     @property
     def title(self) -> str:
@@ -416,6 +458,7 @@ def finding(
     severity: StatusSeverity | None = None,
     since_ms: int | None = None,
     count: int = 1,
+    identity: str = "",
 ) -> StatusFinding:
     """Returns a finding with the defaults of its kind.
 
@@ -435,6 +478,7 @@ def finding(
         row.severity if severity is None else severity,
         since_ms,
         count,
+        identity,
     )
 
 
@@ -449,10 +493,13 @@ class StatusFact:
 
 @dataclass(frozen=True, slots=True)
 class SourceReport:
-    """What one source found."""
+    """The facts and findings of one source. `is_checked` is False if it could not check its objects, so that a missing
+    finding does not mean that all is well. `source` is its name in `SOURCES`, filled in by `collect`."""
 
     facts: tuple[StatusFact, ...] = ()
     findings: tuple[StatusFinding, ...] = ()
+    is_checked: bool = True
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)

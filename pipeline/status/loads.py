@@ -4,14 +4,30 @@ start; and a failed compaction."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
-from headrace.loader.run_log import COMPACTION_LINE, DURATION_BOUNDS_S, RunLine, RunTotals, newest_lines, newest_totals
+from headrace.loader.run_log import (
+    COMPACTION_LINE,
+    DURATION_BOUNDS_S,
+    FAILED_CODE,
+    RunLine,
+    RunTotals,
+    newest_lines,
+    newest_totals,
+)
 from headrace.loader.storage.local.lease import HELD_LONG_FACTOR, LeaseHolder
 from headrace.pipeline.load import run_log_path
 from headrace.pipeline.status.context import CLOCK_DIFFERENCE_MS_MAX, LATE_FACTOR, StatusContext
 from headrace.pipeline.status.finding import SourceReport, StatusFact, StatusFinding, finding
 from headrace.pipeline.status.metric import StatusMetric, histogram
 from headrace.pipeline.status.wording import age_text, count_text, time_text
+
+TREND_LOADS: Final = 3
+"""Loads in succession that show a trend."""
+IMBALANCE_MAX: Final = 2.0
+"""Time of the slowest task divided by the mean."""
+IMBALANCE_READ_SHARE_MIN: Final = 0.1
+"""Share of the interval between loads below which the read time does not matter, nor its distribution."""
 
 
 def loads(context: StatusContext) -> SourceReport:
@@ -27,6 +43,7 @@ def loads(context: StatusContext) -> SourceReport:
         )
     if ran:
         findings += _problems(ran[-1])
+        findings += trends(ran[-TREND_LOADS:], context.load_interval_ms)
         findings += _clock(ran[-1], context)
         # While a load is running, the next line of the run log is on its way; a stuck load is a finding of its own.
         findings += _late(ran, context) if holder is None else []
@@ -92,6 +109,30 @@ def _late(ran: Sequence[RunLine], context: StatusContext) -> list[StatusFinding]
         show = f"tail {context.log_dir / 'load.log'}"
         return [finding("load-late", "load", problem, show=show, repair=context.restart_up, since_ms=ended_ms)]
     return [finding("load-late", "load", problem, since_ms=ended_ms)]
+
+
+def trends(last: Sequence[RunLine], interval_ms: int) -> list[StatusFinding]:
+    """Returns findings about loads that fall behind, or whose tasks take different times.
+
+    Args:
+        last: the newest `TREND_LOADS` loads, oldest first; fewer show no trend.
+        interval_ms: the time between loads.
+    """
+    if len(last) < TREND_LOADS or any(line.exit_code >= FAILED_CODE for line in last):
+        return []
+    findings, since_ms = [], last[0].started_at_ms
+    durations = [line.duration_ms for line in last]
+    # A load reads everything that exists at its start, so messages wait longer exactly if loads take longer.
+    if durations == sorted(set(durations)) and durations[0] > interval_ms:
+        times = ", ".join(age_text(duration) for duration in durations)
+        problem = f"the last {TREND_LOADS} took {times}, and loader.interval is {age_text(interval_ms)}"
+        findings.append(finding("lag-grows", "loads", problem, since_ms=since_ms))
+    read_ms_min = IMBALANCE_READ_SHARE_MIN * interval_ms
+    if all(line.imbalance > IMBALANCE_MAX and line.tasks > 1 and line.read_ms >= read_ms_min for line in last):
+        factors = ", ".join(f"{line.imbalance:.1f}" for line in last)
+        problem = f"the slowest task of the last {TREND_LOADS} took {factors} times the mean"
+        findings.append(finding("load-imbalanced", "loads", problem, since_ms=since_ms))
+    return findings
 
 
 def _clock(last: RunLine, context: StatusContext) -> list[StatusFinding]:

@@ -101,6 +101,11 @@ METRICS: Final[Mapping[str, MetricFamily]] = {
         MetricFamily("headrace_audit_topics_with_findings", GAUGE, "topics with findings of the audit"),
         MetricFamily("headrace_console_requests_total", COUNTER, "responses of the console by endpoint and status"),
         MetricFamily("headrace_console_request_seconds", HISTOGRAM, "durations of the console's requests"),
+        MetricFamily("headrace_alerts_firing", GAUGE, "firing alerts by severity"),
+        MetricFamily("headrace_alerts_undelivered", GAUGE, "notifications that targets have rejected and not accepted"),
+        MetricFamily(
+            "headrace_alerts_evaluated_timestamp_seconds", GAUGE, "time of the newest evaluation of the alerts"
+        ),
         MetricFamily("headrace_disk_free_bytes", GAUGE, "free space of the disk with a directory"),
         MetricFamily("headrace_disk_size_bytes", GAUGE, "size of the disk with a directory"),
         MetricFamily("headrace_warehouse_findings", GAUGE, "missing or changed files and tables, as loads found them"),

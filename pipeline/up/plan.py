@@ -13,18 +13,18 @@ from pathlib import Path
 from headrace.settings import CONFIG_PATH_VARIABLE, ENVIRONMENT_PREFIX, Settings
 from headrace.settings.addresses import local_warehouse_directory, sql_socket
 
-LOAD = "load"
-CONSOLE = "console"
+LOAD, CONSOLE, ALERTS = "load", "console", "alerts"
 PARTS: Mapping[str, str] = {
     "registry": "registry.url",
     "broker": "kafka.bootstrap_servers",
     "metastore": "hive.metastore",
     "sql": "",
     CONSOLE: "",
+    ALERTS: "",
     LOAD: "",
 }
 """The parts in the order of their start. The value is the setting that names a server elsewhere, which is used in place
-of the part; "" if there is no such setting."""
+of the part; "" if there is no such setting. The part `alerts` runs only if the settings name a target of alerts."""
 
 QUICK_DEATH_S = 5.0  # a part that served for less time has not recovered through its restart
 RESTART_DELAY_MAX_S = 60.0
@@ -55,10 +55,11 @@ class PartCommand:
 
 def parts_of(settings: Settings, only: Collection[str] = ()) -> tuple[str, ...]:
     """Returns the names of the parts to run: those in `only`. By default these are all parts except the ones that a
-    setting replaces with the address of an existing server."""
+    setting replaces with the address of an existing server, and `alerts` without a target of alerts."""
     if only:
         return tuple(name for name in PARTS if name in only)
-    return tuple(name for name, key in PARTS.items() if not key or not _setting(settings, key))
+    names = (name for name, key in PARTS.items() if not key or not _setting(settings, key))
+    return tuple(name for name in names if name != ALERTS or settings.alerts.has_targets)
 
 
 def part_command(name: str, settings: Settings, addresses: Mapping[str, str]) -> PartCommand:
@@ -94,6 +95,8 @@ def part_command(name: str, settings: Settings, addresses: Mapping[str, str]) ->
         listen = addresses.get(CONSOLE, "").partition("://")[2] or str(settings.console.listen)
         serve = ["headrace", "console", "serve", "--data-dir", data_dir, "--console-listen", listen]
         return PartCommand(name, tuple(serve), restarts=True)
+    if name == ALERTS:
+        return PartCommand(name, ("headrace", "alerts", "run", "--data-dir", data_dir), restarts=True)
     return PartCommand(name, ("headrace", name, "serve", "--data-dir", data_dir))
 
 

@@ -21,7 +21,15 @@ from pathlib import Path
 
 from headrace.pipeline.up.part import POLL_S, READY_TIMEOUT_S, Part, UpError
 from headrace.pipeline.up.part_log import PartLog
-from headrace.pipeline.up.plan import LOAD, PartCommand, consecutive_deaths, part_command, parts_of, restart_delay_s
+from headrace.pipeline.up.plan import (
+    ALERTS,
+    LOAD,
+    PartCommand,
+    consecutive_deaths,
+    part_command,
+    parts_of,
+    restart_delay_s,
+)
 from headrace.pipeline.up.schedule import Schedule
 from headrace.pipeline.up.up_file import UpFile
 from headrace.pipeline.up.up_log import (
@@ -137,7 +145,7 @@ class _Supervisor:
         with the same data directory may lack the flags of this one.
         """
         deadline = time.monotonic() + READY_TIMEOUT_S
-        servers = [name for name in names if name not in ("sql", LOAD)]
+        servers = [name for name in names if name not in ("sql", ALERTS, LOAD)]
         for name in servers:
             self._start(name)
         for name in servers:
@@ -148,6 +156,8 @@ class _Supervisor:
             if self._settings.sql.listen is not None:
                 self._addresses |= self._parts["sql"].wait_until_ready(deadline, self._stop.is_set)
                 self._log_ready("sql")
+        if ALERTS in names:
+            self._start(ALERTS)  # its first evaluation should find the other parts ready
         if LOAD in names:
             command = part_command(LOAD, self._settings, self._addresses)
             self._schedule = Schedule(

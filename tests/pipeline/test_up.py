@@ -101,6 +101,12 @@ def test_sql_uses_the_configured_or_started_metastore(configured: str) -> None:
             ("sql", "console", "load"),
         ),
         ({"registry.url": "http://r:8081"}, ("load", "registry"), ("registry", "load")),
+        (
+            {"alerts.notify": "slack://token"},
+            (),
+            ("registry", "broker", "metastore", "sql", "console", "alerts", "load"),
+        ),
+        ({"alerts.notify": "slack://token"}, ("sql",), ("sql",)),
     ],
 )
 def test_parts_of_omits_services_on_other_machines(
@@ -111,7 +117,7 @@ def test_parts_of_omits_services_on_other_machines(
 
 def test_only_parts_without_acknowledged_data_restart() -> None:
     again = {name for name in PARTS if part_command(name, load_settings(), ADDRESSES).restarts}
-    assert again == {"metastore", "sql", "console"}
+    assert again == {"metastore", "sql", "console", "alerts"}
 
 
 @pytest.mark.parametrize(("quick_deaths", "delay_s"), [(1, 0), (2, 1), (3, 2), (4, 4), (7, 32), (8, 60), (99, 60)])
