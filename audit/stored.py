@@ -19,6 +19,15 @@ SHARES: Final = ((99, 100), (999, 1000), (1, 1))
 """The shares of a window's messages whose times are stored: 99 %, 99.9 % and all."""
 
 
+LOG, LOADED = "log", "loaded"
+"""The tiers with times to completeness: the log, and the tables with the quarantine."""
+
+COMPLETENESS_BOUNDS_MS: Final = tuple(
+    minutes * 60_000 for minutes in (1, 2, 5, 10, 15, 20, 30, 45, 60, 120, 360, 1_440)
+)
+"""Upper bounds of the times that `CompletenessTotals` counts."""
+
+
 class CountedCommit(NamedTuple):
     """The number and checksum of a topic's newest commit whose counts are stored."""
 
@@ -137,6 +146,15 @@ class CompletenessTimes:
     share_99: Percentiles
     share_999: Percentiles
     all: Percentiles
+
+
+class CompletenessTotals(NamedTuple):
+    """How many windows have become complete since the database was created, by the time until a tier had 99.9 % of
+    their messages: by the bounds of `COMPLETENESS_BOUNDS_MS`, the later ones last. `sum_ms` is the sum of the times.
+    The numbers never decrease."""
+
+    windows: tuple[int, ...]
+    sum_ms: int
 
 
 def percentiles(values: Sequence[int | None]) -> Percentiles:

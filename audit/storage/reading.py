@@ -13,7 +13,7 @@ from headrace.audit.event import AuditEvent, Incident, incidents
 from headrace.audit.storage.events import clean_windows, read_events
 from headrace.audit.storage.rows import in_batches
 from headrace.audit.storage.tables import EVENT, STRIP, TOPIC_STATE, WINDOW_VERDICT
-from headrace.audit.stored import CompletenessTimes, StoredWindow, TierTimes, TopicSummary, percentiles
+from headrace.audit.stored import LOADED, LOG, CompletenessTimes, StoredWindow, TierTimes, TopicSummary, percentiles
 from headrace.audit.strip import DAY_MS, DAYS_MAX, joined_strips
 from headrace.audit.verdict import AuditVerdict, Hop
 from headrace.audit.window import WINDOW_MS
@@ -149,4 +149,4 @@ def read_completeness_times(
     rows = [row for one in queries for row in connection.execute(one)]
     columns: Sequence[Sequence[int | None]] = list(zip(*rows, strict=True)) or [()] * len(names)
     distributions = [percentiles(column) for column in columns]
-    return {"log": CompletenessTimes(*distributions[:3]), "loaded": CompletenessTimes(*distributions[3:])}
+    return {LOG: CompletenessTimes(*distributions[:3]), LOADED: CompletenessTimes(*distributions[3:])}

@@ -24,6 +24,7 @@ from headrace.audit.facts import WindowFacts
 from headrace.audit.offsets import CountedOffsets, OffsetCheck
 from headrace.audit.row import AuditRow, Tier
 from headrace.audit.storage import reading
+from headrace.audit.storage.completeness import read_totals
 from headrace.audit.storage.engine import AuditDatabase
 from headrace.audit.storage.report import read_report
 from headrace.audit.storage.rows import (
@@ -53,7 +54,14 @@ from headrace.audit.storage.tables import (
     WINDOW_VERDICT,
 )
 from headrace.audit.storage.update import VerdictUpdate, acceptances, update_verdicts
-from headrace.audit.stored import DATABASE_NAME, CompletenessTimes, CountedCommit, StoredWindow, TopicSummary
+from headrace.audit.stored import (
+    DATABASE_NAME,
+    CompletenessTimes,
+    CompletenessTotals,
+    CountedCommit,
+    StoredWindow,
+    TopicSummary,
+)
 from headrace.audit.verdict import ALL_TIME, NO_FINDING_POLICY, Acceptance, FindingPolicy, Period, TopicResult
 
 CREATE_LOCK: Final = 4_842_731_936
@@ -312,6 +320,12 @@ class AuditStore:
         most severe first. An incident is open while one of its events is, and keeps its id then."""
         with self.database.reading() as connection:
             return reading.read_incidents(connection, since_ms, only_open=only_open)
+
+    def completeness_totals(self) -> dict[str, CompletenessTotals]:
+        """Returns by tier, `log` and `loaded`, how many windows have become complete, by the time from their end until
+        99.9 % of their messages. The numbers never decrease while the database exists."""
+        with self.database.reading() as connection:
+            return read_totals(connection)
 
     def last_counted_by_tier(self) -> dict[Tier, int]:
         """Returns the creation time of the newest audit row of each tier, in milliseconds since 1970."""

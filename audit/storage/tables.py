@@ -9,7 +9,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 """Format of the tables. A database with another one is refused: it is rebuilt from the audit topic and the commits."""
 
 METADATA: Final = sa.MetaData()
@@ -157,6 +157,7 @@ WINDOW_VERDICT: Final = sa.Table(
     _number_or_null("loaded_999_ms"),
     _number_or_null("loaded_all_ms"),
     _number_or_null("latency_ms"),
+    _number("is_counted", default="0"),  # in `completeness`
     _number("first_counted_ms"),
     _number("last_counted_ms"),
     _number("changed_at_ms"),
@@ -187,6 +188,16 @@ for _name in ("valid_from_ms", "valid_until_ms"):
         postgresql_where=sa.text(f"{_name} IS NOT NULL"),
     )
 sa.Index("window_verdict_last_counted", WINDOW_VERDICT.c.last_counted_ms)
+
+COMPLETENESS: Final = sa.Table(
+    "completeness",
+    METADATA,
+    _text("tier", key=True),  # log or loaded
+    _number("place", key=True),  # index of the bound in `COMPLETENESS_BOUNDS_MS`
+    _number("windows"),
+    _number("sum_ms"),
+)
+"""How many windows have become complete, by the time from their end until they had 99.9 % of their messages."""
 
 STRIP: Final = sa.Table(
     "strip",

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -32,6 +32,7 @@ from headrace.audit.event import EVENT_VERDICTS
 from headrace.audit.facts import WindowFacts
 from headrace.audit.offsets import CountedOffsets, OffsetCheck, OffsetSpan
 from headrace.audit.reconcile import reconcile_windows, verdict_thresholds
+from headrace.audit.storage.completeness import count_reached
 from headrace.audit.storage.engine import AuditDatabase
 from headrace.audit.storage.events import update_events
 from headrace.audit.storage.rows import (
@@ -51,6 +52,7 @@ from headrace.audit.storage.tables import (
     TOUCHED_WINDOW,
     WINDOW_VERDICT,
 )
+from headrace.audit.stored import LOADED, LOG
 from headrace.audit.strip import DAY_MS, EMPTY_STRIP, NO_MESSAGES, STATE_BYTES, day_of, patched, place_of
 from headrace.audit.verdict import (
     FINAL_VERDICTS,
@@ -63,7 +65,7 @@ from headrace.audit.verdict import (
     TopicContext,
     WindowResult,
 )
-from headrace.audit.window import SCATTERED_MS, SPECIAL_WINDOWS
+from headrace.audit.window import SCATTERED_MS, SPECIAL_WINDOWS, WINDOW_MS
 
 PORTION_WINDOWS: Final = 4_000
 """Marked windows of one transaction: SQLite's other writers then wait for less than a second."""
@@ -321,11 +323,13 @@ class _Portion:
             _V.missing,
             _V.extra,
             _V.sentence,
+            _V.is_counted,
             _V.changed_at_ms,
         )
         query = sa.select(*columns).select_from(TOUCHED_WINDOW.join(WINDOW_VERDICT, marked)).where(self._in_portion())
         old = {(topic, start_ms): tuple(rest) for topic, start_ms, *rest in self._connection.execute(query)}
         rows, states, changed = [], [], set()
+        reached: list[tuple[str, int | None]] = []
         for topic in self._topics.values():
             for result in topic.results:
                 key = (result.facts.topic, result.facts.window_start_ms)
@@ -334,6 +338,10 @@ class _Portion:
                 kind = (row["verdict"], row["hop"], row["missing"], row["extra"])
                 if before is not None and before[:4] == kind:
                     row["changed_at_ms"] = before[-1]
+                row["is_counted"] = 0 if before is None else before[5]
+                if _first_complete(row, self._now_ms):
+                    row["is_counted"] = 1
+                    reached += [(LOG, row["log_999_ms"]), (LOADED, row["loaded_999_ms"])]
                 if before is None or before[0] != row["verdict"]:
                     states.append((*key, STATE_BYTES[result.verdict]))
                 if _event_kind(before) != _event_kind((*kind, row["sentence"])):
@@ -346,6 +354,7 @@ class _Portion:
         self._delete_verdicts(old)
         upsert(self._connection, WINDOW_VERDICT, rows)
         write_states(self._connection, states)
+        count_reached(self._connection, reached)
         return sorted(changed)
 
     def _delete_verdicts(self, keys: Iterable[tuple[str, int]]) -> None:
@@ -446,6 +455,13 @@ def _interval(times: Iterable[int], now_ms: int) -> tuple[int | None, int | None
         max((time_ms for time_ms in ordered if time_ms <= now_ms), default=None),
         min((time_ms for time_ms in ordered if time_ms > now_ms), default=None),
     )
+
+
+def _first_complete(row: Mapping[str, Any], now_ms: int) -> bool:
+    """Returns whether a window that has ended is complete for the first time since its end. Before, it may have been
+    complete with the messages so far."""
+    has_ended = 0 <= row["window_start_ms"] <= now_ms - WINDOW_MS
+    return has_ended and not row["is_counted"] and row["verdict"] == AuditVerdict.COMPLETE.value
 
 
 def _event_kind(row: tuple[Any, ...] | None) -> tuple[Any, ...] | None:

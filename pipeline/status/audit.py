@@ -6,11 +6,24 @@ report` reads; the status needs attention if that was long ago.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from headrace.audit.event import Incident
+from headrace.audit.storage.store import AuditStore
+from headrace.audit.stored import TopicSummary
+from headrace.audit.strip import DAY_MS, day_of
 from headrace.audit.verdict import AuditVerdict
 from headrace.pipeline.audit_store import has_audit_store, open_audit_store
+from headrace.pipeline.status.audit_metrics import (
+    complete_until,
+    completeness,
+    differences,
+    incident_counts,
+    last_counts,
+    measured_topics,
+    windows_by_verdict,
+)
 from headrace.pipeline.status.context import StatusContext
 from headrace.pipeline.status.finding import SourceReport, StatusFact, StatusFinding, finding
 from headrace.pipeline.status.metric import StatusMetric
@@ -25,19 +38,39 @@ def audit(context: StatusContext) -> SourceReport:
     if not has_audit_store(context.settings):
         return SourceReport((StatusFact("audit", "no counts yet"),))
     with open_audit_store(context.settings) as store:
-        incidents, topics, ingested_ms = store.incidents(0, only_open=True), store.topics(), store.ingested_at_ms()
-    if not topics:
-        return SourceReport((StatusFact("audit", "no counts yet"),))
+        summaries, ingested_ms = store.topic_summaries(context.now_ms), store.ingested_at_ms()
+        if not summaries:
+            return SourceReport((StatusFact("audit", "no counts yet"),))
+        recent = store.incidents(context.now_ms - DAY_MS)
+        metrics = tuple(_metrics(store, summaries, recent, context.now_ms))
+    incidents = [one for one in recent if one.closed_at_ms is None]
     age_ms = context.now_ms - ingested_ms
     affected = {topic for incident in incidents for topic in incident.topics}
     text = f"{count_text(len(affected), 'topic')} with findings, counts of producers read {age_text(age_ms)} ago"
-    metrics = (
+    metrics += (
         StatusMetric("headrace_audit_ingest_timestamp_seconds", ingested_ms / 1000),
         StatusMetric("headrace_audit_topics_with_findings", len(affected)),
     )
     old = f"the counts in the audit topic were not read for {age_text(age_ms)}"
     findings = [finding("audit-old", "audit", old, since_ms=ingested_ms)] if age_ms > INGEST_AGE_MS_MAX else []
     return SourceReport((StatusFact("audit", text, metrics),), (*map(_finding, incidents), *findings))
+
+
+def _metrics(
+    store: AuditStore, summaries: Sequence[TopicSummary], recent: Sequence[Incident], now_ms: int
+) -> Iterator[StatusMetric]:
+    """Yields the metrics of the stored verdicts.
+
+    Args:
+        recent: the incidents of the last 24 hours.
+    """
+    topics, today = measured_topics(summaries), day_of(now_ms)
+    yield from windows_by_verdict(store.strips(today - 1, today), topics, now_ms)
+    yield from differences((event for incident in recent for event in incident.events), topics)
+    yield from incident_counts(recent, LOSSES)
+    yield from complete_until(summaries, topics)
+    yield from completeness(store.completeness_totals())
+    yield from last_counts(store.last_counted_by_tier())
 
 
 def _finding(incident: Incident) -> StatusFinding:

@@ -18,6 +18,9 @@ OTHER: Final = "(other)"
 """The label of all further topics; not a valid name of a topic."""
 
 
+Labels = tuple[tuple[str, str], ...]
+
+
 class MetricType(StrEnum):
     GAUGE = "gauge"
     COUNTER = "counter"
@@ -40,7 +43,7 @@ class StatusMetric:
 
     name: str
     value: float
-    labels: tuple[tuple[str, str], ...] = ()
+    labels: Labels = ()
 
 
 GAUGE, COUNTER, HISTOGRAM = MetricType.GAUGE, MetricType.COUNTER, MetricType.HISTOGRAM
@@ -98,6 +101,29 @@ METRICS: Final[Mapping[str, MetricFamily]] = {
         MetricFamily(
             "headrace_audit_ingest_timestamp_seconds", GAUGE, "time at which the audit topic was last read to its end"
         ),
+        MetricFamily(
+            "headrace_audit_windows",
+            GAUGE,
+            f'windows of the last 24 hours by topic and verdict; "{OTHER}" sums all but {TOPICS_MAX} topics',
+        ),
+        MetricFamily("headrace_audit_missing_messages", GAUGE, "missing messages of open events, by topic and hop"),
+        MetricFamily("headrace_audit_extra_messages", GAUGE, "extra messages of open events, by topic and hop"),
+        MetricFamily(
+            "headrace_audit_events", GAUGE, "incidents that are open, or were closed in the last 24 hours, by severity"
+        ),
+        MetricFamily(
+            "headrace_audit_complete_until_timestamp_seconds",
+            GAUGE,
+            "all windows of a topic up to this time are complete, in the log and in the table",
+        ),
+        MetricFamily(
+            "headrace_audit_completeness_seconds",
+            HISTOGRAM,
+            "time from the end of a complete window until a tier had 99.9 % of its messages",
+        ),
+        MetricFamily(
+            "headrace_audit_tier_last_count_timestamp_seconds", GAUGE, "creation of the newest counts of a tier"
+        ),
         MetricFamily("headrace_audit_topics_with_findings", GAUGE, "topics with findings of the audit"),
         MetricFamily("headrace_console_requests_total", COUNTER, "responses of the console by endpoint and status"),
         MetricFamily("headrace_console_request_seconds", HISTOGRAM, "durations of the console's requests"),
@@ -129,16 +155,19 @@ def largest_topics(name: str, by_topic: Mapping[str, float]) -> list[StatusMetri
     return found
 
 
-def histogram(name: str, bounds: Iterable[float], counts: Iterable[int], total: float) -> list[StatusMetric]:
+def histogram(
+    name: str, bounds: Iterable[float], counts: Iterable[int], total: float, labels: Labels = ()
+) -> list[StatusMetric]:
     """Returns the samples of a histogram.
 
     Args:
         bounds: the upper bounds of the buckets, without infinity.
         counts: the number of values in each bucket, and at the end of those beyond the bounds.
         total: the sum of all values.
+        labels: further labels of all samples.
     """
     found, cumulative = [], 0
     for bound, number in zip((*map(str, bounds), "+Inf"), counts, strict=True):
         cumulative += number
-        found.append(StatusMetric(f"{name}_bucket", cumulative, (("le", bound),)))
-    return [*found, StatusMetric(f"{name}_count", cumulative), StatusMetric(f"{name}_sum", total)]
+        found.append(StatusMetric(f"{name}_bucket", cumulative, (*labels, ("le", bound))))
+    return [*found, StatusMetric(f"{name}_count", cumulative, labels), StatusMetric(f"{name}_sum", total, labels)]
