@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from headrace.audit.count import FINGERPRINT_MASK, HASH
 from headrace.audit.row import AuditOutcome
@@ -125,11 +125,20 @@ class _Sum:
         self.count += row.messages
         self.bytes += row.size_bytes
         self.fingerprint += row.fingerprint
-        self.last_ms = max(self.last_ms, row.emitted_at_ms)
-        self.hash = row.hash if self.hash in (None, row.hash) else ""
+        if row.emitted_at_ms > self.last_ms:
+            self.last_ms = row.emitted_at_ms
+        if row.hash != self.hash:
+            self.hash = row.hash if self.hash is None else ""
 
     def to_count(self) -> Count:
         return Count(self.count, self.bytes, self.fingerprint & FINGERPRINT_MASK, self.last_ms, self.hash or "")
+
+
+# Plain strings: a comparison with a member of an enum takes ten times as long.
+_ACKNOWLEDGED: Final = AuditOutcome.ACKNOWLEDGED.value
+_STORED: Final = AuditOutcome.STORED.value
+_CONSUMED: Final = AuditOutcome.CONSUMED.value
+_LOADED: Final = (AuditOutcome.WRITTEN.value, AuditOutcome.QUARANTINED.value)
 
 
 def collect_facts(rows: Iterable[RowCounts]) -> Iterator[WindowFacts]:
@@ -147,21 +156,26 @@ def _window_facts(topic: str, window_start_ms: int, rows: Iterable[RowCounts]) -
     stores: list[tuple[int, int]] = []
     sent = 0
     crashed = False
-    first_ms: int | None = None
+    first_ms = None
+    is_special = window_start_ms in SPECIAL_WINDOWS
     for row in rows:
-        first_ms = row.emitted_at_ms if first_ms is None else min(first_ms, row.emitted_at_ms)
-        if row.outcome == AuditOutcome.CONSUMED:
-            consumed.setdefault(row.application, _Sum()).add(row)
-            continue
-        sums.setdefault(row.outcome, _Sum()).add(row)
-        sent += row.sent
-        crashed = crashed or bool(row.crashed)
-        if row.outcome in (AuditOutcome.WRITTEN, AuditOutcome.QUARANTINED):
-            loads.append((row.emitted_at_ms, row.messages))
-        elif row.outcome == AuditOutcome.STORED:
-            stores.append((row.emitted_at_ms, row.messages))
-        if row.outcome == AuditOutcome.ACKNOWLEDGED and window_start_ms in SPECIAL_WINDOWS:
-            sends.append((row.emitted_at_ms, row.messages))
+        outcome, emitted_at_ms = row.outcome, row.emitted_at_ms
+        if first_ms is None or emitted_at_ms < first_ms:
+            first_ms = emitted_at_ms
+        group, name = (consumed, row.application) if outcome == _CONSUMED else (sums, outcome)
+        total = group.get(name)
+        if total is None:
+            total = group[name] = _Sum()
+        total.add(row)
+        if outcome == _STORED:
+            stores.append((emitted_at_ms, row.messages))
+        elif outcome == _ACKNOWLEDGED:
+            sent += row.sent
+            crashed = crashed or bool(row.crashed)
+            if is_special:
+                sends.append((emitted_at_ms, row.messages))
+        elif outcome in _LOADED:
+            loads.append((emitted_at_ms, row.messages))
     counts = {outcome: total.to_count() for outcome, total in sums.items()}
     return WindowFacts(
         topic=topic,

@@ -9,6 +9,7 @@ writer at a time.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import operator
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -33,6 +34,9 @@ from headrace.audit.window import known_window
 
 PARAMETERS_MAX: Final = 500
 """Parameters of one statement. SQLite permits 32,766, older ones 999."""
+
+READ_ROWS: Final = 5_000
+"""Rows that are fetched at once."""
 
 ROW_FIELDS: Final = tuple(field.name for field in dataclasses.fields(AuditRow) if field.name in AUDIT_ROW.c)
 """The columns of the rows, by the names of their fields."""
@@ -221,7 +225,8 @@ def facts_of(connection: Connection, query: sa.Select[Any]) -> Iterator[WindowFa
     ordered = query.where(AUDIT_ROW.c.outcome != AuditOutcome.SKIPPED.value).order_by(
         AUDIT_ROW.c.topic, AUDIT_ROW.c.window_start_ms
     )
-    return collect_facts(map(RowCounts._make, connection.execute(ordered)))
+    rows = itertools.chain.from_iterable(connection.execute(ordered).partitions(READ_ROWS))
+    return collect_facts(map(RowCounts._make, rows))
 
 
 def _values(row: AuditRow) -> list[Any]:

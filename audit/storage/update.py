@@ -91,7 +91,8 @@ class _Topic:
     state: Any
     offsets: OffsetCheck
     context: TopicContext
-    is_whole: bool = False  # whether all its marked windows are in this portion
+    is_whole: bool = False  # whether all its marked windows are in this portion: it has a window SCATTERED_MS
+    is_dependent: bool = False  # whether all its marked windows that differed are in this portion
     facts: list[WindowFacts] = field(default_factory=list)
     results: tuple[WindowResult, ...] = ()
 
@@ -208,12 +209,13 @@ class _Portion:
         self._read_topics(names)
         self._mark_dependent()
         self._read_facts()
+        marks = self._connection.execute(sa.select(_T.topic, _T.window_start_ms).where(self._in_portion())).all()
         self._reconcile()
         changed = self._write_verdicts()
         for topic in changed:
             update_events(self._connection, topic, self._now_ms)
         self._write_states()
-        self._connection.execute(sa.delete(TOUCHED_WINDOW).where(self._in_portion()))
+        self._delete_marks(marks)
         self._connection.execute(sa.update(STORE_STATE).values(revision=STORE_STATE.c.revision + 1))
         return sum(len(topic.results) for topic in self._topics.values())
 
@@ -258,19 +260,27 @@ class _Portion:
         for batch in in_batches(lacking):
             _mark(self._connection, sa.select(_V.topic, _V.window_start_ms).where(_V.topic.in_(batch), _LACKS))
         for name in (*differing, *lacking):
-            self._topics[name].is_whole = True
+            self._topics[name].is_dependent = True
 
     def _in_portion(self, names: Collection[str] | None = None) -> sa.ColumnElement[bool]:
-        """Returns the condition for the marks of this portion: those between its first and its last one, and all marks
-        of topics with `is_whole`. `names` limits the topics."""
+        """Returns the condition for the marks of this portion: those between its first and its last one, all marks of
+        topics with `is_whole`, and those of windows that differed of topics with `is_dependent`. It holds until the
+        portion writes verdicts. `names` limits the topics."""
         names = self._topics.keys() if names is None else names
         whole = [name for name in names if self._topics[name].is_whole]
+        dependent = [name for name in names if self._topics[name].is_dependent]
         (first_topic, first_ms), (last_topic, last_ms) = self._marks[0], self._marks[-1]
         key = sa.tuple_(_T.topic, _T.window_start_ms)
         between = (key >= sa.tuple_(sa.literal(first_topic), sa.literal(first_ms))) & (
             key <= sa.tuple_(sa.literal(last_topic), sa.literal(last_ms))
         )
-        return (between & _T.topic.in_(list(names))) | _T.topic.in_(whole)
+        found = (between & _T.topic.in_(list(names))) | _T.topic.in_(whole)
+        if not dependent:
+            return found
+        differed = sa.exists().where(
+            _V.topic == _T.topic, _V.window_start_ms == _T.window_start_ms, _V.verdict != AuditVerdict.COMPLETE.value
+        )
+        return found | (_T.topic.in_(dependent) & differed.correlate(TOUCHED_WINDOW))
 
     def _read_facts(self) -> None:
         """Reads the sums of the marked windows. If a topic's log or table turns out to be counted for the first time,
@@ -283,14 +293,16 @@ class _Portion:
             if (is_read, is_loaded) != (topic.context.is_read, topic.context.is_loaded):
                 topic.context = replace(topic.context, is_read=is_read, is_loaded=is_loaded)
                 flipped.append(name)
-        if not flipped:
-            return
+        differing: set[str] = set()
         for batch in in_batches(flipped):
+            query = sa.select(_V.topic).where(_V.topic.in_(batch), _V.verdict != AuditVerdict.COMPLETE.value)
+            differing.update(self._connection.execute(query.distinct()).scalars())
             _mark_differing(self._connection, batch)
-        for name in flipped:
-            self._topics[name].is_whole = True
+        for name in differing:
+            self._topics[name].is_dependent = True
             self._topics[name].facts = []
-        self._read_facts_of(flipped)
+        if differing:
+            self._read_facts_of(differing)
 
     def _read_facts_of(self, names: Collection[str]) -> None:
         marked = (_T.topic == AUDIT_ROW.c.topic) & (_T.window_start_ms == AUDIT_ROW.c.window_start_ms)
@@ -356,6 +368,12 @@ class _Portion:
         write_states(self._connection, states)
         count_reached(self._connection, reached)
         return sorted(changed)
+
+    def _delete_marks(self, marks: Sequence[Any]) -> None:
+        matches = (_T.topic == sa.bindparam("old_topic"), _T.window_start_ms == sa.bindparam("old_start_ms"))
+        rows = [{"old_topic": topic, "old_start_ms": start_ms} for topic, start_ms in marks]
+        if rows:
+            self._connection.execute(sa.delete(TOUCHED_WINDOW).where(*matches), rows)
 
     def _delete_verdicts(self, keys: Iterable[tuple[str, int]]) -> None:
         matches = (_V.topic == sa.bindparam("old_topic"), _V.window_start_ms == sa.bindparam("old_start_ms"))
