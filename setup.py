@@ -60,6 +60,7 @@ DEV = [
     *NOTEBOOK,
     *NOTIFY,
     "aiokafka>=0.12,<0.15",
+    "axe-playwright-python>=0.1.4,<0.2",  # brings playwright; tests of the console need Debian's chromium too
     "confluent-kafka[avro,schemaregistry]>=2.11,<2.17",
     "cryptography>=43",
     "hypothesis>=6.115,<7",

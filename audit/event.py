@@ -8,6 +8,7 @@ another one, so that alerts and links refer to the same event. All functions are
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -91,10 +92,10 @@ class AuditEvent:
 
     @property
     def command(self) -> str:
-        """The command that shows the evidence."""
+        """The command that shows the evidence, for a shell: names of topics are from messages of any producer."""
         if self.hop is Hop.LOG_TO_TABLES:
-            return f"headrace verify {self.topic}"
-        return f"headrace audit report --topic {self.topic}"
+            return f"headrace verify {shlex.quote(self.topic)}"
+        return f"headrace audit report --topic {shlex.quote(self.topic)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ def public_path(settings: ConsoleSettings) -> str:
 
 
 def is_secure_for_browsers(settings: ConsoleSettings) -> bool:
-    """Whether browsers reach the console through TLS of the console or of a reverse proxy."""
+    """Returns whether browsers use TLS. The console or a reverse proxy may provide it."""
     if settings.public_url:
         return settings.public_url.startswith("https:")
     return bool(settings.tls_certificate)

@@ -17,7 +17,9 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 from headrace.console import formats, request_counts, security
 from headrace.console.access import ConsoleAccess
 from headrace.console.addresses import is_secure_for_browsers, public_path, trusted_hosts
+from headrace.console.audit_reader import AuditReader
 from headrace.console.context import EXTENSION, ConsoleContext, console
+from headrace.console.drawing.rails import HEIGHT, LOOK_OF
 from headrace.console.pages import PAGES, Page
 from headrace.console.sessions import SessionStore
 from headrace.console.sources import SourceReader
@@ -52,11 +54,15 @@ def create_app(
     """
     own = settings.console
     path, is_secure = public_path(own), is_secure_for_browsers(own)
-    app = Flask("headrace.console", root_path=str(Path(__file__).parent), static_url_path="/static")
+    own_directory = str(Path(__file__).parent)
+    # With both paths Flask does not search for the package, which fails in some editable installs.
+    app = Flask("headrace.console", root_path=own_directory, instance_path=own_directory, static_url_path="/static")
     app.config["MAX_CONTENT_LENGTH"] = app.config["MAX_FORM_MEMORY_SIZE"] = FORM_BYTES_MAX
     app.config["SEND_FILE_MAX_AGE_DEFAULT"] = STATIC_AGE_S
     app.url_map.strict_slashes = False
-    app.extensions[EXTENSION] = ConsoleContext(settings, access, sessions, SourceReader(now_ms), now_ms, version)
+    app.extensions[EXTENSION] = ConsoleContext(
+        settings, access, sessions, SourceReader(now_ms), AuditReader(settings), now_ms, version
+    )
     if path:
         app.wsgi_app = _BasePath(app.wsgi_app, path)  # type: ignore[method-assign]  # Flask's documented way
     if own.proxies:
@@ -80,6 +86,7 @@ def _prepare_templates(app: Flask) -> None:
     environment.finalize = formats.visible
     for function in (formats.utc, formats.iso, formats.clock, formats.span, formats.number, formats.sentence):
         environment.filters[function.__name__] = function
+    environment.globals.update(look_of=LOOK_OF, rail_height=HEIGHT)
     environment.globals.update(plural=formats.plural, form_token=security.form_token, static_url=_static_urls(app))
     app.context_processor(_common_values)
 

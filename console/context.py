@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from flask import current_app, g
 
 from headrace.console.access import ConsoleAccess, Viewer
+from headrace.console.audit_reader import AuditReader
 from headrace.console.sessions import SessionStore
 from headrace.console.sources import SourceReader
 from headrace.settings import Settings
@@ -23,6 +24,7 @@ class ConsoleContext:
     access: ConsoleAccess
     sessions: SessionStore
     sources: SourceReader
+    audit: AuditReader
     now_ms: Callable[[], int]
     version: str
 

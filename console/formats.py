@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -64,15 +65,17 @@ def number(value: float | None) -> str:
     """Returns a number with separators of thousands."""
     if value is None:
         return UNKNOWN
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+    text = f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+    return text.replace("-", "−")
 
 
-def sentence(text: str) -> str:
-    """Returns the text as a sentence: with a capital and a full stop."""
+def sentence(text: str, names: Collection[str] = ()) -> str:
+    """Returns the text as a sentence: with a full stop, and with a capital unless it begins with one of `names`."""
     stripped = text.strip()
     if not stripped:
         return ""
-    return stripped[0].upper() + stripped[1:] + ("" if stripped[-1] in ".!?:;…" else ".")
+    first = stripped[0] if stripped.startswith(tuple(names)) else stripped[0].upper()
+    return first + stripped[1:] + ("" if stripped[-1] in ".!?:;…" else ".")
 
 
 def plural(count: int, word: str, words: str = "") -> str:

@@ -3,7 +3,7 @@
 A page of another port of 127.0.0.1 is of the same site, so its forms send all cookies. Requests that may change
 something are therefore accepted only if the browser states that they come from this very origin (`Sec-Fetch-Site`,
 else `Origin`), and with the token of the session. Requests with an Authorization header need no token, because
-browsers never add that header automatically.
+browsers do not add this header to a form of another page.
 """
 
 from __future__ import annotations
@@ -160,6 +160,8 @@ def _add_headers(response: Response) -> Response:
         return response
     response.headers.setdefault("Cache-Control", REVALIDATE)
     response.vary.add("Cookie")
+    if g.get("page_tag") and response.status_code == 200:
+        response.set_etag(g.page_tag, weak=True)
     cookie, is_secure = request_cookie(), bool(current_app.config["CONSOLE_COOKIE_SECURE"])
     if g.get("new_session") is not None:
         response.set_cookie(

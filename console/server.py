@@ -58,7 +58,7 @@ def check_settings(settings: Settings) -> None:
 
 
 def access_of(settings: Settings, users: Any) -> ConsoleAccess:
-    """Returns the users of the console: `users` are those of `registry.users`, None without them."""
+    """Returns the permissions of viewers. `users` is the content of `registry.users`; None if that is not set."""
     return ConsoleAccess(users, is_loopback(settings.console.listen.host), settings.loader)
 
 

@@ -102,7 +102,7 @@ class SessionStore:
         return created
 
     def find(self, secret: str, now_ms: int) -> ConsoleSession | None:
-        """Returns the session with this id; None if there is none or it has ended."""
+        """Returns the session with this id; None if it does not exist or has ended."""
         if not secret or len(secret) > ID_CHARS_MAX:
             return None
         digest = _digest(secret)

@@ -89,7 +89,7 @@ class SourceReader:
 
         Args:
             name: identifies the read and its arguments: equal names share one read and its cached result.
-            read: called in another thread. It must end, and must not return None.
+            read: called in another thread. It must have time limits of its own, and must not return None.
             max_age_s: a result of this age is returned without another read. Up to `STALE_FACTOR` times this age it is
                 returned at once while it is read again for later requests. 0 reads each time.
             limit_s: the longest wait for the read.

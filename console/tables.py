@@ -47,13 +47,15 @@ RIGHT: Final = frozenset({CellKind.NUMBER, CellKind.DURATION})
 
 @dataclass(frozen=True, slots=True)
 class TableColumn(Generic[T]):
-    """A column. `key` names it in URLs, CSV and JSON; `href` returns the link of a row's cell, "" for none."""
+    """A column. `key` names it in URLs, CSV and JSON; `href` returns the link of a row's cell, "" for none. `order`
+    returns the value that the column is sorted by; by default it is `value`."""
 
     key: str
     title: str
     value: Callable[[T], Value]
     kind: CellKind = CellKind.TEXT
     href: Callable[[T], str] | None = None
+    order: Callable[[T], Value] | None = None
 
     @property
     def is_right(self) -> bool:
@@ -119,7 +121,7 @@ class TableView(Generic[T]):
     def sort_url(self, column: TableColumn[T]) -> str:
         """Returns the URL that sorts by a column: numbers and times descending first, and the other way when the table
         is sorted by the column already."""
-        starts_descending = column.kind in RIGHT or column.kind == CellKind.TIME
+        starts_descending = column.kind in RIGHT or column.kind in (CellKind.TIME, CellKind.STATE)
         orders = (f"-{column.key}", column.key) if starts_descending else (column.key, f"-{column.key}")
         return self.url(sort=orders[1] if self.sort == orders[0] else orders[0], page=1)
 
@@ -128,7 +130,7 @@ class TableView(Generic[T]):
         return {column.key: "ascending", f"-{column.key}": "descending"}.get(self.sort, "")
 
     def export(self) -> Response | None:
-        """Returns all matching rows as CSV or JSON if the request asks for them."""
+        """Returns all matching rows as CSV or JSON, as the parameter `as` requires; None for a page."""
         form = request.args.get("as", "")
         if form not in ("csv", "json"):
             return None
@@ -162,7 +164,7 @@ class PagedTable(Generic[T]):
     def view(
         self, rows: Sequence[T], now_ms: int, *, query: str | None = None, extra: Mapping[str, str] | None = None
     ) -> TableView[T]:
-        """Returns the view that the parameters of the request ask for. Unknown values of parameters are ignored.
+        """Returns the view for the parameters of the request. Unknown values of parameters are ignored.
 
         Args:
             rows: all rows, in the order of a table that is not sorted by a column.
@@ -218,8 +220,9 @@ def _page_number(text: str) -> int:
 
 def _sorted(rows: Sequence[T], column: TableColumn[T], *, descending: bool) -> list[T]:
     """Returns the rows sorted by a column; rows without a value are last."""
-    valued = [(value, row) for row in rows if (value := column.value(row)) is not None]
-    missing = [row for row in rows if column.value(row) is None]
+    order = column.order or column.value
+    valued = [(value, row) for row in rows if (value := order(row)) is not None]
+    missing = [row for row in rows if order(row) is None]
     key: Callable[[tuple[Any, T]], Any] = lambda pair: pair[0]  # noqa: E731
     return [row for _, row in sorted(valued, key=key, reverse=descending)] + missing
 

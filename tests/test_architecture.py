@@ -53,7 +53,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "pipeline.status": ("loader", "kafka_wire"),
     "pipeline.state_backup": ("loader", "broker", "registry.storage"),
     "pipeline.demo": ("compat", "clients"),
-    "console": ("settings", "pipeline", "registry.access"),
+    "console": ("settings", "audit", "pipeline", "registry.access"),
     "console.server": ("registry.api.server",),
     "console.sessions": ("registry.storage.engines",),
     "headrace": (

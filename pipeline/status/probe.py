@@ -143,7 +143,7 @@ def probe_sql(live: LiveAddresses) -> ProbeResult:
 
 def probe_console(url: str) -> ProbeResult:
     """Requests `/healthz` of the console of a running `headrace up`."""
-    # The process checks a part of its own machine, whose certificate need not be verified.
+    # No verification of the certificate: the part runs on this machine.
     context = ssl._create_unverified_context()  # noqa: S323
     try:
         with urllib.request.urlopen(f"{url}/healthz", timeout=TIMEOUT_S, context=context):  # noqa: S310  (our own URL)
