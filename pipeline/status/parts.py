@@ -26,6 +26,7 @@ from headrace.pipeline.up.up_log import (
     PART_DIED,
     PART_READY,
     PART_STARTED,
+    READ_LOG,
     STOPPED_BY_SIGNAL,
     UP_ENDED,
     UP_LOG_NAME,
@@ -227,6 +228,7 @@ def _up_findings(up: _Up, unreachable: Sequence[str], context: StatusContext) ->
         return [finding("up-down", UP, problem + (f"; before: {died}" if died else ""), show=show, repair=start)]
     if last is not None and last.name == UP_ENDED and last.reason != STOPPED_BY_SIGNAL:
         problem, _, remedy = last.reason.partition("; ")
+        remedy = "read its log" if remedy == READ_LOG else remedy
         repair = f"{remedy}; then {start}" if remedy else start
         return [finding("up-down", UP, f"it ended: {problem}", show=show, repair=repair, since_ms=last.time_ms)]
     if last is not None and last.name != UP_ENDED:

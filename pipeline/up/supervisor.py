@@ -36,6 +36,7 @@ from headrace.pipeline.up.up_log import (
     PART_DIED,
     PART_READY,
     PART_STARTED,
+    READ_LOG,
     STOPPED_BY_SIGNAL,
     UP_ENDED,
     UP_READY,
@@ -252,7 +253,7 @@ class _Supervisor:
         pid = part.process.pid
         if not part.command.restarts:
             self._up_log.write(PART_DIED, part.end_reason(), part=name, pid=pid, code=part.process.returncode)
-            raise UpError(f"the {name} died: {part.end_reason()}; read the log, then start headrace up again")
+            raise UpError(f"the {name} died: {part.end_reason()}; {READ_LOG}")
         part.stop(time.monotonic())
         self._deaths[name] = consecutive_deaths(self._deaths[name], part.ready_for_s)
         delay_s = restart_delay_s(self._deaths[name])

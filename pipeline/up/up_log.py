@@ -25,6 +25,8 @@ UP_STARTED, UP_READY, UP_ENDED = "up_started", "up_ready", "up_ended"
 PART_READY, PART_STARTED, PART_DIED = "part_ready", "part_started", "part_died"
 STOPPED_BY_SIGNAL: Final = "stopped by a signal"
 """Reason of `up_ended` after SIGINT or SIGTERM."""
+READ_LOG: Final = "read the log, then start headrace up again"
+"""End of the reason of `up_ended` after the death of a part that is not restarted."""
 TAIL_BYTES: Final = 64 * 1024
 _LINE: Final = re.compile(r"(\d{4}-\S+ \S+) (\w+)((?: \w+=\S*)*?)(?: reason=(.*))?")
 

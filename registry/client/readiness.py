@@ -17,6 +17,7 @@ from headrace.registry.client.transport import ApiCall, Transport
 from headrace.registry.errors import RegistryUnavailable
 
 REASON_CHARACTERS_MAX = 500
+NO_REGISTRY = "another program than a schema registry listens there (HTTP 404 for /subjects)"
 
 
 class Readiness(StrEnum):
@@ -74,7 +75,8 @@ def _of_other(server: Server, listed: HttpResponse) -> ServerReadiness:
     if listed.status == 200:
         return ServerReadiness(server.url, Readiness.READY, date_ms=_date_ms(listed))
     readiness = Readiness.REFUSED if listed.status in (401, 403) else Readiness.FAILED
-    return ServerReadiness(server.url, readiness, reason=_reason(listed))
+    reason = NO_REGISTRY if listed.status == 404 else _reason(listed)
+    return ServerReadiness(server.url, readiness, reason=reason)
 
 
 def _of_headrace(server: Server, response: HttpResponse) -> ServerReadiness:

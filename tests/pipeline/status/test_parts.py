@@ -13,7 +13,7 @@ from headrace.pipeline.status.finding import StatusFinding
 from headrace.pipeline.status.parts import DEATHS_SHOWN_MS, parts
 from headrace.pipeline.status.probe import Health, ProbeResult
 from headrace.pipeline.up.up_file import UpFile
-from headrace.pipeline.up.up_log import STOPPED_BY_SIGNAL, UpEvent
+from headrace.pipeline.up.up_log import READ_LOG, STOPPED_BY_SIGNAL, UpEvent
 from headrace.settings import KafkaSettings, Settings
 from headrace.settings.addresses import LiveAddresses
 
@@ -113,6 +113,7 @@ def test_finding_about_an_up_that_does_not_run(last: UpEvent, kinds: list[str], 
             "free space; then systemctl start up.service",
         ),
         (event("up_ended", reason="the broker died: no space"), "systemctl start up.service"),
+        (event("up_ended", reason=f"the broker died: x; {READ_LOG}"), "read its log; then systemctl start up.service"),
         (READY, "systemctl start up.service"),
     ],
 )

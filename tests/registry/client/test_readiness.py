@@ -39,6 +39,7 @@ def readiness(responses: dict[str, tuple[Any, ...]]) -> tuple[Readiness, bool, s
         ({"/subjects": (200, ["a-value"])}, Readiness.READY, False, ""),
         ({"/subjects": (401, {"error_code": 40101, "message": "who?"})}, Readiness.REFUSED, False, "HTTP 401: who?"),
         ({"/subjects": (502, "<html>")}, Readiness.FAILED, False, "HTTP 502"),
+        ({}, Readiness.FAILED, False, "another program than a schema registry"),
         ({"/healthz": BREAK_OFF}, Readiness.SILENT, False, ""),
     ],
 )
