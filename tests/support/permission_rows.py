@@ -98,7 +98,6 @@ class FileRow:
 
 SYSTEMS = HDFS, S3, HIVE = ("HDFS", "S3", "Hive")
 METASTORE, READER = "metastore", "reader"
-OWNED_DATABASES = ("headrace", "headrace_quarantine", "headrace_catalog")
 
 FILE_ROWS: tuple[FileRow, ...] = (
     FileRow(LOADER, HDFS, "user:loader:rwx", "start"),
@@ -120,7 +119,7 @@ FILE_ROWS: tuple[FileRow, ...] = (
     FileRow(
         LOADER, HIVE, "ALTER DATABASE headrace_quarantine SET OWNER USER loader", "create tables of the quarantine"
     ),
-    FileRow(LOADER, HIVE, "ALTER DATABASE headrace_catalog SET OWNER USER loader", "update the catalogue"),
+    FileRow(LOADER, HIVE, "ALTER DATABASE headrace_catalog SET OWNER USER loader", "create the catalogue"),
     FileRow(READER, HIVE, "GRANT SELECT ON headrace.orders TO USER analyst", "query or describe the table"),
 )
 

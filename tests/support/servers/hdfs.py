@@ -5,6 +5,7 @@ Tests read its files over WebHDFS, so that they do not use the client that they 
 
 from __future__ import annotations
 
+import getpass
 import json
 import shutil
 import subprocess
@@ -12,9 +13,10 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
 
@@ -30,14 +32,17 @@ DATA_NODE = "org.apache.hadoop.hdfs.server.datanode.DataNode"
 
 
 class Hdfs:
-    """A running HDFS.
+    """A running HDFS. The user of this process is its superuser.
+
+    Args:
+        properties: properties of hdfs-site.xml that override the defaults of tests.
 
     Attributes:
         uri: hdfs://host:port, without a directory.
         conf: the directory for clients' `HADOOP_CONF_DIR`.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, properties: Mapping[str, object] = MappingProxyType({})) -> None:
         self.directory = directory
         self.conf = directory / "conf"
         for name in ("hdfs", "datanode", "static", "secondary"):
@@ -47,7 +52,7 @@ class Hdfs:
         # In memory, because the NameNode syncs every change of a name, and tests kill only processes.
         self._names = Path(tempfile.mkdtemp(prefix="headrace-names-", dir=MEMORY if MEMORY.is_dir() else None))
         _write(self.conf / "core-site.xml", {"fs.defaultFS": self.uri, "hadoop.tmp.dir": directory / "tmp"})
-        _write(self.conf / "hdfs-site.xml", self._settings())
+        _write(self.conf / "hdfs-site.xml", {**self._settings(), **properties})
         (self.conf / "log4j.properties").write_text(
             "log4j.rootLogger=INFO,c\nlog4j.appender.c=org.apache.log4j.ConsoleAppender\n"
             "log4j.appender.c.target=System.err\nlog4j.appender.c.layout=org.apache.log4j.PatternLayout\n"
@@ -114,11 +119,11 @@ class Hdfs:
         return run.stdout
 
     def call(self, method: str, path: str, operation: str) -> bytes:
-        """Sends a request of WebHDFS and returns the response.
+        """Sends a request of WebHDFS as the superuser, and returns the response.
 
         Retries status 403: a DataNode rejects its first request after the NameNode's restart.
         """
-        url = f"http://127.0.0.1:{self._ports['http']}/webhdfs/v1{quote(path)}?op={operation}"
+        url = f"http://127.0.0.1:{self._ports['http']}/webhdfs/v1{quote(path)}?user.name={getpass.getuser()}&op={operation}"
         for retries_left in reversed(range(CALLS_MAX)):
             try:
                 with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=30) as response:
