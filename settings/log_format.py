@@ -87,6 +87,11 @@ def _time(record: logging.LogRecord, separator: str) -> str:
     return datetime.fromtimestamp(record.created).astimezone().isoformat(separator, timespec="milliseconds")
 
 
+def error_prefix(environment: Mapping[str, str] = os.environ) -> str:
+    """Returns the prefix of an error message on standard error: the priority in systemd's journal, elsewhere ""."""
+    return "<3>" if _is_journal(environment) else ""
+
+
 def _is_journal(environment: Mapping[str, str]) -> bool:
     try:
         stream = os.fstat(sys.stderr.fileno())

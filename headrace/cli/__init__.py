@@ -20,7 +20,7 @@ from typing import NoReturn
 from headrace.cli.command import EXIT_FAILED, EXIT_OK, CommandError, CommandParser, os_error_message
 from headrace.cli.terminal import paged
 from headrace.settings import SettingsError
-from headrace.settings.log_format import configure_logging
+from headrace.settings.log_format import configure_logging, error_prefix
 from headrace.version import VERSION, commit_id
 
 SUBCOMMANDS = {
@@ -173,7 +173,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(arguments)
     except (CommandError, SettingsError) as error:
-        print(f"headrace: {error}", file=sys.stderr)
+        _print_error(error)
         try:
             sys.stdout.flush()
         except OSError:  # the error is already reported
@@ -184,10 +184,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         extra = EXTRAS.get(_command_word(arguments))
         if library not in LIBRARIES or extra is None:
             raise
-        print(
-            f"headrace: this command needs the library {library!r}, which the extra {extra!r} installs: reinstall "
-            f"Headrace with it, see docs/install.md; in a checkout: pip install '.[{extra}]'",
-            file=sys.stderr,
+        _print_error(
+            f"this command needs the library {library!r}, which the extra {extra!r} installs: reinstall "
+            f"Headrace with it, see docs/install.md; in a checkout: pip install '.[{extra}]'"
         )
         return EXIT_FAILED
     except BrokenPipeError:
@@ -197,8 +196,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         # Commands translate the errors that they expect. The rest is mostly standard output on a full disk.
         _drop_output()
-        print(f"headrace: {os_error_message(error)}", file=sys.stderr)
+        _print_error(os_error_message(error))
         return EXIT_FAILED
+
+
+def _print_error(message: object) -> None:
+    print(f"{error_prefix()}headrace: {message}", file=sys.stderr)
 
 
 def _run(arguments: Sequence[str]) -> int:

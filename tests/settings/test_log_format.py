@@ -72,3 +72,13 @@ def test_journal_gets_priorities_and_no_times(tmp_path: Path) -> None:
 
 def test_other_file_than_the_journal_gets_times() -> None:
     assert log_lines(JOURNAL_STREAM="8:1")[0].startswith("20")
+
+
+def test_error_of_a_command_has_its_priority_in_the_journal(tmp_path: Path) -> None:
+    with (tmp_path / "journal").open("w+") as journal:
+        stream = os.fstat(journal.fileno())
+        environment = {"PYTHONUTF8": "1", "JOURNAL_STREAM": f"{stream.st_dev}:{stream.st_ino}"}
+        command = [sys.executable, "-m", "headrace", "config", "--config", str(tmp_path / "missing.toml")]
+        assert subprocess.run(command, env=environment, stderr=journal, check=False).returncode == 2
+        journal.seek(0)
+        assert journal.read().startswith("<3>headrace: ")
