@@ -5,16 +5,22 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import os
 import sqlite3
 import stat
+import subprocess
+import sys
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
+from headrace.broker.data_directory import lock as lock_of_broker
+from headrace.hive_ddl.executors.derby import LOCK_FILE
 from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.storage.local.commit_storage import LocalCommitStorage
+from headrace.loader.storage.local.lease import Lease
 from headrace.pipeline.state_backup import restore as restore_module
 from headrace.pipeline.state_backup.backup import back_up
 from headrace.pipeline.state_backup.manifest import (
@@ -26,6 +32,7 @@ from headrace.pipeline.state_backup.manifest import (
     read_manifest,
 )
 from headrace.pipeline.state_backup.restore import restore
+from headrace.pipeline.storage import lease_path
 from headrace.pipeline.up.up_file import UpFile
 from headrace.settings import KafkaSettings, LoaderSettings, RegistrySettings, Settings
 from support.cases import all_cases
@@ -177,6 +184,41 @@ def test_restore_is_refused_while_up_runs(settings: Settings, tmp_path: Path) ->
     back_up(settings, tmp_path / "backup")
     with UpFile(settings.data_dir / "up.json"), pytest.raises(BackupError, match="stop it before a restore"):
         restore(settings, tmp_path / "backup", replaces=True)
+
+
+def test_restore_is_refused_while_a_broker_runs(settings: Settings, tmp_path: Path) -> None:
+    back_up(settings, tmp_path / "backup")
+    (settings.data_dir / "broker").mkdir()
+    descriptor = lock_of_broker(settings.data_dir / "broker")
+    with pytest.raises(BackupError, match=r"broker.*stop it before a restore"):
+        restore(settings, tmp_path / "backup", replaces=True)
+    os.close(descriptor)
+    restore(settings, tmp_path / "backup", replaces=True)
+
+
+def test_restore_is_refused_while_a_load_runs(settings: Settings, tmp_path: Path) -> None:
+    back_up(settings, tmp_path / "backup")
+    lease = Lease(lease_path(settings))
+    assert lease.acquire(0) is None
+    with pytest.raises(BackupError, match="a load is running"):
+        restore(settings, tmp_path / "backup", replaces=True)
+    lease.release()
+    restore(settings, tmp_path / "backup", replaces=True)
+    assert lease.acquire(0) is None
+    lease.release()
+
+
+def test_restore_is_refused_while_a_process_has_the_metastore_open(settings: Settings, tmp_path: Path) -> None:
+    back_up(settings, tmp_path / "backup")
+    lock = "import fcntl, sys; file = open(sys.argv[1], 'w'); fcntl.lockf(file, 2); print(flush=True); input()"
+    command = [sys.executable, "-c", lock, str(settings.data_dir / "metastore" / LOCK_FILE)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        with pytest.raises(BackupError, match="has the metastore open; stop it before a restore"):
+            restore(settings, tmp_path / "backup", replaces=True)
+        process.kill()
+    restore(settings, tmp_path / "backup", replaces=True)
 
 
 def test_metastore_is_not_restored_for_another_warehouse(settings: Settings, tmp_path: Path) -> None:
