@@ -113,14 +113,8 @@ class Machine:
 
 
 @pytest.fixture
-def url() -> Iterator[str]:
-    with tempfile.TemporaryDirectory(dir=memory_parent()) as directory:
-        yield f"sqlite:///{directory}/audit.db"
-
-
-@pytest.fixture
-def machine(url: str) -> Iterator[Machine]:
-    machine = Machine(url, {"hook": Receiver()})
+def machine(empty_database_url: str) -> Iterator[Machine]:
+    machine = Machine(empty_database_url, {"hook": Receiver()})
     yield machine
     machine.store.close()
 
@@ -362,11 +356,14 @@ def test_a_store_without_alerts_is_empty_and_not_created(tmp_path: Path) -> None
     assert not path.exists()
 
 
-def test_a_later_format_and_a_damaged_file_are_refused(tmp_path: Path, url: str) -> None:
-    with AlertStore(url) as store, store.changing() as change:
+def test_a_later_format_is_refused(machine: Machine) -> None:
+    with machine.store.changing() as change:
         change._execute(storage.EVALUATION.update().values(format=99))
     with pytest.raises(AlertStoreUnavailable, match="newer release"):
-        AlertStore(url)
+        AlertStore(machine.url)
+
+
+def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "audit.db").write_bytes(b"no database, but long enough for a header" * 100)
     with pytest.raises(AlertStoreUnavailable, match="not a database"):
         AlertStore(f"sqlite:///{tmp_path / 'audit.db'}")
