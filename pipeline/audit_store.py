@@ -36,7 +36,8 @@ def finding_policy(settings: Settings) -> FindingPolicy:
 
 
 def update_stored_verdicts(store: AuditStore, settings: Settings, now_ms: int | None = None) -> VerdictUpdate:
-    """Brings the stored verdicts, strips and events up to date with the stored counts.
+    """Brings the stored verdicts, strips and events up to date with the stored counts. Every six hours, deletes
+    windows older than `audit.retention` before.
 
     Args:
         now_ms: the current time; None reads the clock.
@@ -44,8 +45,10 @@ def update_stored_verdicts(store: AuditStore, settings: Settings, now_ms: int | 
     Raises:
         StoreUnavailable: the database cannot be used.
     """
+    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    store.prune(now_ms=now_ms, retention_ms=settings.audit.retention.ms)
     return store.update_verdicts(
-        now_ms=time.time_ns() // 1_000_000 if now_ms is None else now_ms,
+        now_ms=now_ms,
         grace_ms=settings.audit.grace.ms,
         policy=finding_policy(settings),
     )

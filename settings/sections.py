@@ -246,6 +246,8 @@ class AuditSettings(Section):
     counted_topics: tuple[str, ...] = ()
     # time without new counts after which the findings of a window are `expired`
     findings_ttl: Duration = Duration(30 * 86_400_000)
+    # time after the newest count of a window after which its counts and its verdict are deleted; maps stay 400 days
+    retention: Duration = Duration(30 * 86_400_000)
     database_url: str = ""  # SQLAlchemy URL of the counts and verdicts; "" is SQLite in data_dir/audit.db
 
 
@@ -410,6 +412,7 @@ AT_LEAST: Mapping[str, int | Duration] = {
     "loader.retention_days": 0,
     "loader.record_bytes_max": 64 * 1024,
     "hive.literal_chars_max": 1024,
+    "audit.retention": Duration(86_400_000),
     "alerts.repeat_interval": Duration(60_000),
 }
 

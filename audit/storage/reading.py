@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -16,11 +17,10 @@ from headrace.audit.storage.tables import EVENT, STRIP, TOPIC_STATE, WINDOW_VERD
 from headrace.audit.stored import LOADED, LOG, CompletenessTimes, StoredWindow, TierTimes, TopicSummary, percentiles
 from headrace.audit.strip import DAY_MS, DAYS_MAX, joined_strips
 from headrace.audit.verdict import AuditVerdict, Hop
-from headrace.audit.window import WINDOW_MS
+from headrace.audit.window import SPECIAL_WINDOWS, WINDOW_MS
 
 _V = WINDOW_VERDICT.c
 _S = TOPIC_STATE.c
-SINCE_CLOSED_MS: Final = 2 * WINDOW_MS
 
 
 def read_strips(
@@ -111,26 +111,36 @@ def _complete_until(open_ms: Any, now_ms: int) -> Any:
 
 def read_stored_events(connection: Connection, since_ms: int, *, only_open: bool) -> list[AuditEvent]:
     """See `AuditStore.events`."""
+    return clean_windows(connection, _events(connection, since_ms, only_open=only_open))
+
+
+def _events(connection: Connection, since_ms: int, *, only_open: bool) -> list[AuditEvent]:
     condition: sa.ColumnElement[bool] = EVENT.c.closed_at_ms.is_(None)
     if not only_open:
         # A special window has no time: its event is in the period until it closes.
         condition = condition | (EVENT.c.end_ms > since_ms) | (EVENT.c.closed_at_ms > since_ms)
-    return clean_windows(connection, read_events(connection, condition))
+    return read_events(connection, condition)
 
 
 def read_incidents(connection: Connection, since_ms: int, *, only_open: bool) -> list[Incident]:
     """See `AuditStore.incidents`."""
-    earliest = connection.execute(
-        sa.select(sa.func.min(EVENT.c.start_ms)).where(EVENT.c.closed_at_ms.is_(None))
-    ).scalar_one()
-    # With all events that began together with one that is in the period, so that the id does not change.
-    first_ms = min(since_ms, since_ms if earliest is None else earliest) - SINCE_CLOSED_MS
-    grouped = incidents(read_stored_events(connection, first_ms, only_open=False))
-    return [
-        one
-        for one in grouped
-        if one.closed_at_ms is None or (not only_open and (one.end_ms > since_ms or one.closed_at_ms > since_ms))
-    ]
+    chosen = _events(connection, since_ms, only_open=only_open)
+    # With the closed events that began together with them, so that an incident keeps its id.
+    starts = sorted({start_ms for event in chosen for start_ms in _neighbours(event)})
+    found = {event.id: event for event in chosen}
+    for batch in in_batches(starts):
+        found |= {event.id: event for event in read_events(connection, EVENT.c.start_ms.in_(batch))}
+    grouped = incidents(found.values())
+    wanted = {event.id for event in chosen}
+    kept = [one for one in grouped if any(event.id in wanted for event in one.events)]
+    return [replace(one, events=tuple(clean_windows(connection, one.events))) for one in kept]
+
+
+def _neighbours(event: AuditEvent) -> tuple[int, ...]:
+    """Returns the starts of the events that may be in one incident with this one."""
+    if event.start_ms in SPECIAL_WINDOWS:
+        return (event.start_ms,)
+    return (event.start_ms - WINDOW_MS, event.start_ms, event.start_ms + WINDOW_MS)
 
 
 def read_completeness_times(

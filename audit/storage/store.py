@@ -27,6 +27,7 @@ from headrace.audit.storage import reading
 from headrace.audit.storage.completeness import read_totals
 from headrace.audit.storage.engine import AuditDatabase
 from headrace.audit.storage.report import read_report
+from headrace.audit.storage.retention import prune, without_late
 from headrace.audit.storage.rows import (
     FACT_COLUMNS,
     ROW_FIELDS,
@@ -75,6 +76,10 @@ def audit_address(data_dir: Path, database_url: str) -> Path | str:
     return database_url or data_dir / DATABASE_NAME
 
 
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 class AuditStore:
     """The audit's database at `address`: a file of SQLite, or a URL. Tables are created if it has none. Thread-safe.
 
@@ -108,7 +113,7 @@ class AuditStore:
         """Adds those audit rows whose ids are not stored yet, in one transaction; returns the number of added rows."""
         new = [storable(row) for row in rows]
         with self._changing({row.topic for row in new}) as connection:
-            return insert_rows(connection, new)
+            return insert_rows(connection, without_late(connection, new, _now_ms()))
 
     def add_ingested(self, topic: str, next_offsets: Mapping[int, int], rows: Iterable[AuditRow]) -> int:
         """Stores audit rows from the audit topic, and for each of its partitions the offset at which to continue
@@ -125,7 +130,7 @@ class AuditStore:
             for partition, offset in sorted(next_offsets.items())
         ]
         with self._changing({row.topic for row in new}) as connection:
-            added = insert_rows(connection, new)
+            added = insert_rows(connection, without_late(connection, new, _now_ms()))
             upsert(connection, INGESTED, positions)
             return added
 
@@ -145,7 +150,7 @@ class AuditStore:
         new = [storable(row) for row in rows]
         values = last_commit._asdict()
         with self._changing({row.topic for row in new}) as connection:
-            added = insert_rows(connection, new)
+            added = insert_rows(connection, without_late(connection, new, _now_ms()))
             if since:
                 is_unmoved = (COUNTED.c.topic == topic) & (COUNTED.c.commit_number == since)
                 connection.execute(sa.update(COUNTED).where(is_unmoved).values(**values))
@@ -248,6 +253,16 @@ class AuditStore:
             policy: decisions of operators; acceptances are read from the database.
         """
         return update_verdicts(self.database, now_ms=now_ms, grace_ms=grace_ms, policy=policy)
+
+    def prune(self, *, now_ms: int, retention_ms: int) -> int:
+        """Deletes rows and verdicts of windows without counts for `retention_ms`, and after `retention.HISTORY_DAYS`
+        strips and events; at most every six hours. Returns the number of deleted windows.
+
+        Args:
+            now_ms: the current time.
+            retention_ms: at least a day.
+        """
+        return prune(self.database, now_ms=now_ms, retention_ms=retention_ms)
 
     def revision(self) -> int:
         """Returns a number that grows with each write of verdicts."""
@@ -370,8 +385,8 @@ class AuditStore:
             if not self.database.is_sqlite:
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(CREATE_LOCK)))
             METADATA.create_all(connection)
-            state = {"id": 1, "format": FORMAT, "revision": 0, "policy": "", "checked_at_ms": 0}
-            insert_new(connection, STORE_STATE, [state | {"ingested_at_ms": time.time_ns() // 1_000_000}])
+            state = {"id": 1, "format": FORMAT, "revision": 0, "policy": "", "checked_at_ms": 0, "pruned_at_ms": 0}
+            insert_new(connection, STORE_STATE, [state | {"ingested_at_ms": _now_ms()}])
 
     def _has_format(self, connection: Connection) -> bool:
         """Returns whether the tables exist, and checks their format."""

@@ -9,7 +9,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-FORMAT: Final = 4
+FORMAT: Final = 5
 """Format of the tables. A database with another one is refused: it is rebuilt from the audit topic and the commits."""
 
 METADATA: Final = sa.MetaData()
@@ -35,6 +35,7 @@ STORE_STATE: Final = sa.Table(
     _number("revision"),  # grows with each write of verdicts
     _text("policy"),  # the settings that the stored verdicts depend on
     _number("checked_at_ms"),  # time of the newest update of the verdicts
+    _number("pruned_at_ms"),  # time of the newest deletion of old windows
     _number("ingested_at_ms"),  # when the audit topic was last read to its end; at first, when the tables were created
 )
 
@@ -226,5 +227,6 @@ EVENT: Final = sa.Table(
     _number_or_null("closed_at_ms"),
     _text("resolution"),
     sa.Index("event_topic", "topic"),
+    sa.Index("event_start", "start_ms"),
     sa.Index("event_end", "end_ms"),
 )

@@ -45,7 +45,7 @@ def audit(context: StatusContext) -> SourceReport:
         metrics = tuple(_metrics(store, summaries, recent, context.now_ms))
     incidents = [one for one in recent if one.closed_at_ms is None]
     age_ms = context.now_ms - ingested_ms
-    affected = {topic for incident in incidents for topic in incident.topics}
+    affected = {event.topic for incident in incidents for event in incident.events if event.is_open}
     text = f"{count_text(len(affected), 'topic')} with findings, counts of producers read {age_text(age_ms)} ago"
     metrics += (
         StatusMetric("headrace_audit_ingest_timestamp_seconds", ingested_ms / 1000),

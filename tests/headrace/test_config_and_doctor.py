@@ -64,6 +64,7 @@ def test_config_shows_selected_sections_and_keys(capsys: pytest.CaptureFixture[s
         "audit.topic",
         "audit.counted_topics",
         "audit.findings_ttl",
+        "audit.retention",
         "audit.database_url",
         "hive.memory",
     }

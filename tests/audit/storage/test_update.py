@@ -26,6 +26,7 @@ from headrace.audit.storage.tables import METADATA, STORE_STATE
 from headrace.audit.strip import EMPTY_STRIP, STATE_BYTES, STATE_VERDICTS, day_of, place_of
 from headrace.audit.verdict import Acceptance, AuditVerdict, FindingPolicy, Hop, Period
 from headrace.audit.window import OUT_OF_RANGE_MS, SCATTERED_MS, TIME_MS_MAX, WINDOW_MS, window_start
+from support.audit_rows import audit_row, three_tiers
 
 NewAddress = Callable[[], Path | str]
 GRACE_MS = 2 * WINDOW_MS
@@ -45,24 +46,6 @@ SOURCES = (
 def policy_of(counting: Iterable[str], accepted: Sequence[Acceptance] = ()) -> FindingPolicy:
     topics = frozenset(counting)
     return FindingPolicy(lambda topic: topic in topics, tuple(accepted), TTL_MS)
-
-
-def audit_row(identity: str, topic: str = "a", **values: Any) -> AuditRow:
-    base = AuditRow(
-        id=identity,
-        tier=Tier.PRODUCER,
-        outcome=AuditOutcome.ACKNOWLEDGED,
-        topic=topic,
-        window_start_ms=0,
-        count=2,
-        bytes=2,
-        fingerprint=2,
-        application="shop",
-        host="web-1",
-        instance="i",
-        emitted_at_ms=WINDOW_MS,
-    )
-    return dataclasses.replace(base, **values)
 
 
 @st.composite
@@ -214,18 +197,6 @@ def values_of(result: Any) -> tuple[Any, ...]:
     return *values.values(), windows
 
 
-def three_tiers(topic: str, number: int, lost: int = 0, **values: Any) -> list[AuditRow]:
-    """Returns the rows of one window of ten messages, of which the log has `lost` fewer."""
-    changes = {"window_start_ms": number * WINDOW_MS, "emitted_at_ms": (number + 1) * WINDOW_MS, **values}
-    span = {"partition": 0, "start": number * 10, "end": number * 10 + 10, "count": 10 - lost, "fingerprint": 10 - lost}
-    identity = f"{topic}-{number}"
-    return [
-        audit_row(f"{identity}-p", topic, count=10, fingerprint=10, sent=10, **changes),
-        audit_row(f"{identity}-b", topic, tier=Tier.BROKER, outcome=AuditOutcome.STORED, **span, **changes),
-        audit_row(f"{identity}-l", topic, tier=Tier.LOADER, outcome=AuditOutcome.WRITTEN, **span, **changes),
-    ]
-
-
 def update_at(store: AuditStore, number: int) -> None:
     store.update_verdicts(now_ms=number * WINDOW_MS, grace_ms=GRACE_MS)
 
@@ -253,7 +224,7 @@ def test_process_killed_between_rows_and_verdicts_loses_no_verdict(new_address: 
 
 def add_and_update(address: Path | str, writer: int) -> None:
     with AuditStore(address) as store:
-        for number in range(8):
+        for number in range(5):
             store.add_rows([*three_tiers("a", number, lost=number % 2)[writer::2], *three_tiers(f"w{writer}", number)])
             update_at(store, 30)
 
