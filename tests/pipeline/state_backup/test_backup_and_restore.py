@@ -248,6 +248,19 @@ def test_tables_are_not_restored_without_their_commit_log(settings: Settings, tm
     assert [note.partition(":")[0] for note in report.notes] == ["commit-log not restored", "tables not restored"]
 
 
+def test_files_in_staging_stay_when_only_the_commit_log_is_restored(settings: Settings, tmp_path: Path) -> None:
+    """They may be committed, and published only by the next load."""
+    log = settings.data_dir / "warehouse" / "_headrace"
+    CommitLog(LocalCommitStorage(log)).open()
+    back_up(settings, tmp_path / "backup", without=[Store.TABLES])
+    staged = log / "staging" / "run" / "0.avro"
+    staged.parent.mkdir(parents=True)
+    staged.write_bytes(b"staged")
+    report = restore(settings, tmp_path / "backup", replaces=True, now=now)
+    assert f"{log}.{ASIDE}" in report.moved_aside
+    assert staged.read_bytes() == b"staged"
+
+
 def test_registry_of_sqlite_is_not_restored_over_postgresql(settings: Settings, tmp_path: Path) -> None:
     back_up(settings, tmp_path / "backup", without=[Store.METASTORE])
     postgresql = RegistrySettings(database_url="postgresql://nobody@127.0.0.1:1/none")
