@@ -58,6 +58,7 @@ METRICS: Final[Mapping[str, MetricFamily]] = {
         MetricFamily(
             "headrace_up_part_resident_memory_bytes", GAUGE, "memory of the processes of a part, on this machine"
         ),
+        MetricFamily("headrace_up_part_connections", GAUGE, "open connections to the port of a part, on this machine"),
         MetricFamily("headrace_load_runs_total", COUNTER, "loads by outcome, since the run log exists"),
         MetricFamily("headrace_load_duration_seconds", HISTOGRAM, "durations of the loads that did not yield"),
         MetricFamily("headrace_load_rows_total", COUNTER, "rows that loads have committed"),

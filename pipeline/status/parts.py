@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import urlsplit
 
 from headrace.pipeline.status.context import CLOCK_DIFFERENCE_MS_MAX, StatusContext
 from headrace.pipeline.status.finding import SourceReport, StatusFact, StatusFinding, finding
@@ -19,7 +20,12 @@ from headrace.pipeline.status.probe import (
     probe_registry,
     probe_sql,
 )
-from headrace.pipeline.status.processes import is_stopped, resident_bytes, stopped_processes
+from headrace.pipeline.status.processes import (
+    connections_by_port,
+    is_stopped,
+    resident_bytes,
+    stopped_processes,
+)
 from headrace.pipeline.status.wording import age_text, count_text, time_text
 from headrace.pipeline.up.part import READY_TIMEOUT_S
 from headrace.pipeline.up.up_log import (
@@ -332,11 +338,29 @@ def _memory_fact(up: _Up) -> StatusFact:
     memory = resident_bytes(up.live.pids.values())
     of_part = {name: memory[group] for name, group in up.live.pids.items() if group in memory}
     text = ", ".join(f"{name} {size / 1024**2:,.0f} MiB" for name, size in of_part.items())
-    metrics = tuple(
+    metrics = [
         StatusMetric("headrace_up_part_resident_memory_bytes", size, (("part", name),))
         for name, size in of_part.items()
-    )
-    return StatusFact("memory", text, metrics)
+    ]
+    connections = connections_by_port()
+    metrics += [
+        StatusMetric("headrace_up_part_connections", connections.get(port, 0), (("part", name),))
+        for name, port in _ports(up.live).items()
+    ]
+    return StatusFact("memory", text, tuple(metrics))
+
+
+def _ports(live: LiveAddresses) -> dict[str, int]:
+    """Returns the ports of the servers that a running `headrace up` runs itself."""
+    addresses = {
+        REGISTRY: live.registry,
+        BROKER: f"//{live.broker}",
+        METASTORE: live.metastore,
+        SQL: f"//{live.sql}",
+        CONSOLE: live.console,
+    }
+    ports = {name: urlsplit(address).port for name, address in addresses.items() if name in live.pids}
+    return {name: port for name, port in ports.items() if port is not None}
 
 
 def _part_fact(name: str, result: ProbeResult, up: _Up) -> StatusFact:

@@ -1,4 +1,4 @@
-"""States of processes on this machine, from `/proc`. Without it, as on macOS, no state is known."""
+"""Processes and connections of this machine, from `/proc`. Without it, as on macOS, none are known."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ STOPPED: Final = frozenset("Tt")
 
 GROUP_FIELD, RESIDENT_PAGES_FIELD = 2, 21
 """Places of fields of `/proc/PID/stat` after the name of the program (proc(5))."""
+
+ESTABLISHED, LISTENING = "01", "0A"
+"""States of a socket in `/proc/net/tcp` (proc(5))."""
 
 _PROC: Final = Path("/proc")
 
@@ -38,6 +41,20 @@ def resident_bytes(process_groups: Collection[int]) -> Mapping[int, int]:
             if len(fields) > RESIDENT_PAGES_FIELD and int(fields[GROUP_FIELD]) in process_groups:
                 pages[int(fields[GROUP_FIELD])] += int(fields[RESIDENT_PAGES_FIELD])
     return {group: number * os.sysconf("SC_PAGE_SIZE") for group, number in pages.items()}
+
+
+def connections_by_port() -> Mapping[int, int]:
+    """Returns the numbers of established TCP connections to ports of this machine's servers."""
+    found: Counter[int] = Counter()
+    for name in ("tcp", "tcp6"):
+        try:
+            lines = (_PROC / "net" / name).read_text(encoding="ascii", errors="replace").splitlines()[1:]
+        except OSError:
+            continue
+        sockets = [(fields[1].rpartition(":")[2], fields[3]) for fields in map(str.split, lines) if len(fields) > 3]
+        listening = {port for port, state in sockets if state == LISTENING}
+        found.update(int(port, 16) for port, state in sockets if state == ESTABLISHED and port in listening)
+    return found
 
 
 def is_stopped(pid: int) -> bool:
