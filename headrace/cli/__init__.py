@@ -91,7 +91,7 @@ EXTRAS = {
     "hive": "loader",
     "quarantine": "loader",
     "offsets": "loader",
-    "audit": "producer",
+    "audit": "loader",
     "sql": "loader",
     "up": "all",
     "console": "all",
