@@ -177,7 +177,7 @@ class Catalog:
                     known,
                     self.tables,
                     lag=_lag(topic, discovered, state),
-                    complete_until_ms=complete.property_ms if complete else 0,
+                    complete_until_ms=complete.until_ms if complete else 0,
                     hours=self._hours(topic, known, previous.get(topic)),
                     as_of=as_of,
                 )

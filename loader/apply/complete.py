@@ -1,10 +1,10 @@
 """Sets the table property `headrace.complete_until`: the time up to which the table is complete.
 
-The property is an instant, a whole hour in UTC. Every message that the brokers had before that instant has been read,
-and its row can be queried (or it is counted as quarantined, as a tombstone, in a gap, or as skipped). The instant comes
-from the loader's clock, not from the messages: a message that is sent later may have an earlier event time, and still
-goes to the time partition of its event time. The property moves back only if it lies in the future, because then the
-clock was wrong.
+The property is an instant in UTC: a whole hour, or midnight if the table is partitioned by day. Every message that the
+brokers had before that instant has been read, and its row can be queried (or it is counted as quarantined, as a
+tombstone, in a gap, or as skipped). The instant comes from the loader's clock, not from the messages: a message that is
+sent later may have an earlier event time, and still goes to the time partition of its event time. The property moves
+back only if it lies in the future, because then the clock was wrong.
 
 A load notes the time and fetches the high watermarks of the partitions. Once all offsets before these are committed and
 applied, the table is complete up to that time. If this takes more than one load (a backlog, a failing partition, an
@@ -15,7 +15,10 @@ first.
                     lost, the next load of each topic restores it, and the table keeps its property.
 
 Setting the property is not a commit, so it also advances while no messages arrive. A table is altered at most once for
-each whole hour.
+each whole hour or day. The catalogue and `headrace load status` show the instant reached, a whole hour for all tables.
+
+A new table gets its first value when that costs little: after the tables with a value, for a shorter time, and only if
+the connection to the metastore is open.
 """
 
 from __future__ import annotations
@@ -43,12 +46,18 @@ logger = logging.getLogger(__name__)
 
 COMPLETE_PATH: Final = "complete.json"
 STEP_MS: Final = 3_600_000
-"""`headrace.complete_until` is a multiple of this. An hour is the smallest time partition, and each change of the
-property costs a metastore call per table."""
+"""The instant reached is a multiple of this, because an hour is the smallest time partition."""
+
+PROPERTY_STEPS_MS: Final[Mapping[str, int]] = {"hour": STEP_MS, "day": 24 * STEP_MS}
+"""`headrace.complete_until` is a multiple of this, by the partitioning of the table: each change of the property costs
+a metastore call per table, and readers of a table wait for the end of a time partition."""
 
 ALTER_S_MAX: Final = 5.0
 """Time per run after which the remaining tables are left to later runs, so that a load without new messages is short.
 The bundled metastore alters some 50 tables per second: with ten minutes between loads, 1,500 per hour."""
+
+FIRST_VALUE_S_MAX: Final = 0.5
+"""Time per run after which tables without a value are left to later runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +146,10 @@ def _with_until(current: TopicCompleteness, instant_ms: int) -> TopicCompletenes
     )
 
 
+def _step_ms(state: TopicState) -> int:
+    return PROPERTY_STEPS_MS.get(state.partition_by, STEP_MS)
+
+
 def instant_text(instant_ms: int) -> str:
     """Formats a time (in ms since 1970) as in the table property `headrace.complete_until`: `2026-01-31T07:00:00Z`. The
     texts sort by time."""
@@ -155,12 +168,14 @@ def read_completeness(storage: CommitStorage) -> Completeness:
 @dataclass(frozen=True, slots=True)
 class CompleteUntil:
     """Sets the property `headrace.complete_until` of the tables in `database` to a time: the table has all messages
-    that the brokers had then. `head` returns the newest commit number, `monotonic_s` the monotonic clock in seconds."""
+    that the brokers had then. `head` returns the newest commit number, `is_open` whether `executor` returns without
+    waiting for a JVM, `monotonic_s` the monotonic clock in seconds."""
 
     executor: Callable[[], Executor]
     storage: CommitStorage
     database: str
     head: Callable[[], int]
+    is_open: Callable[[], bool]
     monotonic_s: Callable[[], float] = time.monotonic
 
     def update(
@@ -198,12 +213,7 @@ class CompleteUntil:
             )
             for topic, topic_state in state.topics.items()
         }
-        # Tables that could not be altered in earlier runs come last, so that they delay no other table.
-        due = sorted(
-            (max(one.property_ms, one.failed_ms), topic)
-            for topic, one in topics.items()
-            if one.until_ms > one.property_ms
-        )
+        due = self._due(topics, state)
         if due:
             logger.info("phase_started phase=complete_until tables=%d", len(due))
         failures: list[str] = []
@@ -211,22 +221,25 @@ class CompleteUntil:
         try:
             if due:
                 self.executor()  # the start of Spark alone may take longer than the limit
-            deadline_s = self.monotonic_s() + ALTER_S_MAX
-            for number, (_, topic) in enumerate(due):
-                if number and self.monotonic_s() > deadline_s:
-                    break
+            start_s = self.monotonic_s()
+            for number, (topic, property_ms) in enumerate(due.items()):
                 current, revision = topics[topic], None
+                limit_s = ALTER_S_MAX if current.property_ms else FIRST_VALUE_S_MAX
+                if number and self.monotonic_s() > start_s + limit_s:
+                    break
                 try:
-                    revision = self._set_property(topic, state.topics[topic], current, discovery_start_ms, run_id)
+                    revision = self._set_property(
+                        topic, state.topics[topic], current.revision, property_ms, discovery_start_ms, run_id
+                    )
                 except (MetastoreUnavailable, SessionFailed):
                     raise  # the metastore is unavailable: each further table would wait for a timeout
                 except Exception as error:
                     logger.debug("complete_until_failed topic=%s", topic, exc_info=True)
                     failures.append(f"topic {topic}: {error}")  # affects no other table
                 topics[topic] = (
-                    dataclasses.replace(current, failed_ms=current.until_ms, revision="")
+                    dataclasses.replace(current, failed_ms=property_ms, revision="")
                     if revision is None
-                    else dataclasses.replace(current, property_ms=current.until_ms, failed_ms=0, revision=revision)
+                    else dataclasses.replace(current, property_ms=property_ms, failed_ms=0, revision=revision)
                 )
         # The files are published, so any failure here is only a warning.
         except Exception as error:
@@ -250,27 +263,47 @@ class CompleteUntil:
                 logger.warning("complete_until_file_not_written path=%s error=%s", COMPLETE_PATH, error)
         return warnings
 
+    def _due(self, topics: Mapping[str, TopicCompleteness], state: LoaderState) -> dict[str, int]:
+        """Returns, by topic, the value to which `headrace.complete_until` of its table advances, in the order in which
+        the tables are altered: tables without a value after the others, and tables that could not be altered in earlier
+        runs last, so that they delay no other table. Empty if all these tables have no value and Spark would have to be
+        started.
+
+        Args:
+            topics: up to which time each table is complete.
+            state: the state after the run, with the partitioning of each table.
+        """
+        wanted = {topic: one.until_ms - one.until_ms % _step_ms(state.topics[topic]) for topic, one in topics.items()}
+        due = sorted(
+            (not one.property_ms, max(one.property_ms, one.failed_ms), topic)
+            for topic, one in topics.items()
+            if wanted[topic] > one.property_ms
+        )
+        are_all_first = all(is_first for is_first, _, _ in due)
+        return {} if are_all_first and not self.is_open() else {topic: wanted[topic] for _, _, topic in due}
+
     def _set_property(
-        self, topic: str, state: TopicState, wanted: TopicCompleteness, now_ms: int, run_id: str
+        self, topic: str, state: TopicState, known_revision: str, property_ms: int, now_ms: int, run_id: str
     ) -> str | None:
-        """Sets `headrace.complete_until` of a topic's table to `wanted.until_ms`. Returns the revision of the table,
-        which then has this value or a later one. Returns None if there is no table of this topic, or if another process
-        or a later load has altered it meanwhile.
+        """Sets `headrace.complete_until` of a topic's table to `property_ms`. Returns the revision of the table, which
+        then has this value or a later one. Returns None if there is no table of this topic, or if another process or a
+        later load has altered it meanwhile.
 
         Args:
             state: the topic's state, with the name of its table.
+            known_revision: the revision that the table had, "" if unknown.
             now_ms: the time when the run was planned; a value of the table that is later than this is replaced.
             run_id: becomes part of the new revision of the table.
         """
         # Two changes must not have the same revision; the revision of a schema change ends with the run id.
         revision = f"{state.commit_number}-{run_id}-complete"
-        text = instant_text(wanted.until_ms)
-        if wanted.revision:  # refused if the table was altered, dropped or restored since
+        text = instant_text(property_ms)
+        if known_revision:  # refused if the table was altered, dropped or restored since
             try:
-                self._change(state.table, wanted.revision, text, revision)
+                self._change(state.table, known_revision, text, revision)
                 return revision
             except StaleRevision:
-                logger.debug("table_changed_since topic=%s revision=%s", topic, wanted.revision)
+                logger.debug("table_changed_since topic=%s revision=%s", topic, known_revision)
         table = self.executor().table(self.database, state.table)
         if table is None or table.topic != topic:
             return None

@@ -36,8 +36,8 @@ class TopicStatus:
     """Status of one topic.
 
     `lag` is in offsets, None if the brokers are unavailable, or lack the topic, or the settings exclude it. `files` and
-    `rows` do not include the quarantine. `file_bytes_mean` is None without files. `complete_until` is the last known
-    value of the table's property `headrace.complete_until`, "" for none. `pending` names the appliers that have not
+    `rows` do not include the quarantine. `file_bytes_mean` is None without files. `complete_until` is the
+    whole hour up to which the table is complete, "" if unknown. `pending` names the appliers that have not
     applied the topic's newest commit. `time_note` is the reason why the rows are not filed by the expected time field,
     "" if they are. `partition_note` advises partitions of hours, "" if those of days suffice or the settings demand
     them.
@@ -124,9 +124,9 @@ def load_status(
     cursors = {name: read_cursor(log.storage, name) for name in APPLIERS if name != AUDIT}
     cursors[AUDIT] = cursor_of(counted, state.topics)
     complete_until = {
-        topic: instant_text(one.property_ms)
+        topic: instant_text(one.until_ms)
         for topic, one in read_completeness(log.storage).topics.items()
-        if one.property_ms
+        if one.until_ms
     }
     cache, index = SchemaCache(log.storage, writable=False), FileIndex(log)
     topics = tuple(

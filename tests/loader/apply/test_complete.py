@@ -142,6 +142,56 @@ def test_complete_until_of_a_table_is_written_once_an_hour(world: World) -> None
     assert len(world.hive.executed) == executed + 1
 
 
+def update_orders(world: World, partition_by: str, now_ms: int) -> None:
+    """Updates the property of the table of orders, as a load at `now_ms` without new messages does."""
+    ports = world.ports()
+    state = ports.log.read_state()
+    orders = dataclasses.replace(state.topics["orders"], partition_by=partition_by)
+    state = dataclasses.replace(state, topics={"orders": orders})
+    ports.complete_until.update(state, {"orders": found(10)}, now_ms, failed=frozenset(), run_id=f"run-{now_ms}")
+
+
+def test_complete_until_of_a_table_of_days_advances_at_midnight(world: World) -> None:
+    load(world)
+    executed = len(world.hive.executed)
+    for hour, written, changes in ((1, "2026-01-01", 0), (23, "2026-01-01", 0), (25, "2026-01-02", 1)):
+        update_orders(world, "day", T0 + hour * STEP_MS)
+        assert written_value(world) == f"{written}T00:00:00Z"
+        assert len(world.hive.executed) == executed + changes
+        assert read_completeness(world.log().storage).topics["orders"].until_ms == T0 + hour * STEP_MS
+    update_orders(world, "hour", T0 + 25 * STEP_MS)
+    assert written_value(world) == "2026-01-02T01:00:00Z", "the table was repartitioned by hour"
+    update_orders(world, "day", T0 + 26 * STEP_MS)
+    assert written_value(world) == "2026-01-02T01:00:00Z", "the value does not move back"
+
+
+def test_tables_without_a_value_do_not_open_the_executor(world: World) -> None:
+    world.is_session_open = True
+    ports = world.ports()
+    closed = dataclasses.replace(ports.complete_until, is_open=lambda: False)
+    run_load(dataclasses.replace(ports, complete_until=closed), world.settings)
+    assert written_value(world) is None
+    load(world)
+    assert written_value(world) == instant_text(T0)
+
+
+def test_tables_without_a_value_come_after_the_others_and_get_less_time(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load(world)
+    for name in ("apples", "bananas", "cherries", "dates"):
+        world.registry.register(f"{name}-value", 1, ORDER_V1)
+        world.topic(name, [1])
+    limit_to_two_tables(monkeypatch)
+    monkeypatch.setattr(complete, "ALTER_S_MAX", 100.0)
+    world.clock_ms = T0 + STEP_MS
+    for expected in (["orders", "apples"], ["bananas", "cherries"]):
+        executed = len(world.hive.executed)
+        load(world)
+        changed = [op.name for op in world.hive.executed[executed:] if isinstance(op, SetProperties)]
+        assert changed == expected
+
+
 def test_complete_until_and_schema_changes_do_not_overwrite_each_other(world: World) -> None:
     revisions = set()
     for hour in range(4):
@@ -316,6 +366,7 @@ def test_a_later_run_writes_complete_until_after_a_failed_table_change(
 def limit_to_two_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes each run end after two tables: its clock advances by one second with each call."""
     monkeypatch.setattr(complete, "ALTER_S_MAX", 1.5)
+    monkeypatch.setattr(complete, "FIRST_VALUE_S_MAX", 1.5)
     init = complete.CompleteUntil.__init__
 
     def with_clock(self: complete.CompleteUntil, *arguments: object) -> None:

@@ -503,7 +503,7 @@ class World:
             tables_to_compare,
             lambda: self.clock_ms,
             self._new_run_id,
-            CompleteUntil(lambda: self.hive, log.storage, "headrace", log.head),
+            CompleteUntil(lambda: self.hive, log.storage, "headrace", log.head, lambda: True),
             Catalog(log, chain.index, storage.files, self.tables(), lambda: self.hive),
             Retirement(log, chain.index, storage.files, chain.partitions),
             TablesOfOtherWarehouse(lambda: self.hive, storage.files, "headrace"),
