@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from headrace.avro_schema import AvroSchemaError, normalized_text, parse_schema
@@ -23,6 +25,7 @@ from headrace.loader.storage.protocols import CommitStorage
 logger = logging.getLogger(__name__)
 
 REGISTRY_PATH = "schemas/registry.json"
+CONCURRENT_WRITES_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,25 @@ class SchemaCache:
     def text(self, schema_id: int) -> str | None:
         content = self._storage.read(_path(schema_id))
         return None if content is None else content.decode()
+
+    def store(self, texts: Mapping[int, str]) -> None:
+        """Caches schema texts concurrently, because most of the time is waiting for the disk or the network. Does not
+        change cached texts.
+
+        Args:
+            texts: the texts, by schema id.
+
+        Raises:
+            OSError: the storage failed.
+        """
+
+        def put(schema_id: int) -> None:
+            if self.text(schema_id) is None:
+                self._storage.put_if_absent(_path(schema_id), texts[schema_id].encode())
+
+        if self._writable:
+            with ThreadPoolExecutor(CONCURRENT_WRITES_MAX) as pool:
+                list(pool.map(put, texts))
 
     def is_verified(self, schema_id: int) -> bool:
         return schema_id in self._compared

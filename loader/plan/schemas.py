@@ -115,6 +115,8 @@ class WriterSchemas:
         self._cache = SchemaCache(storage, writable=writable)
         self._replaced: dict[int, SchemaReplaced] = {}
         self._folds: dict[str, LoadState] = {}
+        self._compared: set[int] = set()
+        """Ids of the cached schemas that this run has compared with the registry."""
 
     @property
     def is_refused(self) -> bool:
@@ -136,7 +138,20 @@ class WriterSchemas:
         self._responses.prefetch([IdentityRequest(), *(VersionsRequest(self._subject_of(topic)) for topic in topics)])
         with contextlib.suppress(*INCONCLUSIVE_ERRORS, AccessDenied):
             self._cache.set_identity(self._responses.fetch(IdentityRequest()))
-        self._responses.prefetch(request for topic, known in topics.items() for request in self._requests(topic, known))
+        requests = [request for topic, known in topics.items() for request in self._requests(topic, known)]
+        self._responses.prefetch(requests)
+        versions = [request for request in requests if isinstance(request, VersionRequest)]
+        if len(versions) > 1:
+            self._store(versions)
+
+    def _store(self, requests: Iterable[VersionRequest]) -> None:
+        """Caches the schemas of the responses to these requests. `of_topic` reports errors."""
+        texts = {}
+        for request in requests:
+            with contextlib.suppress(Exception):
+                registered, schema = self._responses.fetch(request)
+                texts[registered.schema_id] = _self_contained_text(schema)
+        self._cache.store(texts)
 
     def _requests(self, topic: str, known: TopicState | None) -> Iterator[RegistryRequest[object]]:
         """Yields the registry requests for the schemas of a topic: the versions of its subject that are not folded in
@@ -208,14 +223,16 @@ class WriterSchemas:
         """Returns the topics that use a schema id which now has another schema in the registry, each with the problem.
 
         Call it after `of_topic` was called for all topics. A schema that was compared once is not compared in every
-        run. Each run compares two ids per topic: the newest, because a restored registry lacks the newest ids, and one
-        that changes from run to run. If any of them differs, all ids are compared.
+        run. Each run compares two ids per topic, unless it has compared them already: the newest, because a restored
+        registry lacks the newest ids, and one that changes from run to run. If any of them differs, all ids are
+        compared.
 
         Args:
             ids: the ids of cached schemas, by topic; only topics with something to read.
             run_hash: a number that differs between runs; chooses the second id.
         """
-        self._compare({one for known in ids.values() for one in _sampled_ids(sorted(known), run_hash)})
+        sampled = {one for known in ids.values() for one in _sampled_ids(sorted(known), run_hash)}
+        self._compare(sampled - self._compared)
         if self._replaced:
             self._compare({one for known in ids.values() for one in known})
         self._cache.save()
@@ -383,6 +400,7 @@ class WriterSchemas:
     def _check_cached(self, schema_id: int, text: str) -> None:
         try:
             self._cache.compare(schema_id, text)
+            self._compared.add(schema_id)
         except SchemaReplaced as error:
             raise self._record_replaced(error) from None
 

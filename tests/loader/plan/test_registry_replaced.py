@@ -279,6 +279,7 @@ def slow_world(tmp_path: Path, topics: int) -> tuple[World, SlowRegistry]:
 def test_registry_requests_of_a_plan_run_concurrently(tmp_path: Path) -> None:
     world, registry = slow_world(tmp_path, 40)
     assert len(load(world).loaded) == 40
+    assert registry.requests == 1 + 40 + 2 * 40, "the fake registry counts the request of a version twice"
     assert registry.concurrent_max == registry_requests.CONCURRENT_REQUESTS_MAX
     registry.concurrent_max = 0
     registry.reached.clear()
