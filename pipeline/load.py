@@ -427,18 +427,21 @@ def table_settings(settings: Settings, storage: Storage) -> TableSettings:
 
 
 @contextmanager
-def open_repair(settings: Settings, log: CommitLog, output: TextIO, *, deep: bool) -> Iterator[Repair]:
+def open_repair(
+    settings: Settings, log: CommitLog, output: TextIO, *, deep: bool, compares_locations: bool = True
+) -> Iterator[Repair]:
     """Yields the object that compares Hive tables with the commit log and repairs them. Closes Spark at the end.
 
     Args:
         log: the commit log. The caller has opened it, or only read it if nothing will be changed.
         output: stream for the statements of an executor that only prints.
         deep: whether to list the directories too, in search of files and partitions that no commit added.
+        compares_locations: whether to find partitions with another location.
     """
     storage = warehouse_storage(settings)
     spark = SparkConnection(settings, storage, output)
     try:
-        yield Repair(log, spark.executor, table_settings(settings, storage), new_run_id, deep)
+        yield Repair(log, spark.executor, table_settings(settings, storage), new_run_id, deep, compares_locations)
     finally:
         spark.close()
 

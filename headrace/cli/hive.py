@@ -317,6 +317,7 @@ def _repairing(args: argparse.Namespace, *, deep: bool) -> Iterator[tuple[Repair
     Yields:
         The repair, and the topics of the command line (all loaded topics if it names none).
     """
+    from headrace.loader.apply.repair import LOCATIONS_TOPICS_MAX
     from headrace.pipeline.load import commit_log, open_repair
 
     settings = settings_from(args)
@@ -326,8 +327,15 @@ def _repairing(args: argparse.Namespace, *, deep: bool) -> Iterator[tuple[Repair
         log.check_format(writing=not args.dry_run)
         topics = select_topics(args.topics, log.read_state().topics)
         steps = contextlib.nullcontext() if settings.hive.executor == "print" else steps_shown()
-        with steps, open_repair(settings, log, output, deep=deep) as repair:
+        has_locations = deep or len(topics) <= LOCATIONS_TOPICS_MAX
+        with steps, open_repair(settings, log, output, deep=deep, compares_locations=has_locations) as repair:
             yield repair, topics
+        if not has_locations and settings.hive.executor != "print":
+            print(
+                f"headrace: the locations of partitions were not compared, because there are {len(topics):,} topics; "
+                f"name at most {LOCATIONS_TOPICS_MAX} topics, or run headrace hive repair",
+                file=sys.stderr,
+            )
 
 
 @contextlib.contextmanager

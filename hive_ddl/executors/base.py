@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from typing import Protocol
+from urllib.parse import unquote
 
 from headrace.hive_ddl.errors import ForeignTable, StaleRevision
 from headrace.hive_ddl.ops import DropTable, Op, PartitionValues, ReplaceView
@@ -70,6 +71,11 @@ class Executor(Protocol):
         """
         ...
 
+    def existing_partitions(self, database: str, name: str) -> frozenset[PartitionValues]:
+        """Returns the values of all partitions of a table, without their locations, with one request; none if there is
+        no such table. Much cheaper than `partitions`."""
+        ...
+
     def execute(self, op: Op) -> None:
         """Carries out one operation on a table, such as `AddPartitions`.
 
@@ -82,6 +88,12 @@ class Executor(Protocol):
     def close(self) -> None:
         """Closes the connection to the metastore; does nothing if the connection is lost."""
         ...
+
+
+def partition_values_of(partition_name: str) -> PartitionValues:
+    """Returns the values of a partition with this name, such as `dt=2026-01-31/hr=07`, in which Hive has escaped
+    special characters."""
+    return tuple(unquote(part.partition("=")[2]) for part in partition_name.split("/"))
 
 
 def check_creation(current: TableState, desired: TableState) -> None:

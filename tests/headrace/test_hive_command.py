@@ -54,6 +54,19 @@ def test_apply_without_differences_changes_nothing(metastore: World, capsys: pyt
     assert counts(capsys.readouterr().out) == (0, 0)
 
 
+def test_plan_of_many_topics_compares_no_locations_and_states_that(
+    metastore: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.loader.apply.repair.LOCATIONS_TOPICS_MAX", 0)
+    metastore.hive.parts[TABLE] = dict.fromkeys(metastore.hive.parts[TABLE], "file:///moved")
+    assert hive(metastore, "plan") == 0
+    assert "headrace hive repair" in capsys.readouterr().err
+    monkeypatch.undo()
+    monkeypatch.setattr(SparkConnection, "executor", lambda edge: metastore.hive)
+    assert hive(metastore, "plan") == 1
+    assert capsys.readouterr().err == ""
+
+
 def counts(printed: str) -> tuple[int, int]:
     """Returns the numbers of repaired and of remaining differences in the totals of the last report."""
     repaired, remaining = re.findall(r"^(\d+) .*\brepaired, (\d+) ", printed, re.MULTILINE)[-1]

@@ -14,7 +14,7 @@ import pytest
 from headrace.hive_ddl.errors import ForeignTable, MetastoreUnavailable, StaleRevision, StatementRefused
 from headrace.hive_ddl.executors.printing import PrintingExecutor
 from headrace.hive_ddl.ops import CreateTable, DropTable, SetProperties
-from headrace.hive_ddl.table import COMPLETE_UNTIL, REVISION, SCHEMA_LITERAL, SCHEMA_URL, VERSION, TableState
+from headrace.hive_ddl.table import COMPLETE_UNTIL, REVISION, SCHEMA_LITERAL, SCHEMA_URL, TOPIC, VERSION, TableState
 from headrace.loader.apply.complete import COMPLETE_PATH
 from headrace.loader.apply.repair import (
     FOREIGN_DIRECTORY,
@@ -159,6 +159,21 @@ def test_dropped_moved_and_added_partitions_are_repaired(world: World) -> None:
     (found_one,) = repair(world).repair_topic("orders")
     assert found_one.message == "1 partition is missing: 2026-01-01/00"
     check_repaired(world, before)
+
+
+def test_a_comparison_without_locations_finds_missing_partitions_and_altered_tables(world: World) -> None:
+    names_only = Repair(world.log(), lambda: world.hive, world.tables(), world._new_run_id, False, False)
+    world.hive.parts[TABLE][TIME_PARTITION] = "file:///moved"
+    requests = len(world.hive.partition_requests)
+    assert names_only.compare("orders") == ()
+    assert len(world.hive.partition_requests) == requests, "no locations are read"
+    table = world.hive.tables[TABLE]
+    world.hive.tables[TABLE] = dataclasses.replace(table, properties={**table.properties, VERSION: "77"})
+    assert kinds(names_only.compare("orders")) == [DifferenceKind.TABLE]
+    del world.hive.parts[TABLE][TIME_PARTITION]
+    assert kinds(names_only.compare("orders")) == [DifferenceKind.TABLE, DifferenceKind.PARTITIONS]
+    world.hive.tables[TABLE] = dataclasses.replace(table, properties={**table.properties, TOPIC: "other"})
+    assert kinds(names_only.compare("orders")) == [DifferenceKind.TABLE]
 
 
 def test_foreign_files_are_moved_to_the_foreign_directory(world: World) -> None:
