@@ -143,6 +143,19 @@ def _neighbours(event: AuditEvent) -> tuple[int, ...]:
     return (event.start_ms - WINDOW_MS, event.start_ms, event.start_ms + WINDOW_MS)
 
 
+def read_late_windows(connection: Connection, since_ms: int, until_ms: int) -> dict[str, int]:
+    """See `AuditStore.late_windows`."""
+    query = (
+        sa.select(_V.topic, sa.func.count())
+        .where(_V.verdict == AuditVerdict.PENDING.value, _V.loaded_999_ms.is_(None))
+        .where(_V.window_start_ms >= max(0, since_ms), _V.window_start_ms < until_ms)
+        .where(sa.func.coalesce(_V.acknowledged, _V.stored, 0) > 0)
+        .group_by(_V.topic)
+        .order_by(_V.topic)
+    )
+    return {row[0]: row[1] for row in connection.execute(query)}
+
+
 def read_completeness_times(
     connection: Connection, since_ms: int, until_ms: int, topics: Collection[str] | None
 ) -> dict[str, CompletenessTimes]:

@@ -336,6 +336,12 @@ class AuditStore:
         with self.database.reading() as connection:
             return reading.read_incidents(connection, since_ms, only_open=only_open)
 
+    def late_windows(self, since_ms: int, until_ms: int) -> dict[str, int]:
+        """Returns by topic the number of pending windows that start in [since_ms, until_ms) and of whose messages less
+        than 99.9 % are in the table; without topics that have none."""
+        with self.database.reading() as connection:
+            return reading.read_late_windows(connection, since_ms, until_ms)
+
     def completeness_totals(self) -> dict[str, CompletenessTotals]:
         """Returns by tier, `log` and `loaded`, how many windows have become complete, by the time from their end until
         99.9 % of their messages. The numbers never decrease while the database exists."""

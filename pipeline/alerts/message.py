@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import quote
 
 from headrace.pipeline.alerts.alert import Alert
 from headrace.pipeline.alerts.delivery import AlertEvent
@@ -34,13 +35,14 @@ class Notice:
     event_ms: int
 
 
-def webhook_body(notices: Sequence[Notice], labels: Mapping[str, str]) -> Body:
+def webhook_body(notices: Sequence[Notice], labels: Mapping[str, str], console_url: str = "") -> Body:
     """Returns the JSON object that Alertmanager posts to a webhook, for events of one kind of findings.
 
     Args:
         labels: additional labels of all alerts, from the settings.
+        console_url: the URL of the console for links; "" if the settings have none.
     """
-    alerts = [_webhook_alert(one, labels) for one in notices]
+    alerts = [_webhook_alert(one, labels, console_url) for one in notices]
     group = {"alertname": notices[0].alert.kind}
     return {
         "version": "4",
@@ -51,12 +53,12 @@ def webhook_body(notices: Sequence[Notice], labels: Mapping[str, str]) -> Body:
         "groupLabels": group,
         "commonLabels": _common([alert["labels"] for alert in alerts]),
         "commonAnnotations": _common([alert["annotations"] for alert in alerts]),
-        "externalURL": "",
+        "externalURL": console_url,
         "alerts": alerts,
     }
 
 
-def alertmanager_body(notices: Sequence[Notice], labels: Mapping[str, str], now_ms: int) -> Body:
+def alertmanager_body(notices: Sequence[Notice], labels: Mapping[str, str], now_ms: int, console_url: str = "") -> Body:
     """Returns the JSON array for `POST /api/v2/alerts` of Alertmanager. A firing alert ends `ENDS_AFTER_MS` from now,
     unless it is sent again."""
     return [
@@ -65,6 +67,7 @@ def alertmanager_body(notices: Sequence[Notice], labels: Mapping[str, str], now_
             "annotations": _annotations(one.alert),
             "startsAt": time_text_ms(min(one.alert.since_ms, one.event_ms)),
             "endsAt": time_text_ms(one.event_ms if one.event == AlertEvent.RESOLVED else now_ms + ENDS_AFTER_MS),
+            **({"generatorURL": page_url(one.alert, console_url)} if console_url else {}),
         }
         for one in notices
     ]
@@ -92,7 +95,14 @@ def time_text_ms(instant_ms: int) -> str:
     return time.strftime(f"%Y-%m-%dT%H:%M:%S.{ms:03d}Z", time.gmtime(seconds))
 
 
-def _webhook_alert(one: Notice, labels: Mapping[str, str]) -> dict[str, Any]:
+def page_url(alert: Alert, console_url: str) -> str:
+    """Returns the page of the console about an alert, or "" without a console."""
+    if not console_url or not alert.kind.startswith("audit-") or alert.kind == "audit-old":
+        return console_url
+    return f"{console_url.rstrip('/')}/topics/{quote(alert.subject, safe='')}"
+
+
+def _webhook_alert(one: Notice, labels: Mapping[str, str], console_url: str) -> dict[str, Any]:
     is_resolved = one.event == AlertEvent.RESOLVED
     return {
         "status": one.event.value,
@@ -100,7 +110,7 @@ def _webhook_alert(one: Notice, labels: Mapping[str, str]) -> dict[str, Any]:
         "annotations": _annotations(one.alert),
         "startsAt": time_text_ms(min(one.alert.since_ms, one.event_ms)),
         "endsAt": time_text_ms(one.event_ms) if is_resolved else NO_TIME,
-        "generatorURL": "",
+        "generatorURL": page_url(one.alert, console_url),
         "fingerprint": one.alert.fingerprint,
     }
 

@@ -64,6 +64,8 @@ RULES: Final[Mapping[str, AlertRule]] = {
         ("disk-fills", TICKET, 60, 60),
         ("audit-missing", PAGE, 20, _THREE_WINDOWS),
         ("audit-differs", TICKET, 20, _THREE_WINDOWS),
+        ("audit-silent", PAGE, 0, _THREE_WINDOWS),
+        ("audit-incomplete", PAGE, 0, 10),
         # The finding exists only after three intervals without a load.
         ("load-late", PAGE, 0, 5),
         ("load-stuck", PAGE, 0, 5),

@@ -69,8 +69,9 @@ def targets_of(settings: Settings) -> tuple[AlertTarget, ...]:
             raise InvalidAlertSettings(
                 f"alerts.labels: expected names of letters, digits and underscores, found {label!r}"
             )
-    found = [_webhook(url, labels, repeat_ms) for url in alerts.webhook_urls]
-    found += [_alertmanager(alerts.alertmanager_url, labels)] if alerts.alertmanager_url else []
+    console_url = settings.console.public_url
+    found = [_webhook(url, labels, repeat_ms, console_url) for url in alerts.webhook_urls]
+    found += [_alertmanager(alerts.alertmanager_url, labels, console_url)] if alerts.alertmanager_url else []
     found += [_apprise(url, repeat_ms) for url in alerts.notify]
     return tuple({target.name: target for target in found}.values())
 
@@ -85,21 +86,21 @@ def target_name(kind: str, url: str) -> str:
     return f"{kind} {scheme}://{host} {hashlib.sha256(url.encode()).hexdigest()[:8]}"
 
 
-def _webhook(url: str, labels: Mapping[str, str], repeat_ms: int) -> AlertTarget:
+def _webhook(url: str, labels: Mapping[str, str], repeat_ms: int, console_url: str) -> AlertTarget:
     _check_url("alerts.webhook_urls", url)
 
     def send(notices: Sequence[Notice], now_ms: int) -> None:
-        _post(url, webhook_body(notices, labels))
+        _post(url, webhook_body(notices, labels, console_url))
 
     return AlertTarget(target_name("webhook", url), repeat_ms, False, send)
 
 
-def _alertmanager(url: str, labels: Mapping[str, str]) -> AlertTarget:
+def _alertmanager(url: str, labels: Mapping[str, str], console_url: str) -> AlertTarget:
     _check_url("alerts.alertmanager_url", url)
     api_url = url.rstrip("/") + ("" if url.rstrip("/").endswith(ALERTMANAGER_PATH) else ALERTMANAGER_PATH)
 
     def send(notices: Sequence[Notice], now_ms: int) -> None:
-        _post(api_url, alertmanager_body(notices, labels, now_ms))
+        _post(api_url, alertmanager_body(notices, labels, now_ms, console_url))
 
     return AlertTarget(target_name("alertmanager", url), None, True, send)
 

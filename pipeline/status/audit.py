@@ -6,7 +6,7 @@ report` reads; the status needs attention if that was long ago.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from headrace.audit.event import Incident
@@ -14,6 +14,7 @@ from headrace.audit.storage.store import AuditStore
 from headrace.audit.stored import TopicSummary
 from headrace.audit.strip import DAY_MS, day_of
 from headrace.audit.verdict import AuditVerdict
+from headrace.audit.window import WINDOW_MS
 from headrace.pipeline.audit_store import has_audit_store, open_audit_store
 from headrace.pipeline.status.audit_metrics import (
     complete_until,
@@ -31,6 +32,10 @@ from headrace.pipeline.status.wording import age_text, count_text
 
 INGEST_AGE_MS_MAX: Final = 86_400_000
 LOSSES: Final = frozenset({AuditVerdict.MISSING, AuditVerdict.MISMATCH})
+SILENT_WINDOWS_MIN: Final = 6
+"""A tier without counts for this number of windows of a topic is a failure."""
+INCOMPLETE_MS: Final = 1_800_000
+"""Time from the end of a window until 99.9 % of its messages should be in the table: two loads and a reserve."""
 
 
 def audit(context: StatusContext) -> SourceReport:
@@ -43,6 +48,7 @@ def audit(context: StatusContext) -> SourceReport:
             return SourceReport((StatusFact("audit", "no counts yet"),))
         recent = store.incidents(context.now_ms - DAY_MS)
         metrics = tuple(_metrics(store, summaries, recent, context.now_ms))
+        late = store.late_windows(context.now_ms - DAY_MS, context.now_ms - INCOMPLETE_MS - WINDOW_MS)
     incidents = [one for one in recent if one.closed_at_ms is None]
     age_ms = context.now_ms - ingested_ms
     affected = {event.topic for incident in incidents for event in incident.events if event.is_open}
@@ -53,7 +59,21 @@ def audit(context: StatusContext) -> SourceReport:
     )
     old = f"the counts in the audit topic were not read for {age_text(age_ms)}"
     findings = [finding("audit-old", "audit", old, since_ms=ingested_ms)] if age_ms > INGEST_AGE_MS_MAX else []
+    findings += _incomplete(late, summaries)
     return SourceReport((StatusFact("audit", text, metrics),), (*map(_finding, incidents), *findings))
+
+
+def _incomplete(late: Mapping[str, int], summaries: Sequence[TopicSummary]) -> list[StatusFinding]:
+    """Returns a finding for each topic with a table and late windows.
+
+    Args:
+        late: the number of late windows by topic.
+    """
+    return [
+        finding("audit-incomplete", one.topic, f"{count_text(late[one.topic], 'window')} ended over 30 minutes ago")
+        for one in summaries
+        if one.is_loaded and one.topic in late
+    ]
 
 
 def _metrics(
@@ -74,9 +94,8 @@ def _metrics(
 
 
 def _finding(incident: Incident) -> StatusFinding:
-    kind = "audit-missing" if incident.verdict in LOSSES else "audit-differs"
     return finding(
-        kind,
+        _kind(incident),
         incident.topics[0],
         f"{incident.verdict.value}: {incident.sentence}",
         show=incident.command,
@@ -84,3 +103,12 @@ def _finding(incident: Incident) -> StatusFinding:
         count=len(incident.topics),
         identity=incident.id,
     )
+
+
+def _kind(incident: Incident) -> str:
+    """Returns the kind of the finding about an incident."""
+    if incident.verdict in LOSSES:
+        return "audit-missing"
+    is_silent = incident.verdict is AuditVerdict.UNKNOWN
+    longest = max(event.windows for event in incident.events)
+    return "audit-silent" if is_silent and longest >= SILENT_WINDOWS_MIN else "audit-differs"

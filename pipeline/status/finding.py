@@ -134,6 +134,22 @@ KINDS: Final[Mapping[str, StatusKind]] = {
             "headrace audit report --topic {subject}",
             "send them again, or headrace audit accept {subject} --reason TEXT",
         ),
+        StatusKind(
+            "audit-silent",
+            FAILURE,
+            "with a tier that does not count",
+            "topics",
+            "headrace audit report --topic {subject}",
+            "start the producers, loads or auditors that should count",
+        ),
+        StatusKind(
+            "audit-incomplete",
+            FAILURE,
+            "not 99.9 % complete in its table",
+            "topics",
+            "headrace audit report --topic {subject}",
+            "headrace load; or remove the cause for which loads fail",
+        ),
         StatusKind("disk-full", FAILURE, "full", "disks", "df -h", "free disk space"),
         StatusKind(
             "data-expires-soon",

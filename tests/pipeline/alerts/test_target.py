@@ -16,7 +16,7 @@ from headrace.pipeline.alerts.message import ENDS_AFTER_MS, LINES_MAX, Notice, b
 from headrace.pipeline.alerts.rule import AlertSeverity
 from headrace.pipeline.alerts.target import target_name, targets_of
 from headrace.pipeline.text_table import printable
-from headrace.settings import AlertsSettings, Settings, SettingsError, load_settings
+from headrace.settings import AlertsSettings, ConsoleSettings, Settings, SettingsError, load_settings
 from support.free_ports import free_port
 from support.webhook_receiver import WebhookReceiver, webhook_receiver
 
@@ -83,6 +83,19 @@ def test_alertmanager_gets_a_list_with_the_times_of_the_alert(receiver: WebhookR
     assert ENDS_AFTER_MS == 15 * 60_000
     assert resolved["endsAt"] == "2026-01-31T07:13:24.120Z"
     assert firing["labels"] == resolved["labels"]
+
+
+def test_alerts_link_to_the_page_of_the_console(receiver: WebhookReceiver) -> None:
+    alerts = AlertsSettings(webhook_urls=(receiver.url,), alertmanager_url=receiver.url)
+    console = ConsoleSettings(public_url="https://ops.example.org/headrace")
+    disk = Notice(dataclasses.replace(ALERT, kind="disk-low"), AlertEvent.FIRING, NOW_MS)
+    for one in targets_of(Settings(alerts=alerts, console=console)):
+        one.send([dataclasses.replace(FIRING, alert=dataclasses.replace(ALERT, subject="a/b")), disk], NOW_MS)
+    webhook, alertmanager = receiver.bodies
+    assert webhook["externalURL"] == "https://ops.example.org/headrace"
+    expected = ["https://ops.example.org/headrace/topics/a%2Fb", "https://ops.example.org/headrace"]
+    assert [one["generatorURL"] for one in webhook["alerts"]] == expected
+    assert [one["generatorURL"] for one in alertmanager] == expected
 
 
 def test_user_and_password_of_a_url_are_sent_as_basic_authentication(receiver: WebhookReceiver) -> None:
