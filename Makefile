@@ -32,11 +32,11 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST = $(BIN)/python -m pytest --durations=20 --durations-min=1
 SPREAD = -n $(WORKERS) --no-loadscope-reorder --dist loadfile
 # Tests with these markers need more than Python and Java, or run long; each marker has a target.
-SERVICES := postgres or kcat or node or go or java or kafka or hdfs or hive or pig or yarn or s3 or cluster or container or zig or prometheus or soak
+SERVICES := postgres or kcat or node or go or java or kafka or hdfs or hive or pig or yarn or s3 or cluster or container or zig or browser or prometheus or soak
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-cluster ci test test-servers test-spark test-simulation test-fault test-kafka test-hdfs test-s3 \
-	test-hive test-pig test-yarn test-cluster test-container test-zig test-prometheus test-sparks test-postgres test-node test-go test-java \
+	test-hive test-pig test-yarn test-cluster test-container test-zig test-browser test-prometheus test-sparks test-postgres test-node test-go test-java \
 	test-compat test-full equality fuzz fuzz-core fuzz-core-guided check docs hooks format bench setup setup-dev setup-spark \
 	wheel clean
 
@@ -101,6 +101,10 @@ test-container: setup-dev ## the Dockerfile's image in docker, podman or buildah
 test-zig: setup-dev ## wheels for both processors, and set-up without a C compiler, with ziglang from pip. Not in `make ci`
 	@$(PYTEST) -m zig $(PYTEST_ARGUMENTS)
 
+test-browser: setup-dev ## the console's pages in Debian's Chromium (installed as root on Debian). Not in `make ci`
+	@$(BIN)/python tools/setup_packages.py chromium
+	@$(PYTEST) -m browser $(PYTEST_ARGUMENTS)
+
 test-prometheus: setup-dev ## the examples for Prometheus with its own programs, downloaded from Debian and not installed. Not in `make ci`
 	@$(BIN)/python tools/setup_packages.py --unpack .make/prometheus prometheus prometheus-alertmanager || echo "its tests are skipped"
 	@$(PYTEST) -m prometheus $(PYTEST_ARGUMENTS)
@@ -137,7 +141,7 @@ fuzz: setup-dev ## send generated requests to the registry, for minutes; FUZZ_EX
 fuzz-core: setup-dev ## run the core on mutated batches with sanitizers, for SECONDS=n; SEED=n repeats a run
 	@PYTHONPATH=tests $(BIN)/python tests/support/loader/core_fuzz.py $(SECONDS) $(SEED)
 
-test-full: setup-spark ## all tests, including those that `make ci` omits (cluster, container, go, hdfs, hive, pig, prometheus, yarn, s3, zig, soak), with 40 kills each on HDFS and S3 and 2,000 histories of schemas (HEADRACE_TEST_KILLS=n, HEADRACE_HISTORIES=n); then test-sparks
+test-full: setup-spark ## all tests, including those that `make ci` omits (cluster, container, go, hdfs, hive, pig, prometheus, yarn, s3, zig, browser, soak), with 40 kills each on HDFS and S3 and 2,000 histories of schemas (HEADRACE_TEST_KILLS=n, HEADRACE_HISTORIES=n); then test-sparks
 	@$(BIN)/python tools/setup_packages.py postgresql kcat || echo "their tests are skipped"
 	@$(BIN)/python tools/setup_packages.py --unpack .make/prometheus prometheus prometheus-alertmanager || echo "its tests are skipped"
 	@HEADRACE_TEST_KILLS=$(HEADRACE_TEST_KILLS) HEADRACE_HISTORIES=$(HEADRACE_HISTORIES) HEADRACE_TEST_PROFILE=full $(PYTEST) $(PYTEST_ARGUMENTS)

@@ -69,7 +69,7 @@ class AuditReader:
 
         def read(store: AuditStore) -> AuditOverview:
             strips = {topic: period.cut(strip) for topic, strip in store.strips(*period.days).items()}
-            incidents = store.incidents(period.first_ms)
+            incidents = store.incidents(period.first_ms, counts_clean_windows=False)
             events = [event for incident in incidents for event in incident.events]
             counted = store.last_counted_by_tier()
             return AuditOverview(
@@ -97,7 +97,8 @@ class AuditReader:
             windows = store.windows(topic, period.first_ms, period.end_ms)
             special = store.windows(topic, None, 0)
             strip = store.strips(*period.days, [topic]).get(topic, b"")
-            events = [event for event in store.events(period.first_ms) if event.topic == topic]
+            stored = store.events(period.first_ms, counts_clean_windows=False)
+            events = [event for event in stored if event.topic == topic]
             return TopicAudit(found[0], [*special, *windows], events, period.cut(strip) or bytes(period.windows))
 
         empty = TopicAudit(None, (), (), bytes(period.windows))

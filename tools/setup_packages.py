@@ -34,9 +34,14 @@ def _has_kcat() -> bool:
     return shutil.which("kcat") is not None
 
 
+def _has_chromium() -> bool:
+    return shutil.which("chromium") is not None
+
+
 PACKAGES: dict[str, tuple[str, Callable[[], bool]]] = {
     "postgresql": ("PostgreSQL's server (initdb and postgres)", _has_postgres),
     "kcat": ("kcat", _has_kcat),
+    "chromium": ("Chromium", _has_chromium),
 }
 """By Debian package: the programs that it contains, and a function that returns whether they are installed."""
 

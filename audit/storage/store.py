@@ -320,21 +320,26 @@ class AuditStore:
         with self.database.reading() as connection:
             return reading.read_summaries(connection, now_ms, topics)
 
-    def events(self, since_ms: int, *, only_open: bool = False) -> list[AuditEvent]:
+    def events(self, since_ms: int, *, only_open: bool = False, counts_clean_windows: bool = True) -> list[AuditEvent]:
         """Returns the open events, and those of the period, ordered by start.
 
         Args:
             since_ms: events that ended or closed after this time are returned.
             only_open: return open events only, of any time.
+            counts_clean_windows: whether to fill `clean_windows`, which takes a query for each event.
         """
         with self.database.reading() as connection:
-            return reading.read_stored_events(connection, since_ms, only_open=only_open)
+            return reading.read_stored_events(
+                connection, since_ms, only_open=only_open, counts_clean_windows=counts_clean_windows
+            )
 
-    def incidents(self, since_ms: int, *, only_open: bool = False) -> list[Incident]:
+    def incidents(self, since_ms: int, *, only_open: bool = False, counts_clean_windows: bool = True) -> list[Incident]:
         """Returns the events of `events`, grouped: those of several topics that began together are one incident. The
         most severe first. An incident is open while one of its events is, and keeps its id then."""
         with self.database.reading() as connection:
-            return reading.read_incidents(connection, since_ms, only_open=only_open)
+            return reading.read_incidents(
+                connection, since_ms, only_open=only_open, counts_clean_windows=counts_clean_windows
+            )
 
     def late_windows(self, since_ms: int, until_ms: int) -> dict[str, int]:
         """Returns by topic the number of pending windows that start in [since_ms, until_ms) and of whose messages less

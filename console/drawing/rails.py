@@ -90,6 +90,11 @@ def rail_paths(states: bytes) -> list[tuple[str, str]]:
     return [((LOOKS[state]).name, "".join(parts)) for state, parts in sorted(data.items())]
 
 
+def worst_state(states: bytes) -> int:
+    """Returns the worst worrying state in a strip, 0 if there is none."""
+    return next((state for state in sorted(STATE_VERDICTS, reverse=True) if state >= WORRYING and state in states), 0)
+
+
 def rail_text(states: bytes) -> str:
     """Returns a rail as text for screen readers: the number of windows in each worrying state."""
     counts = {state: states.count(state) for state in sorted(STATE_VERDICTS, reverse=True) if state >= WORRYING}

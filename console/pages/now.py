@@ -14,7 +14,7 @@ from headrace.console.audit_reader import AuditOverview
 from headrace.console.caching import unchanged
 from headrace.console.context import console
 from headrace.console.drawing.periods import RANGE_WORDS, ShownPeriod
-from headrace.console.drawing.rails import LEGEND, WORRYING, crowd, crowd_height, rail_paths, rail_text
+from headrace.console.drawing.rails import LEGEND, crowd, crowd_height, rail_paths, rail_text, worst_state
 from headrace.console.headline import headline, other_findings, worst_first
 from headrace.console.sources import LIMIT_S, Reading
 from headrace.console.tables import query_text
@@ -25,6 +25,8 @@ blueprint = Blueprint("now", __name__)
 
 STATUS_AGE_S: Final = 15.0
 COMPLETENESS_AGE_S: Final = 60.0
+CLOSED_MAX: Final = 20
+"""Resolved incidents that are listed, the newest first. The pages of their topics have all."""
 TOPICS_MAX: Final = 300
 """Topics of the map on one page."""
 
@@ -74,7 +76,8 @@ def page() -> str | Response:
         headline=headline(found.open_incidents if audit.is_known else None, len(found.summaries), status.value),
         audit=audit,
         incidents=worst_first(found.open_incidents),
-        closed=worst_first(found.closed_incidents),
+        closed=sorted(found.closed_incidents, key=lambda one: -one.start_ms)[:CLOSED_MAX],
+        closed_count=len(found.closed_incidents),
         status=status,
         findings=other_findings(status.value),
         facts=_facts(found, completeness.value, status.value),
@@ -100,9 +103,9 @@ def rail_rows(found: AuditOverview, query: str, *, shows_all: bool) -> list[Rail
     lower = query.lower()
     chosen = []
     for topic, strip in found.strips.items():
-        worst = max(strip, default=0)
-        if lower in topic.lower() and (shows_all or query or worst >= WORRYING):
-            chosen.append((topic, strip, worst if worst >= WORRYING else 0))
+        worst = worst_state(strip)
+        if lower in topic.lower() and (shows_all or query or worst):
+            chosen.append((topic, strip, worst))
     chosen.sort(key=lambda one: (-one[2], -found.missing.get(one[0], 0) - found.extra.get(one[0], 0), one[0]))
     return [
         RailRow(

@@ -29,7 +29,6 @@ TOPICS: Final[PagedTable[TopicSummary]] = PagedTable(
         TableColumn("messages_24h", "messages in 24 h", lambda one: one.messages_24h, CellKind.NUMBER),
         TableColumn("missing", "missing", lambda one: one.missing or None, CellKind.NUMBER),
         TableColumn("extra", "extra", lambda one: one.extra or None, CellKind.NUMBER),
-        TableColumn("findings", "windows", lambda one: one.findings or None, CellKind.NUMBER),
         TableColumn("complete_until_log", "log complete until", lambda one: one.complete_until_log_ms, CellKind.TIME),
         TableColumn(
             "complete_until_loaded", "table complete until", lambda one: one.complete_until_loaded_ms, CellKind.TIME

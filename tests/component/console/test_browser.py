@@ -1,0 +1,230 @@
+"""The pages in Debian's Chromium: accessibility, keyboard, without script, stored scripts, a foreign page.
+
+`apt-get install chromium` installs the browser; `make setup-dev` installs playwright and axe-core.
+"""
+
+from __future__ import annotations
+
+import http.server
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import pytest
+
+from headrace.audit.storage.store import AuditStore
+from headrace.console.pages import now
+from headrace.pipeline.status.finding import PlatformStatus, StatusFact, finding
+from support.audit_story import TOPICS, fill_store
+from support.console import NOW_MS, PASSWORD, ConsoleWorld, console_world, user_line
+from support.console_browser import (
+    CHROMIUM,
+    VIEWS,
+    accessibility_findings,
+    chromium,
+    context_of,
+    is_wider_than_screen,
+    served,
+    watched,
+)
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(not CHROMIUM.exists(), reason="no /usr/bin/chromium: apt-get install chromium"),
+]
+
+SCRIPT = "<script>alert(1)</script><img src=x onerror=alert(2)>{{7*7}}"
+STATUS = PlatformStatus(
+    NOW_MS,
+    (
+        finding("disk-low", "disk of data_dir", "3.1 GiB of 252 GiB free", since_ms=NOW_MS - 7_200_000),
+        finding("alarm-quarantined", SCRIPT, SCRIPT, show=SCRIPT, repair=SCRIPT),
+    ),
+    (StatusFact("registry", SCRIPT),),
+)
+PAGES = {
+    "now": "/",
+    "now in 30 days": "/?range=30d&show=all",
+    "topics": "/topics?sort=-missing",
+    "topic": "/topics/payments.captured",
+    "topic in a week": f"/topics/search.queries?range=7d&at={NOW_MS - 24_000_000}",
+    "topic with controls": f"/topics/{quote(TOPICS[-1], safe='')}",
+    "no topic": "/topics/nope",
+    "sign-in": "/sign-in",
+}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleWorld]:
+    directory = tmp_path_factory.mktemp("console")
+    with AuditStore(directory / "audit.db") as store:
+        fill_store(store, NOW_MS)
+    patch = pytest.MonkeyPatch()
+    patch.setattr(now, "platform_status", lambda settings: STATUS)
+    yield console_world(directory, user_line("lea") + "grant lea read *\ngrant anonymous read *\n")
+    patch.undo()
+
+
+@pytest.fixture(scope="module")
+def url(world: ConsoleWorld) -> Iterator[str]:
+    with served(world) as found:
+        yield found
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_pages_are_accessible_and_fit_the_screen(browser: Browser, url: str, view: str) -> None:
+    problems = []
+    with context_of(browser, view) as context:
+        for name, path in PAGES.items():
+            page = context.new_page()
+            said = watched(page)
+            page.goto(url + path)
+            found = [*accessibility_findings(page), *said]
+            found += ["wider than the screen"] if is_wider_than_screen(page) else []
+            problems += [f"{name}: {one}" for one in found]
+            page.close()
+    assert problems == []
+
+
+def test_stored_scripts_do_not_run(browser: Browser, url: str) -> None:
+    with context_of(browser, "light") as context:
+        page = context.new_page()
+        said = watched(page)
+        for path in ("/?show=all", "/topics", f"/?q={quote(SCRIPT)}", f"/topics?q={quote(SCRIPT)}"):
+            page.goto(url + path)
+        assert said == []
+        assert "49" not in page.locator("main").inner_text()
+        page.goto(url)
+        assert "onerror" in page.locator("main").inner_text()  # as text
+
+
+def test_pages_work_without_script(browser: Browser, url: str) -> None:
+    with context_of(browser, "light", java_script_enabled=False) as context:
+        page = context.new_page()
+        page.goto(url)
+        page.get_by_role("searchbox", name="Topics with").fill("FLIGHTS")
+        page.get_by_role("button", name="Search").click()
+        assert page.locator("table.rails tbody tr").count() == 1
+        page.get_by_role("button", name="7 days").click()
+        assert "range=7d" in page.url
+        assert "q=FLIGHTS" in page.url
+        page.locator("table.rails tbody a").first.click()
+        assert page.locator("h1").inner_text() == "flights"
+        assert not page.locator("button.theme").is_visible()
+
+
+def test_incident_leads_to_its_window_by_keyboard_alone(browser: Browser, url: str) -> None:
+    with context_of(browser, "light") as context:
+        page = context.new_page()
+        page.goto(url)
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.textContent") == "Skip to the page"
+        page.keyboard.press("Enter")
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.textContent") == "search.queries"
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/topics/search.queries?*")
+        assert page.locator("tr.here").count() == 1
+        assert "mismatch" in page.locator("tr.here").inner_text()
+
+
+def test_times_are_utc_and_local_under_the_pointer(browser: Browser, url: str) -> None:
+    with context_of(browser, "light") as context:
+        page = context.new_page()
+        page.goto(f"{url}/topics/payments.captured")
+        time = page.locator("tbody time").first
+        assert time.inner_text() == "06:30"
+        time.hover()
+        assert "12:00:00" in (time.get_attribute("title") or "")  # Asia/Kolkata
+        page.locator(".chart .rail").hover()
+        assert re.search(r"UTC · \d\d:\d\d here · complete", page.locator(".reading").inner_text())
+
+
+def test_chosen_theme_stays(browser: Browser, url: str) -> None:
+    with context_of(browser, "light") as context:
+        page = context.new_page()
+        page.goto(url)
+        light = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        page.get_by_role("button", name="Light or dark").click()
+        page.goto(f"{url}/topics")
+        assert page.locator("html").get_attribute("data-theme") == "dark"
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") != light
+
+
+def test_sign_in_and_out(browser: Browser, url: str) -> None:
+    with context_of(browser, "light") as context:
+        page, second = context.new_page(), context.new_page()
+        page.goto(f"{url}/sign-in?next=/topics")
+        page.get_by_label("User").fill("lea")
+        page.get_by_label("Password").fill(PASSWORD)
+        page.get_by_role("button", name="Sign in").click()
+        page.wait_for_url("**/topics")
+        second.goto(url)
+        assert "lea" in second.locator(".who").inner_text()
+        page.get_by_role("button", name="Sign out").click()
+        page.wait_for_url(f"{url}/")
+        second.reload()
+        assert "lea" not in second.locator(".who").inner_text()
+
+
+class _ForeignPage(http.server.BaseHTTPRequestHandler):
+    """A page of another port of 127.0.0.1 that posts a form to the console as soon as it is open."""
+
+    target = ""
+
+    def do_GET(self) -> None:
+        body = f"<form id=f method=post action={self.target}></form><script>f.submit()</script>".encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_form_of_another_port_is_rejected_although_it_sends_the_cookie(browser: Browser, url: str) -> None:
+    handler = type("Foreign", (_ForeignPage,), {"target": f"{url}/sign-out"})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with context_of(browser, "light") as context:
+        page = context.new_page()
+        page.goto(f"{url}/sign-in")
+        page.get_by_label("User").fill("lea")
+        page.get_by_label("Password").fill(PASSWORD)
+        page.get_by_role("button", name="Sign in").click()
+        page.wait_for_url(f"{url}/")
+        with page.expect_response(f"{url}/sign-out") as answer:
+            page.goto(f"http://127.0.0.1:{server.server_port}/")
+        assert answer.value.status == 403
+        assert "headrace=" in (answer.value.request.all_headers().get("cookie") or "")
+        page.goto(url)
+        assert "lea" in page.locator(".who").inner_text()
+    server.shutdown()
+    server.server_close()
+
+
+def test_random_urls_never_fail(world: ConsoleWorld) -> None:
+    from support.console_urls import random_urls
+
+    client = world.client()
+    for address in random_urls(2000, seed=7):
+        response = client.get(address)
+        assert response.status_code < 500, address
+
+
+def test_style_and_script_are_small() -> None:
+    directory = Path(now.__file__).parent.parent / "static"
+    assert sum(path.stat().st_size for path in directory.iterdir()) < 60_000

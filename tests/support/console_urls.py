@@ -1,0 +1,30 @@
+"""Random requests to the console."""
+
+from __future__ import annotations
+
+import random
+import string
+from collections.abc import Iterator
+from urllib.parse import quote
+
+from support.audit_story import TOPICS
+from support.console import NOW_MS
+
+
+def random_urls(count: int, seed: int) -> Iterator[str]:
+    """Returns requests that resemble the console's, with random values."""
+    chosen = random.Random(seed)
+    alphabet = string.printable + "é漢\u202e\x00🙂"
+    keys = ("range", "at", "q", "show", "sort", "page", "as", "next", "user")
+    values = ("7d", "30d", "all", "-1", str(NOW_MS), "9" * 30, "-topic", "window", "csv", "json", "%00", "1e5", "")
+    for _ in range(count):
+        parts = chosen.choice(("/", "/topics", "/topics/", f"/topics/{chosen.choice(TOPICS)}", "/sign-in", "/static/"))
+        if chosen.random() < 0.4:
+            parts += "".join(chosen.choices(alphabet, k=chosen.randint(1, 30)))
+        query = "&".join(
+            f"{chosen.choice(keys)}="
+            + (chosen.choice(values) if chosen.random() < 0.7 else "".join(chosen.choices(alphabet, k=8)))
+            for _ in range(chosen.randint(0, 4))
+        )
+        safe = "/%?&=" if chosen.random() < 0.5 else "/"
+        yield f"{quote(parts, safe=safe)}?{quote(query, safe='=&%+')}"
