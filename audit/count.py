@@ -15,7 +15,8 @@ from typing import Final
 
 from xxhash import xxh64_intdigest
 
-from headrace.audit.window import counted_window
+from headrace.audit.latency import LatencyHistogram
+from headrace.audit.window import WINDOW_MS, counted_window
 
 FINGERPRINT_MASK: Final = (1 << 64) - 1
 
@@ -34,14 +35,16 @@ def message_hash(key: bytes | None, value: bytes) -> int:
 
 class MessageTally:
     """A running count of messages: number, bytes and fingerprint. `bytes` is the size of keys and values before
-    compression."""
+    compression. `late` and `latencies` are not compared."""
 
-    __slots__ = ("bytes", "count", "fingerprint")
+    __slots__ = ("bytes", "count", "fingerprint", "late", "latencies")
 
     def __init__(self, count: int = 0, bytes: int = 0, fingerprint: int = 0) -> None:
         self.count = count
         self.bytes = bytes
         self.fingerprint = fingerprint
+        self.late = 0
+        self.latencies = LatencyHistogram()
 
     def add(self, count: int, size_bytes: int, fingerprint: int) -> None:
         self.count += count
@@ -67,11 +70,20 @@ class WindowCounter:
     def __init__(self) -> None:
         self._tallies: dict[str, dict[int, MessageTally]] = {}
 
-    def add(self, topic: str, time_ms: int, key: bytes | None, value: bytes) -> None:
-        """Counts one message in the window of its message time, with the size and the hash of its key and value."""
-        windows = self._tallies.setdefault(topic, {})
-        tally = windows.setdefault(counted_window(time_ms, windows), MessageTally())
+    def add(self, topic: str, time_ms: int, key: bytes | None, value: bytes) -> MessageTally:
+        """Counts one message in the window of its message time, with the size and the hash of its key and value.
+        Returns the count of the window."""
+        windows = self._tallies.get(topic)
+        if windows is None:
+            windows = self._tallies[topic] = {}
+        tally = windows.get(time_ms - time_ms % WINDOW_MS)
+        if tally is None:
+            start_ms = counted_window(time_ms, windows)
+            tally = windows.get(start_ms)
+            if tally is None:
+                tally = windows[start_ms] = MessageTally()
         tally.add(1, len(value) + (len(key) if key is not None else 0), message_hash(key, value))
+        return tally
 
     def __iter__(self) -> Iterator[tuple[str, int, MessageTally]]:
         """Yields (topic, window start, tally) in no particular order."""

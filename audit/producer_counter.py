@@ -21,12 +21,14 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
+from itertools import groupby, repeat
 from pathlib import Path
 from typing import Any, Final
 
 from headrace.audit.count import FINGERPRINT_MASK, message_hash
+from headrace.audit.latency import LatencyHistogram, late_count
 from headrace.audit.row import AuditOutcome, AuditRow, Tier, counted_row_id
 from headrace.audit.spool import SLOTS, Spool, sent_word_index
 from headrace.audit.window import WINDOW_MS, counted_window
@@ -46,6 +48,9 @@ OPEN_ROWS_MAX: Final = SLOTS // 2
 """With this many open rows, `take_rows` returns all of them. The spool has twice as many slots, so that slots remain
 for rows which are being published and for new rows."""
 
+LATE_AFTER_MS: Final = 1_800_000
+"""The default of the setting `audit.grace`."""
+
 WINDOWS_RETENTION_MS: Final = 3_600_000
 """Interval at which windows without an open row stop counting towards `WINDOWS_MAX`.
 
@@ -61,8 +66,12 @@ class OpenRow:
         "bytes",
         "count",
         "end_ms",
+        "errors",
         "fingerprint",
         "is_taken",
+        "late",
+        "latencies",
+        "no_time",
         "progress",
         "sent",
         "sent_word_index",
@@ -79,13 +88,15 @@ class OpenRow:
         self.sequence = sequence
         self.slot = slot
         self.sent_word_index = sent_word_index(slot)
-        self.sent = self.count = self.bytes = self.fingerprint = 0
-        self.progress = -1  # sent + count at the last `take_rows`: an unchanged row is ready for publication
+        self.sent = self.count = self.bytes = self.fingerprint = self.late = self.no_time = self.errors = 0
+        self.latencies = LatencyHistogram()
+        self.progress = -1  # sent + count + errors at the last `take_rows`: an unchanged row is ready for publication
         self.is_taken = False
 
 
 Ticket = tuple[OpenRow, int, int]
-"""The row, size in bytes and hash of one counted message, returned by `count_sent` for `acknowledge` or `withdraw`."""
+"""The row, size in bytes and hash of one counted message, returned by `count_sent` for `acknowledge`, `count_failed` or
+`withdraw`."""
 
 
 class ProducerCounter:
@@ -98,10 +109,26 @@ class ProducerCounter:
         application: name of the application in the audit.
         spool_dir: directory of the spools, or None for no spool (a crash is then not detected). If the spool cannot be
             created, a warning is logged and counting continues without it.
+        host: name of the machine; "" is the host name.
+        instance: unique id of this process; "" is a random one.
+        datacenter: name of the data centre, the setting `audit.datacenter`.
+        late_after_ms: time after the end of a window after which messages of it count as late, the setting
+            `audit.grace`.
     """
 
-    def __init__(self, application: str, *, spool_dir: Path | None, host: str = "", instance: str = "") -> None:
+    def __init__(
+        self,
+        application: str,
+        *,
+        spool_dir: Path | None,
+        host: str = "",
+        instance: str = "",
+        datacenter: str = "",
+        late_after_ms: int = LATE_AFTER_MS,
+    ) -> None:
         self.application = application
+        self.datacenter = datacenter
+        self._late_after_ms = late_after_ms
         self.host = host or socket.gethostname()
         self.instance = instance or secrets.token_hex(8)
         self._spool: Spool | None = None
@@ -137,13 +164,16 @@ class ProducerCounter:
     def open_rows(self) -> int:
         return len(self._rows)
 
-    def count_sent(self, topic: str, time_ms: int, key: bytes | None, value: bytes | None) -> Ticket | None:
+    def count_sent(
+        self, topic: str, time_ms: int, key: bytes | None, value: bytes | None, *, has_time: bool = True
+    ) -> Ticket | None:
         """Counts a message before it is handed to the Kafka client. Returns its ticket, for `acknowledge` or
         `withdraw`; None for a tombstone, which the audit does not count.
 
         Args:
             time_ms: the message time, which determines the window.
             key, value: the bytes of the message, for its size and hash.
+            has_time: False if the schema of the message has a time field, but the message no time in it.
         """
         if value is None:
             return None
@@ -153,6 +183,8 @@ class ProducerCounter:
             if row is None or not row.start_ms <= time_ms < row.end_ms:
                 row = self._latest[topic] = self._open_row(topic, self._window(topic, time_ms))
             row.sent += 1
+            if not has_time:
+                row.no_time += 1
             spool = self._spool
             if spool is not None and row.slot >= 0:
                 spool.words[row.sent_word_index] = row.sent
@@ -175,48 +207,79 @@ class ProducerCounter:
                 if row.slot >= 0 and self._spool is not None:
                     self._spool.words[row.sent_word_index] = row.sent
 
-    def acknowledge(self, tickets: Iterable[Ticket | None]) -> None:
-        """Counts messages that the brokers acknowledged; `tickets` are the results of `count_sent`."""
+    def acknowledge(
+        self,
+        tickets: Iterable[Ticket | None],
+        latencies_s: Iterable[float | None] = repeat(None),
+        *,
+        now_ms: int | None = None,
+    ) -> None:
+        """Counts messages that the brokers acknowledged.
+
+        Args:
+            tickets: the results of `count_sent`.
+            latencies_s: seconds from sending to acknowledgement of each message; None if unknown.
+            now_ms: the current time, which decides which messages are late; None for the clock of the machine.
+        """
+        now_ms = wall_clock_ms() if now_ms is None else now_ms
+        acknowledgements = [each for each in zip(tickets, latencies_s, strict=False) if each[0] is not None]
         with self._lock:
-            changed_rows: set[OpenRow] = set()
-            for ticket in tickets:
-                if ticket is None:
-                    continue
-                row, size, fingerprint = ticket
-                if row.is_taken:
-                    row = self._open_row(row.topic, row.start_ms)
-                changed_rows.add(row)
-                row.count += 1
-                row.bytes += size
-                row.fingerprint += fingerprint
-            for row in changed_rows:
-                row.fingerprint &= FINGERPRINT_MASK
-                if row.slot >= 0 and self._spool is not None:
-                    self._spool.set_counts(row.slot, row.count, row.bytes, row.fingerprint)
+            for row, run in groupby(acknowledgements, key=_row_of):
+                self._acknowledge_run(row, list(run), now_ms)
         if self._unlogged:
             self._log()
 
-    def count_acknowledged(self, topic: str, time_ms: int, key: bytes | None, value: bytes | None) -> None:
+    def _acknowledge_run(self, row: OpenRow, run: Sequence[Any], now_ms: int) -> None:
+        """Counts acknowledged messages of one row, pairs of ticket and latency. Sums cost less than a loop."""
+        if row.is_taken:
+            row = self._open_row(row.topic, row.start_ms)
+        tickets, latencies_s = zip(*run, strict=True)
+        _, sizes, fingerprints = zip(*tickets, strict=True)
+        row.count += len(run)
+        row.bytes += sum(sizes)
+        row.fingerprint = (row.fingerprint + sum(fingerprints)) & FINGERPRINT_MASK
+        row.late += late_count(row.start_ms, now_ms, self._late_after_ms, len(run))
+        row.latencies.add_all([int(latency_s * 1000) for latency_s in latencies_s if latency_s is not None])
+        if row.slot >= 0 and self._spool is not None:
+            self._spool.set_counts(row.slot, row.count, row.bytes, row.fingerprint)
+
+    def count_failed(self, ticket: Ticket | None) -> None:
+        """Counts a message that was not acknowledged as an error; `ticket` is the result of `count_sent`."""
+        if ticket is None:
+            return
+        row = ticket[0]
+        with self._lock:
+            if row.is_taken:
+                row = self._open_row(row.topic, row.start_ms)
+            row.errors += 1
+
+    def count_acknowledged(
+        self, topic: str, time_ms: int, key: bytes | None, value: bytes | None, latency_s: float | None = None
+    ) -> None:
         """Counts one message that the brokers acknowledged, for callers without the ticket of `count_sent`. A tombstone
         is not counted.
 
         Args:
             time_ms: the message time, which determines the window.
             key, value: the bytes of the message, for its size and hash.
+            latency_s: seconds from sending to acknowledgement; None if unknown.
         """
         if value is None:
             return
         size = len(value) if key is None else len(key) + len(value)
         with self._lock:
             row = self._open_row(topic, self._window(topic, time_ms))
-        self.acknowledge([(row, size, message_hash(key, value))])
+        self.acknowledge([(row, size, message_hash(key, value))], [latency_s])
 
     def on_delivery(self, time_ms: int) -> Callable[[Any, Any], None]:
         """Returns a confluent-kafka delivery callback `(error, message)` for a message with this message time."""
 
         def count(error: Any, message: Any) -> None:
             if error is None:
-                self.count_acknowledged(message.topic(), time_ms, message.key(), message.value())
+                self.count_acknowledged(message.topic(), time_ms, message.key(), message.value(), message.latency())
+            elif message.value() is not None:
+                with self._lock:
+                    self._open_row(message.topic(), self._window(message.topic(), time_ms)).errors += 1
 
         return count
 
@@ -269,7 +332,7 @@ class ProducerCounter:
         if directory is None:
             return
         try:
-            self._spool = Spool(directory, self.instance, self.application, self.host)
+            self._spool = Spool(directory, self.instance, self.application, self.host, self.datacenter)
         except OSError as error:
             # Counting continues without a spool: an audit problem must not stop the application.
             self._unlogged.append(("audit spool unavailable directory=%s error=%s", directory, error))
@@ -333,6 +396,7 @@ class ProducerCounter:
             logger.warning(text, *values)
 
     def _audit_row(self, row: OpenRow, now_ms: int) -> AuditRow:
+        latency = row.latencies.latency()
         return AuditRow(
             id=counted_row_id(self.instance, row.sequence),
             tier=Tier.PRODUCER,
@@ -347,14 +411,27 @@ class ProducerCounter:
             instance=self.instance,
             emitted_at_ms=now_ms,
             sent=row.sent,
+            datacenter=self.datacenter,
+            late=row.late,
+            no_time=row.no_time,
+            errors=row.errors,
+            latency_mean_ms=latency.mean_ms,
+            latency_p95_ms=latency.p95_ms,
+            latency_p99_ms=latency.p99_ms,
+            latency_max_ms=latency.max_ms,
         )
+
+
+def _row_of(acknowledgement: Any) -> OpenRow:
+    row: OpenRow = acknowledgement[0][0]
+    return row
 
 
 def _is_ready(row: OpenRow, now_ms: int, selection: RowSelection) -> bool:
     if selection is RowSelection.ALL:
         return True
-    is_unchanged = row.sent + row.count == row.progress
-    row.progress = row.sent + row.count
+    progress = row.sent + row.count + row.errors
+    is_unchanged, row.progress = progress == row.progress, progress
     return (is_unchanged or selection is RowSelection.ENDED) and row.start_ms + WINDOW_MS <= now_ms
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 from typing import Final
 
 from headrace.audit.count import FINGERPRINT_MASK, HASH
@@ -48,6 +49,20 @@ OUTCOMES: Final = {
 }
 
 
+_COUNTS: Final = attrgetter(
+    "count",
+    "bytes",
+    "sent",
+    "late",
+    "no_time",
+    "errors",
+    "latency_mean_ms",
+    "latency_p95_ms",
+    "latency_p99_ms",
+    "latency_max_ms",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class AuditRow:
     """The count of one tier, topic and window.
@@ -61,6 +76,12 @@ class AuditRow:
         partition: -1 if the row is not limited to one partition.
         start: first counted offset, or -1.
         end: offset after the last counted one, or -1.
+        datacenter: the setting `audit.datacenter` of the process that counted.
+        late: messages counted more than the setting `audit.grace` after the end of their window.
+        no_time: messages without a time in the time fields of their schema; their record timestamp is their time.
+        errors: producer rows: messages that were not acknowledged; other tiers: messages that cannot be decoded.
+        latency_mean_ms: mean time from message time to counting time; producer rows: from handing a message to the
+            Kafka client to its acknowledgement. All four latencies are 0 if they were not measured.
     """
 
     id: str
@@ -82,6 +103,14 @@ class AuditRow:
     end: int = -1
     window_ms: int = WINDOW_MS
     hash: str = HASH
+    datacenter: str = ""
+    late: int = 0
+    no_time: int = 0
+    errors: int = 0
+    latency_mean_ms: int = 0
+    latency_p95_ms: int = 0
+    latency_p99_ms: int = 0
+    latency_max_ms: int = 0
 
     def __post_init__(self) -> None:
         if self.outcome not in OUTCOMES[self.tier]:
@@ -96,8 +125,8 @@ class AuditRow:
             )
         if not 0 <= self.fingerprint <= FINGERPRINT_MASK:
             raise ValueError(f"the fingerprint {self.fingerprint} is not a 64-bit number")
-        if min(self.count, self.bytes, self.sent) < 0:
-            raise ValueError("the fields count, bytes and sent of an audit row cannot be negative")
+        if min(_COUNTS(self)) < 0:
+            raise ValueError("the counts, bytes and latencies of an audit row cannot be negative")
 
 
 def counted_row_id(instance: str, sequence: int) -> str:

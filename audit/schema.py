@@ -55,7 +55,24 @@ up; rows with the same id count once.",
     {"name": "instance", "type": "string", "default": "",
      "doc": "Unique id of the process that counted."},
     {"name": "emitted_at", "type": {"type": "long", "logicalType": "timestamp-millis"},
-     "doc": "Creation time of the row, UTC."}
+     "doc": "Creation time of the row, UTC."},
+    {"name": "datacenter", "type": "string", "default": "",
+     "doc": "Data centre of the process that counted."},
+    {"name": "late", "type": "long", "default": 0,
+     "doc": "Messages counted after the grace period that follows the end of their window."},
+    {"name": "no_time", "type": "long", "default": 0,
+     "doc": "Messages without a time in the time fields of their schema: their record timestamp is their time."},
+    {"name": "errors", "type": "long", "default": 0,
+     "doc": "Producer rows: messages that were not acknowledged. Other rows: messages that cannot be decoded."},
+    {"name": "latency_mean_ms", "type": "long", "default": 0,
+     "doc": "Mean time from message time to counting time; producer rows: from sending to acknowledgement. 0 if not \
+measured."},
+    {"name": "latency_p95_ms", "type": "long", "default": 0,
+     "doc": "95th percentile of this time."},
+    {"name": "latency_p99_ms", "type": "long", "default": 0,
+     "doc": "99th percentile of this time."},
+    {"name": "latency_max_ms", "type": "long", "default": 0,
+     "doc": "Maximum of this time."}
   ]
 }"""
 
@@ -82,6 +99,14 @@ def to_message(row: AuditRow) -> dict[str, Any]:
         "host": row.host,
         "instance": row.instance,
         "emitted_at": row.emitted_at_ms,
+        "datacenter": row.datacenter,
+        "late": row.late,
+        "no_time": row.no_time,
+        "errors": row.errors,
+        "latency_mean_ms": row.latency_mean_ms,
+        "latency_p95_ms": row.latency_p95_ms,
+        "latency_p99_ms": row.latency_p99_ms,
+        "latency_max_ms": row.latency_max_ms,
     }
 
 
@@ -113,6 +138,14 @@ def from_message(message: Mapping[str, Any]) -> AuditRow:
             host=message.get("host", ""),
             instance=message.get("instance", ""),
             emitted_at_ms=message["emitted_at"],
+            datacenter=message.get("datacenter", ""),
+            late=message.get("late", 0),
+            no_time=message.get("no_time", 0),
+            errors=message.get("errors", 0),
+            latency_mean_ms=message.get("latency_mean_ms", 0),
+            latency_p95_ms=message.get("latency_p95_ms", 0),
+            latency_p99_ms=message.get("latency_p99_ms", 0),
+            latency_max_ms=message.get("latency_max_ms", 0),
         )
     except KeyError as error:
         raise BadAuditMessage(f"an audit message has no field {error.args[0]!r}") from error

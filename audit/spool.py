@@ -3,7 +3,7 @@
 Each process has one file, mapped into memory. Its content survives `kill -9`, because the page cache belongs to the
 kernel, and costs one memory write per message instead of a system call. It does not survive a crash of the machine.
 
-    header   4096 bytes: JSON (format, instance, application, host, hash), padded with NUL
+    header   4096 bytes: JSON (format, instance, application, host, hash, datacenter), padded with NUL
     slot     320 bytes each: state | sequence | window start | sent | count | bytes | fingerprint (8 bytes each, in the
              byte order of the machine, each stored at once) | topic length (2) | topic (UTF-8)
 
@@ -77,13 +77,14 @@ class Spool:
     """The spool of this process: a file with its unpublished counts, which survive a crash of the process. Not
     thread-safe. `words` is the file as 64-bit numbers."""
 
-    def __init__(self, directory: Path, instance: str, application: str, host: str) -> None:
+    def __init__(self, directory: Path, instance: str, application: str, host: str, datacenter: str = "") -> None:
         """Creates the spool file of this process in `directory`.
 
         Args:
             instance: unique id of the process; names the file, and is part of the ids of its rows.
             application: name of the application, stored for the rows.
             host: name of the machine, stored for the rows.
+            datacenter: name of the data centre, stored for the rows.
 
         Raises:
             OSError: the directory is not writable, or the disk is full.
@@ -97,6 +98,7 @@ class Spool:
                 "application": application[:512],
                 "host": host[:512],
                 "hash": HASH,
+                "datacenter": datacenter[:64],
             }
         ).encode("utf-8")
         # The file is locked before the rename, so that no process mistakes it for a leftover.
@@ -308,4 +310,5 @@ def _read(descriptor: int) -> Iterator[AuditRow]:
             hash=header["hash"],
             sent=sent,
             crashed=state == SlotState.OPEN,
+            datacenter=header.get("datacenter", ""),
         )

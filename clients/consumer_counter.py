@@ -11,7 +11,9 @@ from typing import Any, Final
 import confluent_kafka
 
 from headrace.audit.count import WindowCounter
+from headrace.audit.producer_counter import wall_clock_ms
 from headrace.audit.row import AuditOutcome, AuditRow, Tier, range_row_id
+from headrace.audit.window import WINDOW_MS, is_time
 from headrace.clients.audit_publisher import AuditPublisher
 from headrace.clients.decoding import FetchedRecord
 from headrace.clients.fork_safety import prevent_free
@@ -39,6 +41,8 @@ class ConsumerCounter:
         self._topic = settings.audit.topic
         self._instance = secrets.token_hex(8)
         self._host = socket.gethostname()
+        self._datacenter, self._late_after_ms = settings.audit.datacenter, settings.audit.grace.ms
+        self._now_ms = wall_clock_ms()
         self._counters: dict[tuple[str, int], WindowCounter] = {}
         self._ranges: dict[tuple[str, int], tuple[int, int]] = {}
         self._published_at = time.monotonic()
@@ -49,6 +53,8 @@ class ConsumerCounter:
         self._publisher = AuditPublisher(kafka, kafka.poll, registry, self._topic, subject)
 
     def add(self, record: FetchedRecord, time_ms: int) -> None:
+        """Counts a message when it is delivered. Its latency ends when `publish_if_due` was called last, before the
+        fetch. `time_ms` is the message time."""
         if record.topic == self._topic or record.value is None:
             return
         topic_partition = (record.topic, record.partition)
@@ -58,12 +64,17 @@ class ConsumerCounter:
         counter = self._counters.get(topic_partition)
         if counter is None:
             counter = self._counters[topic_partition] = WindowCounter()
-        counter.add(record.topic, time_ms, record.key, record.value)
+        tally = counter.add(record.topic, time_ms, record.key, record.value)
+        if is_time(time_ms):
+            latency_ms = self._now_ms - time_ms
+            tally.latencies.add(latency_ms)
+            tally.late += latency_ms - WINDOW_MS + time_ms % WINDOW_MS > self._late_after_ms
 
     def publish_if_due(self) -> None:
         """Starts to publish the counts if `PUBLISH_EVERY_S` have passed since the last time. Does not wait for the
         brokers."""
         self._kafka.poll(0)
+        self._now_ms = wall_clock_ms()
         if time.monotonic() - self._published_at > PUBLISH_EVERY_S:
             self._publisher.add_rows(self._take_rows())
             self._published_at = time.monotonic()
@@ -91,6 +102,7 @@ class ConsumerCounter:
         for topic_partition, counter in self._counters.items():
             start, end = self._ranges[topic_partition]
             for topic, window_start_ms, tally in counter:
+                latency = tally.latencies.latency()
                 rows.append(
                     AuditRow(
                         id=range_row_id(
@@ -117,6 +129,12 @@ class ConsumerCounter:
                         partition=topic_partition[1],
                         start=start,
                         end=end,
+                        datacenter=self._datacenter,
+                        late=tally.late,
+                        latency_mean_ms=latency.mean_ms,
+                        latency_p95_ms=latency.p95_ms,
+                        latency_p99_ms=latency.p99_ms,
+                        latency_max_ms=latency.max_ms,
                     )
                 )
         self._counters.clear()

@@ -59,6 +59,7 @@ class Delivery:
         "is_complete",
         "is_handed_over",
         "is_reported",
+        "latency_s",
         "metadata",
         "on_delivery",
         "size_bytes",
@@ -85,6 +86,8 @@ class Delivery:
         self.ticket = ticket
         self.on_delivery = on_delivery
         self.metadata: tuple[int, int, int] | None = None
+        self.latency_s: float | None = None
+        """Seconds from handing the message to the Kafka client to its acknowledgement."""
         self.error: Any = None
         self.failed_in_flush: float = math.inf
         """Number of the flush that reports the failure of this message; infinite if the message has not failed."""
@@ -101,6 +104,7 @@ class Delivery:
         """
         if error is None:
             self.metadata = (message.partition(), message.offset(), message.timestamp()[1])
+            self.latency_s = message.latency()
         else:
             self.error = error
         self._sender.completed(self)

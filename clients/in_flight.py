@@ -97,6 +97,7 @@ class InFlight:
     def process_completed(self) -> None:
         """Processes acknowledged and failed messages; the caller must call `run_callbacks` afterwards."""
         acknowledged: list[Ticket] = []
+        latencies_s: list[float | None] = []
         with self._lock:
             # Before `_move_added`: messages that are completed at this moment were added before it.
             completed = len(self.completed)
@@ -109,10 +110,12 @@ class InFlight:
                     self._callback_queue.append(delivery)
                 if delivery.error is not None:
                     self._record_failure(delivery)
+                    self._counter.count_failed(delivery.ticket)
                 elif delivery.ticket is not None:
                     acknowledged.append(delivery.ticket)
+                    latencies_s.append(delivery.latency_s)
             if acknowledged:
-                self._counter.acknowledge(acknowledged)
+                self._counter.acknowledge(acknowledged, latencies_s)
         self.log_failures(only_when_due=True)
 
     def run_callbacks(self, deadline: float = math.inf) -> None:

@@ -175,7 +175,12 @@ class Producer:
         self._registry = registry_client(self._settings)
         self._encodings = EncodingCache(self._registry, self._settings.loader, TopicCheck(self._settings).check)
         spool_dir = spool_directories(self._settings)[0]
-        self._counter = ProducerCounter(app, spool_dir=spool_dir)
+        self._counter = ProducerCounter(
+            app,
+            spool_dir=spool_dir,
+            datacenter=self._settings.audit.datacenter,
+            late_after_ms=self._settings.audit.grace.ms,
+        )
         self._leftovers = LeftoverSpools(spool_dir)
         self._in_flight = InFlight(self._counter)
         self.completed = self._in_flight.completed.append
@@ -385,9 +390,10 @@ class Producer:
             subject, read_time = encoding.subject, encoding.read_time
             if topic != self._audit_topic:
                 time_ms = None if read_time is None else read_time(value, encoded)
+                has_time = time_ms is not None or read_time is None
                 if time_ms is None:
                     time_ms = record_ms = wall_clock_ms() if record_ms is None else record_ms
-                ticket = self._counter.count_sent(topic, time_ms, key_bytes, encoded)
+                ticket = self._counter.count_sent(topic, time_ms, key_bytes, encoded, has_time=has_time)
         cost = size + MESSAGE_COST_BYTES
         if header_list is not None:
             cost += sum(len(name) + len(content) for name, content in header_list)

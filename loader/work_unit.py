@@ -174,7 +174,8 @@ class AuditCount:
     2**64.
 
     `outcome` of the tier `loader` is `written` or `quarantined`. It is "" for the tier `broker`, which counts the
-    messages in the log.
+    messages in the log. Only this tier states where in the window the message times are: the other fields are the
+    arguments of `audit.latency.WindowTimes.of`.
     """
 
     tier: str  # broker | loader
@@ -185,6 +186,10 @@ class AuditCount:
     bytes: int
     fingerprint: int
     outcome: str = ""
+    no_time: int = 0
+    total_ms: int = 0
+    first_ms: int = 0
+    slices: tuple[int, ...] = ()
 
 
 class ImplausibleTimeKind(StrEnum):

@@ -346,6 +346,8 @@ def open_load(
             log.sha256,
             frozenset({settings.audit.topic}),
             socket.gethostname(),
+            datacenter=settings.audit.datacenter,
+            late_after_ms=settings.audit.grace.ms,
             update_verdicts=lambda store: update_stored_verdicts(store, settings),
         )
         chain = chain_of(log, storage, spark.executor, tables, audit, cluster)

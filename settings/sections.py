@@ -240,6 +240,7 @@ class SqlSettings(Section):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AuditSettings(Section):
+    datacenter: str = ""  # name of the data centre in the counts of producers, consumers, auditor and loader
     grace: Duration = Duration(1_800_000)  # wait after the end of a window before missing messages are reported
     topic: str = "headrace.audit"  # topic of the counts that producers and consumers publish
     # patterns of topics on which every producer counts; more messages than counted are then `extra`

@@ -10,7 +10,7 @@
 
 #include <stdint.h>
 
-#define HR_ABI 5     /* version of the functions and structures below */
+#define HR_ABI 6     /* version of the functions and structures below */
 #define HR_PROGRAM 5 /* version of the operations in program.h */
 
 /* A record of a batch. Positions are in the decompressed payload. Sizes are -1 for null. */
@@ -65,6 +65,8 @@ typedef struct {
     int64_t period_ms; /* length of a time partition */
 } hr_range;
 
+#define HR_WINDOW_SLICES 20
+
 /* The count of one window of message time. A window may occur more than once. */
 typedef struct {
     int64_t start_ms;
@@ -76,6 +78,10 @@ typedef struct {
     uint32_t program; /* the index of its program, */
     uint16_t source;
     uint16_t unit; /* and the unit of the value */
+    uint64_t no_time;  /* messages without a time in their time fields */
+    uint64_t total_ms; /* sum of the times after the window's start, */
+    int64_t first_ms;  /* and the smallest of them */
+    uint32_t slices[HR_WINDOW_SLICES]; /* messages in each part of the window */
 } hr_window;
 
 /* The rows of one time partition, adjacent and in offset order. A time partition may occur more than once. */

@@ -13,7 +13,7 @@ from pathlib import Path
 from headrace.avro_codec.core.build import LIBRARY
 from headrace.avro_codec.program import TIME_FIELDS_MAX, Program, pack_words
 
-ABI = 5
+ABI = 6
 PROGRAM_VERSION = 5
 
 DONE, FULL, MESSAGE = 0, 1, 2
@@ -27,7 +27,7 @@ SUFFIX_MODES = {"none": 0, "position": 1, "full": 2}
 RECORD = "qqIiIiII"
 """Format of a record (`hr_record` in `core.h`): offset, time, position and size of the key and of the value, position
 of the headers, end of the record. A size is -1 for null."""
-WINDOW = "qqqQQQIHH"
+WINDOW = "qqqQQQIHHQQq80s"
 """Format of the count of a window (`hr_window` in `core.h`): its start, the value in the time field and the time of
 its first message, number of messages, bytes, fingerprint, index of the first message's program, source of its time
 (`HR_SOURCE_…`), unit of the value (`HR_UNIT_…`)."""

@@ -162,7 +162,8 @@ static hr_window *window_of(run_t *run, const message_t *message) {
     if (*recent == 0 || output->windows[*recent - 1].start_ms != start_ms) {
         output->windows[output->window_count] =
             (hr_window){.start_ms = start_ms, .value = message->value, .time_ms = message->window_time_ms,
-                        .program = message->program, .source = message->source, .unit = message->unit};
+                        .program = message->program, .source = message->source, .unit = message->unit,
+                        .first_ms = run->range->window_ms};
         *recent = ++output->window_count;
     }
     return run->window = &output->windows[*recent - 1];
@@ -213,9 +214,18 @@ static int32_t process_record(run_t *run, const hr_record *record) {
     uint64_t bytes = (uint64_t)record->value_size + (record->key_size < 0 ? 0 : (uint64_t)record->key_size);
     hr_window *window = window_of(run, &message);
     window->count++;
+#ifndef HR_UNCOUNTED /* bench/counting.py measures what this costs */
     window->bytes += bytes;
     window->fingerprint += hr_message_hash(run->payload + record->key_at, record->key_size, value,
                                            (uint64_t)record->value_size);
+    int64_t since_start_ms = message.window_time_ms - window->start_ms;
+    window->no_time += message.source == HR_SOURCE_NONE;
+    window->total_ms += (uint64_t)since_start_ms;
+    if (since_start_ms < window->first_ms) window->first_ms = since_start_ms;
+    window->slices[(uint32_t)since_start_ms * HR_WINDOW_SLICES / (uint32_t)range->window_ms]++;
+#else
+    (void)bytes;
+#endif
     bool is_future = message.partition_time_ms != message.window_time_ms;
     uint64_t *sources = output->sources + (uint64_t)message.program * HR_SOURCES;
     sources[is_future ? HR_SOURCE_FUTURE : message.source]++;

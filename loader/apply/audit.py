@@ -6,12 +6,15 @@ counts of commits and stores the new position, unless another process has moved 
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.audit.errors import StoreUnavailable
+from headrace.audit.latency import NO_LATENCY, WindowTimes, late_count
+from headrace.audit.producer_counter import LATE_AFTER_MS
 from headrace.audit.row import AuditOutcome, AuditRow, Tier, range_row_id
 from headrace.audit.stored import CountedCommit
 from headrace.audit.window import known_window, window_start
@@ -45,6 +48,8 @@ class AuditApplier:
     unaudited_topics: frozenset[str]
     host: str
     update_verdicts: Callable[[AuditStore], object] = lambda store: None
+    datacenter: str = ""
+    late_after_ms: int = LATE_AFTER_MS
     name: str = "audit"
     is_advisory: bool = False
 
@@ -66,7 +71,11 @@ class AuditApplier:
         commit_number = step.commits[-1].commit_number if step.commits else step.state.commit_number
         last = CountedCommit(commit_number, self.sha256(commit_number))
         counted = step.commits if step.topic not in self.unaudited_topics else ()
-        rows = (row for commit in counted for row in audit_rows(step.topic, commit, self.host))
+        rows = (
+            row
+            for commit in counted
+            for row in audit_rows(step.topic, commit, self.host, self.datacenter, self.late_after_ms)
+        )
         store.add_committed(step.topic, step.since, last, rows)
 
     def positions(self) -> Mapping[str, AppliedCommit]:
@@ -82,21 +91,56 @@ def positions_in(store: AuditStore) -> dict[str, AppliedCommit]:
     return {topic: AppliedCommit(*counted) for topic, counted in store.counted_commits().items()}
 
 
-def audit_rows(topic: str, commit: Commit, host: str) -> Iterator[AuditRow]:
+def audit_rows(
+    topic: str, commit: Commit, host: str, datacenter: str = "", late_after_ms: int = LATE_AFTER_MS
+) -> Iterator[AuditRow]:
     """Returns the audit rows of a commit for one topic: a row per count of a window, and a row per range of skipped
     offsets. Every call returns rows with the same ids, so that a row is stored once.
 
     Args:
         host: the name of the loading machine, stored in the rows.
+        datacenter: the name of its data centre, stored in the rows.
+        late_after_ms: time after the end of a window after which its messages are late.
     """
     committed = commit.topics[topic]
     ranges = {offsets.partition: offsets for offsets in committed.ranges}
     for offsets in committed.ranges:
         for skipped in offsets.skipped:
-            yield _skipped_row(topic, commit, committed, offsets, skipped, host)
+            row = _skipped_row(topic, commit, committed, offsets, skipped, host)
+            yield dataclasses.replace(row, datacenter=datacenter)
+    times = _window_times(committed)
+    quarantined = {
+        (series.partition, window.window_start_ms): window.messages
+        for series in committed.audit
+        if OUTCOMES[series.outcome] is AuditOutcome.QUARANTINED
+        for window in series.windows
+    }
     for series in committed.audit:
         for window in series.windows:
-            yield _count_row(topic, commit, committed, series, window, ranges[series.partition], host)
+            row = _count_row(topic, commit, committed, series, window, ranges[series.partition], host)
+            key = series.partition, window.window_start_ms
+            where = times.get(key, WindowTimes())
+            latency = where.latency(row.window_start_ms, commit.committed_at_ms) if key in times else NO_LATENCY
+            yield dataclasses.replace(
+                row,
+                datacenter=datacenter,
+                late=late_count(row.window_start_ms, commit.committed_at_ms, late_after_ms, row.count),
+                no_time=where.no_time if row.outcome is AuditOutcome.STORED else 0,
+                errors=quarantined.get(key, 0) if row.outcome is AuditOutcome.STORED else 0,
+                latency_mean_ms=latency.mean_ms,
+                latency_p95_ms=latency.p95_ms,
+                latency_p99_ms=latency.p99_ms,
+                latency_max_ms=latency.max_ms,
+            )
+
+
+def _window_times(committed: TopicCommit) -> dict[tuple[int, int], WindowTimes]:
+    """Returns by partition and window the message times that the series of the tier `broker` state."""
+    return {
+        (series.partition, window.window_start_ms): where
+        for series in committed.audit
+        for window, where in zip(series.windows, series.times, strict=False)
+    }
 
 
 def _skipped_row(

@@ -19,6 +19,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from headrace.audit.count import HASH
+from headrace.audit.latency import WindowTimes
 from headrace.loader.commit.alarms import Alarm
 from headrace.loader.commit.document import CRITICAL
 from headrace.loader.epochs import NO_EPOCHS, ReadEpochs
@@ -130,7 +131,8 @@ class WindowCount(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CountSeries:
-    """The message counts of one topic partition with one tier and outcome of the audit, ordered by window.
+    """The message counts of one topic partition with one tier and outcome of the audit, ordered by window. `times` has
+    the message times in each of these windows for the tier `broker`, and is empty otherwise.
 
     `tier` is `broker` for messages in the log, `loader` for messages that were loaded. `outcome` is `written` or
     `quarantined` for the tier `loader`, "" for the tier `broker`. `hash` is the name of the hash function of the
@@ -142,6 +144,7 @@ class CountSeries:
     partition: int
     windows: tuple[WindowCount, ...]
     hash: str = HASH
+    times: tuple[WindowTimes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ WINDOWS_PER_HOUR = 6
 LOADER = "loader"  # the tier of the audit that counts rows
 
 # Bytes that each element takes in a commit, measured on real commits and rounded up.
-TOPIC_BYTES, RANGE_BYTES, FILE_BYTES, FILE_RANGE_BYTES, WINDOW_BYTES = 800, 350, 350, 70, 60
+TOPIC_BYTES, RANGE_BYTES, FILE_BYTES, FILE_RANGE_BYTES, WINDOW_BYTES, TIMES_BYTES = 800, 350, 350, 70, 60, 40
 
 
 def new_load_commit(
@@ -149,5 +149,6 @@ def estimated_bytes(committed: TopicCommit) -> int:
         + FILE_BYTES * len(committed.files)
         + FILE_RANGE_BYTES * sum(len(file.ranges) for file in committed.files)
         + WINDOW_BYTES * sum(len(series.windows) for series in committed.audit)
+        + TIMES_BYTES * sum(len(series.times) for series in committed.audit)
         + sum(len(alarm.text) for alarm in committed.alarms)
     )

@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 from headrace.audit.count import HASH
-from headrace.audit.window import SCATTERED_MS, WINDOWS_MAX
+from headrace.audit.latency import SLICES, WindowTimes
+from headrace.audit.window import SCATTERED_MS, SPECIAL_WINDOWS, WINDOW_MS, WINDOWS_MAX
 from headrace.loader.commit.commit import CommittedFile, CommittedRange, CountSeries, WindowCount
 from headrace.loader.epochs import NO_EPOCHS, ReadEpochs
 from headrace.loader.plan.ranges import PlannedRange, TopicRanges, remedy_of
 from headrace.loader.project.topic_projection import FUTURE_TIME, NO_TIME, OUT_OF_RANGE_TIME, RECORD_TIME
 from headrace.loader.work_unit import (
+    AuditCount,
     FileKind,
     ImplausibleTimeCount,
     ImplausibleTimeKind,
@@ -353,6 +356,27 @@ def _committed_files(files: Sequence[_TaskFile]) -> tuple[CommittedFile, ...]:
     return tuple(committed)
 
 
+@dataclass(slots=True)
+class _Times:
+    """The message times in one window, added up over the ranges of a partition."""
+
+    no_time: int = 0
+    total_ms: int = 0
+    first_ms: int = WINDOW_MS
+    slices: list[int] = field(default_factory=lambda: [0] * SLICES)
+
+    def add(self, row: AuditCount) -> None:
+        self.no_time += row.no_time
+        self.total_ms += row.total_ms
+        self.first_ms = min(self.first_ms, row.first_ms)
+        self.slices = list(map(operator.add, self.slices, row.slices))
+
+    def summary(self, start_ms: int) -> WindowTimes:
+        if start_ms in SPECIAL_WINDOWS:
+            return WindowTimes(self.no_time)
+        return WindowTimes.of(self.no_time, self.total_ms, self.first_ms, self.slices)
+
+
 def _count_series(task_ranges: Sequence[_TaskRange]) -> tuple[tuple[CountSeries, ...], Mapping[int, int]]:
     """Returns the message counts by tier, outcome, partition and window. Also returns, by window, the number of
     messages that were moved from it to the window "scattered".
@@ -370,6 +394,7 @@ def _count_series(task_ranges: Sequence[_TaskRange]) -> tuple[tuple[CountSeries,
                 read[row.window_start_ms] += row.count if row.tier == "broker" else 0
     scattered = set(sorted(read, key=lambda start_ms: (-read[start_ms], start_ms))[WINDOWS_MAX:])
     sums: dict[tuple[str, str, int], dict[int, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0, 0]))
+    times: dict[tuple[int, int], _Times] = defaultdict(_Times)
     for task_range in task_ranges:
         for row in task_range.result.audit:
             start_ms = SCATTERED_MS if row.window_start_ms in scattered else row.window_start_ms
@@ -377,8 +402,15 @@ def _count_series(task_ranges: Sequence[_TaskRange]) -> tuple[tuple[CountSeries,
             total[0] += row.count
             total[1] += row.bytes
             total[2] = (total[2] + row.fingerprint) % 2**64
+            if row.slices:
+                times[row.partition, start_ms].add(row)
     series = tuple(
-        CountSeries(*key, tuple(WindowCount(start_ms, *total) for start_ms, total in sorted(windows.items())), HASH)
+        CountSeries(
+            *key,
+            tuple(WindowCount(start_ms, *total) for start_ms, total in sorted(windows.items())),
+            HASH,
+            tuple(times[key[2], start_ms].summary(start_ms) for start_ms in sorted(windows)) if not key[1] else (),
+        )
         for key, windows in sorted(sums.items())
     )
     return series, {start_ms: read[start_ms] for start_ms in sorted(scattered)}

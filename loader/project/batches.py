@@ -6,6 +6,7 @@ conversion stops before a message that the core cannot convert, so that Python c
 
 from __future__ import annotations
 
+import builtins
 import ctypes
 import struct
 from collections.abc import Iterator, Sequence
@@ -127,7 +128,8 @@ class CoreWindowCount:
     `value` and `time_ms` belong to the first message: the number in its time field (or its record timestamp, if it has
     none), and the message time derived from it. `program` is the position of that message's schema id in
     `RowsOfBatches.schema_ids`; `source` is the core's number for where the time came from, and `unit` that of the unit
-    of `value`.
+    of `value`. The last four are those of `audit.latency.WindowTimes.of`;
+    `slices` are 32-bit numbers.
     """
 
     start_ms: int
@@ -139,6 +141,10 @@ class CoreWindowCount:
     program: int
     source: int
     unit: int
+    no_time: int
+    total_ms: int
+    first_ms: int
+    slices: builtins.bytes
 
 
 @dataclass(frozen=True, slots=True)

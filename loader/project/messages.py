@@ -7,11 +7,13 @@ audit: in the tier `broker` as read from the log, and in the tier `loader` when 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from headrace.audit import window
 from headrace.audit.count import FINGERPRINT_MASK, message_hash
+from headrace.audit.latency import SLICE_MS, SLICES
 from headrace.audit.window import TIME_MS_MAX, WINDOW_MS, counted_window
 from headrace.avro_codec import BadBody, UnreadableValue
 from headrace.avro_codec.core.library import OLD_DAY, SOURCE_FUTURE, SOURCE_NONE, SOURCES, UNREAD
@@ -41,8 +43,10 @@ from headrace.loader.work_unit import AuditCount, FileKind, ImplausibleTimeCount
 ID_HEADER = VALUE_HEADER.encode()
 
 BROKER, WRITTEN, QUARANTINED = 0, 3, 6
-"""A window has nine numbers: count, bytes and fingerprint of the messages read, written and quarantined. These are the
-indexes of the three counts."""
+"""A window begins with nine numbers: count, bytes and fingerprint of the messages read, written and quarantined. These
+are the indexes of the three counts."""
+NO_TIME, TOTAL_MS, FIRST_MS, FIRST_SLICE = 9, 10, 11, 12
+"""The indexes of the other numbers of a window, which are those of `audit.latency.WindowTimes.of`."""
 AUDIT_KINDS = ((BROKER, "broker", ""), (WRITTEN, "loader", "written"), (QUARANTINED, "loader", "quarantined"))
 
 AddRow = Callable[[FileKind, str, int, bytes], None]
@@ -188,6 +192,10 @@ class RangeMessages:
                 counters[at] += one.count
                 counters[at + 1] += one.bytes
                 counters[at + 2] += one.fingerprint
+            counters[NO_TIME] += one.no_time
+            counters[TOTAL_MS] += one.total_ms
+            counters[FIRST_MS] = min(counters[FIRST_MS], one.first_ms)
+            counters[FIRST_SLICE:] = map(operator.add, counters[FIRST_SLICE:], memoryview(one.slices).cast("I"))
             self.written += one.count
         for index, count in enumerate(result.sources):
             if count:
@@ -238,7 +246,8 @@ class RangeMessages:
             if captured_time.value is not None:
                 time_ms, number, unit = captured_time.time_ms, captured_time.value, captured_time.unit
                 source = writer.time_sources[captured_time.rank]
-            counters = windows.get(time_ms - time_ms % WINDOW_MS)
+            since_start_ms = time_ms % WINDOW_MS
+            counters = windows.get(time_ms - since_start_ms)
             if counters is None:
                 counters = self._open_window(time_ms, source, unit, number)
             size = len(value) if key is None else len(key) + len(value)
@@ -246,6 +255,10 @@ class RangeMessages:
             counters[0] += 1
             counters[1] += size
             counters[2] += fingerprint
+            counters[NO_TIME] += captured_time.value is None and bool(writer.time_sources)
+            counters[TOTAL_MS] += since_start_ms
+            counters[FIRST_MS] = min(counters[FIRST_MS], since_start_ms)
+            counters[FIRST_SLICE + since_start_ms // SLICE_MS] += 1
             if row is not None:
                 if not 0 <= time_ms <= TIME_MS_MAX:
                     time_ms = timestamp
@@ -285,8 +298,7 @@ class RangeMessages:
 
     def _open_window(self, time_ms: int, source: str, unit: TimeUnit | None, value: int) -> list[int]:
         """Returns the counters for a message time in a window that has no counters yet: new ones, or the counters of a
-        special window if the time is implausible. They are nine numbers: messages, bytes and fingerprint of the
-        messages read, then written, then quarantined.
+        special window if the time is implausible.
 
         Args:
             source: the name of the place from which the time came.
@@ -299,9 +311,9 @@ class RangeMessages:
         elif value != NO_TIMESTAMP:
             self._implausible_times.note(start_ms, RECORD_TIME, TimeUnit.MILLIS, value, time_ms)
         if start_ms < 0:
-            return self._special_windows.setdefault(start_ms, [0] * 9)
+            return self._special_windows.setdefault(start_ms, _new_counters())
         self._topic_windows.add(start_ms)
-        return self._windows.setdefault(start_ms, [0] * 9)
+        return self._windows.setdefault(start_ms, _new_counters())
 
     def _find_writer(self, offset: int, value: bytes, headers: bytes) -> tuple[WriterProjection, bytes]:
         """Returns the projection for a message, and its body. Called for messages that may have a schema id in a
@@ -355,7 +367,17 @@ class RangeMessages:
         """Returns the audit counts of the range, ordered by tier and outcome, then by window."""
         topic, partition = self._topic, self._partition
         return tuple(
-            AuditCount(tier, topic, partition, start, n[at], n[at + 1], n[at + 2] & FINGERPRINT_MASK, outcome)
+            AuditCount(
+                tier,
+                topic,
+                partition,
+                start,
+                n[at],
+                n[at + 1],
+                n[at + 2] & FINGERPRINT_MASK,
+                outcome,
+                *((n[NO_TIME], n[TOTAL_MS], n[FIRST_MS], tuple(n[FIRST_SLICE:])) if at == BROKER else ()),
+            )
             for at, tier, outcome in AUDIT_KINDS
             for start, n in (*sorted(self._special_windows.items()), *sorted(self._windows.items()))
             if n[at]
@@ -364,6 +386,10 @@ class RangeMessages:
     def implausible_times(self) -> tuple[ImplausibleTimeCount, ...]:
         """Returns the implausible times of the range, for the report."""
         return self._implausible_times.counts(self._windows)
+
+
+def _new_counters() -> list[int]:
+    return [*[0] * FIRST_MS, WINDOW_MS, *[0] * SLICES]
 
 
 class LookAheadLimitReached(Exception):

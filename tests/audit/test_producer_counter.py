@@ -78,12 +78,38 @@ def test_delivery_callback_counts_only_successes(tmp_path: Path) -> None:
         def value(self) -> bytes:
             return b"v"
 
+        def latency(self) -> float:
+            return 0.25
+
     counter = ProducerCounter("shop", spool_dir=None)
     for _ in range(2):
         counter.count_sent("t", 7, b"k", b"v")
     counter.on_delivery(7)(None, Message())
     counter.on_delivery(7)("timed out", Message())
-    assert counts(counter.take_rows(NOW, RowSelection.ALL)) == [("t", 0, 2, 1)]
+    (row,) = counter.take_rows(NOW, RowSelection.ALL)
+    assert (row.sent, row.count, row.errors, row.latency_max_ms) == (2, 1, 1, 250)
+
+
+def test_row_states_late_and_failed_messages_times_and_latencies() -> None:
+    counter = ProducerCounter("shop", spool_dir=None, datacenter="fra", late_after_ms=1000)
+    tickets = [counter.count_sent("t", n, None, b"v", has_time=n > 0) for n in range(101)]
+    counter.acknowledge(tickets[:98], [0.1] * 98, now_ms=WINDOW_MS + 1000)
+    counter.acknowledge(tickets[98:100], [2.0, None], now_ms=WINDOW_MS + 1001)
+    counter.count_failed(tickets[100])
+    counter.count_failed(None)
+    (row,) = counter.take_rows(NOW, RowSelection.ALL)
+    assert (row.datacenter, row.sent, row.count, row.late, row.no_time, row.errors) == ("fra", 101, 100, 2, 1, 1)
+    assert (row.latency_mean_ms, row.latency_max_ms) == (round((98 * 100 + 2000) / 99), 2000)
+    assert (100 <= row.latency_p95_ms <= 112, row.latency_p99_ms) == (True, 2000)
+
+
+def test_failure_after_the_row_was_taken_is_counted_in_a_new_row() -> None:
+    counter = ProducerCounter("shop", spool_dir=None)
+    ticket = counter.count_sent("t", 0, None, b"v")
+    counter.take_rows(NOW, RowSelection.ALL)
+    counter.count_failed(ticket)
+    (row,) = counter.take_rows(NOW, RowSelection.ALL)
+    assert (row.sent, row.count, row.errors) == (0, 0, 1)
 
 
 def test_tombstones_are_not_counted() -> None:
@@ -96,6 +122,9 @@ def test_tombstones_are_not_counted() -> None:
 
         def value(self) -> None:
             return None
+
+        def latency(self) -> float:
+            return 0.25
 
     counter = ProducerCounter("shop", spool_dir=None)
     ticket = counter.count_sent("t", 7, b"k", None)

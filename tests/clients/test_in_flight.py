@@ -31,6 +31,9 @@ class Message:
     def timestamp(self) -> tuple[int, int]:
         return 1, 99
 
+    def latency(self) -> float:
+        return 0.25
+
 
 class StubSender:
     def __init__(self, in_flight: InFlight) -> None:

@@ -63,6 +63,7 @@ def test_config_shows_selected_sections_and_keys(capsys: pytest.CaptureFixture[s
         "audit.grace",
         "audit.topic",
         "audit.counted_topics",
+        "audit.datacenter",
         "audit.findings_ttl",
         "audit.retention",
         "audit.database_url",
