@@ -37,8 +37,10 @@ def reconcile_window(
 
     A difference between producers and log is `pending` until `grace_ms` after the end of the window and after its
     newest producer row; so are missing counts that would be `unknown`. If the log has more messages, the newest count
-    of the log is considered, too. A special window has no end: missing messages are `pending` only up to the number
-    that producers counted within the last `grace_ms`. A difference between log and tables is never `pending`.
+    of the log is considered, too. A difference between the auditor's count of the log and the messages that loads read
+    is `pending` until `grace_ms` after the end of the window and after the auditor's newest row. A special window has
+    no end: missing messages are `pending` only up to the number that producers counted within the last `grace_ms`. A
+    difference between the messages read and the tables is never `pending`.
 
     Args:
         facts: the counts of the window.
@@ -47,17 +49,20 @@ def reconcile_window(
         grace_ms: time in which further counts may arrive.
     """
     to_log = _producer_to_log(facts, context)
+    to_read = _log_to_read(facts, context)
     to_tables = compare_log_with_tables(facts, context)
     is_early = now_ms < _expected_by_ms(facts, to_log) + grace_ms and not _is_overdue(facts, to_log, now_ms - grace_ms)
     if to_log.verdict is not AuditVerdict.COMPLETE and is_early:
         to_log = TierComparison(AuditVerdict.PENDING, f"{to_log.sentence}; {IN_FLIGHT}")
-    pairs = {Hop.PRODUCER_TO_LOG: to_log, Hop.LOG_TO_TABLES: to_tables}
+    if to_read.verdict is not AuditVerdict.COMPLETE and now_ms < _countable_by_ms(facts) + grace_ms:
+        to_read = TierComparison(AuditVerdict.PENDING, f"{to_read.sentence}; {IN_FLIGHT}")
+    pairs = {Hop.PRODUCER_TO_LOG: to_log, Hop.LOG_TO_READ: to_read, Hop.LOG_TO_TABLES: to_tables}
     differing = {hop: step for hop, step in pairs.items() if step.verdict is not AuditVerdict.COMPLETE}
     return WindowResult(
         facts=facts,
-        verdict=_combine_verdicts(to_log.verdict, to_tables.verdict),
+        verdict=_combine_verdicts(to_log.verdict, _combine_verdicts(to_read.verdict, to_tables.verdict)),
         sentence="; ".join(step.sentence for step in differing.values()) or _complete_sentence(facts),
-        difference=to_log.difference + to_tables.difference,
+        difference=sum(step.difference for step in pairs.values()),
         latency_ms=_latency_ms(facts),
         hop=next(iter(differing), Hop.NONE),
         missing=sum(-step.difference for step in differing.values() if step.difference < 0),
@@ -127,6 +132,33 @@ def _compare_with_log(facts: WindowFacts, acknowledged: Count, stored: Count, co
     return EQUAL
 
 
+def _log_to_read(facts: WindowFacts, context: TopicContext) -> TierComparison:
+    """Compares the messages that the auditor counted in the log with the messages that loads read. There is nothing to
+    compare without counts of the auditor, and for a topic that no load loads."""
+    stored = facts.stored
+    if not facts.is_audited or stored is None or not context.is_loaded:
+        return EQUAL
+    read = facts.read or Count(0, 0, 0)
+    unread = stored.count - read.count
+    if unread > 0:
+        return TierComparison(
+            AuditVerdict.MISSING,
+            f"{unread:,} of {count_text(stored.count, 'message')} in the log were not read by loads",
+            -unread,
+        )
+    if read.differs_from(stored):
+        return TierComparison(
+            AuditVerdict.MISMATCH,
+            f"loads read {count_text(read.count, 'message')}, as many as the log holds, but with other content",
+        )
+    return EQUAL
+
+
+def _countable_by_ms(facts: WindowFacts) -> int:
+    """Returns the time from which loads have `grace_ms` to read the messages of a window."""
+    return max(facts.window_end_ms, facts.stored.last_ms if facts.stored is not None else 0)
+
+
 def compare_log_with_tables(facts: WindowFacts, context: TopicContext) -> TierComparison:
     """Compares the messages of a window that the loader read from the log with the rows that it wrote to the table and
     the quarantine. The verdict in the result is `complete` if these are the same messages, or if there are neither.
@@ -136,7 +168,7 @@ def compare_log_with_tables(facts: WindowFacts, context: TopicContext) -> TierCo
         context: properties of the topic. If the loader has counted no row of the topic in any window, messages without
             rows are `unknown` instead of `missing`.
     """
-    stored, loaded = facts.stored, facts.loaded
+    stored, loaded = facts.read if facts.is_audited else facts.stored, facts.loaded
     if stored is None:
         if loaded is None:
             return EQUAL

@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from headrace.audit.count import FINGERPRINT_MASK, HASH
-from headrace.audit.row import AuditOutcome
+from headrace.audit.row import AUDITOR, AuditOutcome
 from headrace.audit.window import SPECIAL_WINDOWS, WINDOW_MS
 
 
@@ -68,6 +68,9 @@ class WindowFacts:
 
     Attributes:
         sent: messages that producers handed to their Kafka clients.
+        stored: messages in the log, counted by the auditor or else by loads.
+        is_audited: whether `stored` is the auditor's count.
+        read: messages that loads read, if `is_audited`.
         crashed: whether a producer ended without closing.
         loads: (time, messages) of the loader's rows, ordered by time.
         stores: (time, messages) of the rows that count the log, ordered by time.
@@ -88,6 +91,8 @@ class WindowFacts:
     sends: tuple[tuple[int, int], ...] = field(default=(), compare=False)
     stores: tuple[tuple[int, int], ...] = field(default=(), compare=False)
     first_counted_ms: int = field(default=0, compare=False)
+    is_audited: bool = False
+    read: Count | None = None
 
     @property
     def has_end(self) -> bool:
@@ -153,7 +158,7 @@ def _window_facts(topic: str, window_start_ms: int, rows: Iterable[RowCounts]) -
     consumed: dict[str, _Sum] = {}
     loads: list[tuple[int, int]] = []
     sends: list[tuple[int, int]] = []
-    stores: list[tuple[int, int]] = []
+    stores: dict[bool, list[tuple[int, int]]] = {False: [], True: []}
     sent = 0
     crashed = False
     first_ms = None
@@ -162,13 +167,17 @@ def _window_facts(topic: str, window_start_ms: int, rows: Iterable[RowCounts]) -
         outcome, emitted_at_ms = row.outcome, row.emitted_at_ms
         if first_ms is None or emitted_at_ms < first_ms:
             first_ms = emitted_at_ms
-        group, name = (consumed, row.application) if outcome == _CONSUMED else (sums, outcome)
+        is_audited = outcome == _STORED and row.application == AUDITOR
+        if outcome == _CONSUMED:
+            group, name = consumed, row.application
+        else:
+            group, name = sums, AUDITOR if is_audited else outcome
         total = group.get(name)
         if total is None:
             total = group[name] = _Sum()
         total.add(row)
         if outcome == _STORED:
-            stores.append((emitted_at_ms, row.messages))
+            stores[is_audited].append((emitted_at_ms, row.messages))
         elif outcome == _ACKNOWLEDGED:
             sent += row.sent
             crashed = crashed or bool(row.crashed)
@@ -177,27 +186,41 @@ def _window_facts(topic: str, window_start_ms: int, rows: Iterable[RowCounts]) -
         elif outcome in _LOADED:
             loads.append((emitted_at_ms, row.messages))
     counts = {outcome: total.to_count() for outcome, total in sums.items()}
+    audited, read = counts.get(AUDITOR), counts.get(AuditOutcome.STORED)
+    is_usable = _is_usable(audited, read)
     return WindowFacts(
         topic=topic,
         window_start_ms=window_start_ms,
         acknowledged=counts.get(AuditOutcome.ACKNOWLEDGED),
         sent=sent,
         crashed=crashed,
-        stored=counts.get(AuditOutcome.STORED),
+        stored=audited if is_usable else read,
+        is_audited=is_usable,
+        read=read if is_usable else None,
         written=counts.get(AuditOutcome.WRITTEN),
         quarantined=counts.get(AuditOutcome.QUARANTINED),
         consumed=tuple((name, total.to_count()) for name, total in sorted(consumed.items())),
         loads=tuple(sorted(loads)),
         sends=tuple(sorted(sends)),
-        stores=tuple(sorted(stores)),
+        stores=tuple(sorted(stores[is_usable])),
         first_counted_ms=first_ms or 0,
     )
+
+
+def _is_usable(audited: Count | None, read: Count | None) -> bool:
+    """Returns whether the auditor's count stands for the log.
+
+    Loads cannot read more than the log holds. If the auditor has counted less, it has not yet come so far, or it began
+    after retention had deleted the rest; then the count of the loads stands for the log, as it does without an auditor.
+    """
+    return audited is not None and (read is None or audited.count >= read.count)
 
 
 def merge_windows(facts: Sequence[WindowFacts], window_start_ms: int) -> WindowFacts:
     """Returns the sum of several windows of one topic as one window that starts at `window_start_ms`. `facts` are the
     counts of these windows, at least one."""
     consumed: dict[str, Count] = {}
+    is_audited = any(window.is_audited for window in facts)
     for window in facts:
         for application, count in window.consumed:
             consumed[application] = count.plus(consumed.get(application))
@@ -208,6 +231,8 @@ def merge_windows(facts: Sequence[WindowFacts], window_start_ms: int) -> WindowF
         sent=sum(window.sent for window in facts),
         crashed=any(window.crashed for window in facts),
         stored=_sum(window.stored for window in facts),
+        is_audited=is_audited,
+        read=_sum(window.read if window.is_audited else window.stored for window in facts) if is_audited else None,
         written=_sum(window.written for window in facts),
         quarantined=_sum(window.quarantined for window in facts),
         consumed=tuple(sorted(consumed.items())),

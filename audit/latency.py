@@ -85,8 +85,8 @@ def _percentile(counts: Mapping[int, int], total: int, percent: int) -> int:
 
 
 class WindowTimes(NamedTuple):
-    """Where in their window the times of messages are: milliseconds after the window's start. Of a special window, and
-    if they were not counted, all are 0.
+    """The distribution of message times within a window, in milliseconds after its start. All values are 0 for a
+    special window, and if the times were not counted.
 
     The latency at any counting time follows from it: the 95th percentile of the latency belongs to the 5th percentile
     of the message times.

@@ -16,6 +16,9 @@ from typing import Final
 from headrace.audit.count import FINGERPRINT_MASK, HASH
 from headrace.audit.window import SPECIAL_WINDOWS, WINDOW_MS, window_start
 
+AUDITOR: Final = "headrace-audit"
+"""Application of the rows that `headrace audit run` counts in the log, independently of loads."""
+
 ANY_PARTITION: Final = -1
 """Partition of a row that is not limited to one partition; its start and end are -1, too."""
 

@@ -31,6 +31,7 @@ class Hop(StrEnum):
 
     NONE = ""  # no difference
     PRODUCER_TO_LOG = "producer_to_log"
+    LOG_TO_READ = "log_to_read"  # only where the auditor counts the log
     LOG_TO_TABLES = "log_to_tables"
 
 

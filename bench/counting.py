@@ -1,4 +1,4 @@
-"""Measures what the audit's counting costs when producing, consuming and loading: each with and without, in one run.
+"""Measures the cost of the audit's counting when producing, consuming and loading, with and without it in one run.
 
     python -m bench.counting [--messages 100000] [--rounds 7]
 

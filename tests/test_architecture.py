@@ -45,6 +45,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "clients.topic_check": ("kafka_wire",),
     "pipeline": ("avro_schema", "settings", "audit", "hive_ddl", "registry.client", "registry.errors"),
     "pipeline.load": ("loader", "kafka_wire"),
+    "pipeline.log_counter": ("loader", "kafka_wire"),
     "pipeline.sql_damage": ("loader",),
     "pipeline.sql_endpoint": ("registry.access",),
     "pipeline.sql_server": ("loader",),

@@ -21,7 +21,7 @@ from sqlalchemy.engine import Connection
 from headrace.audit.count import FINGERPRINT_MASK
 from headrace.audit.facts import RowCounts, WindowFacts, collect_facts
 from headrace.audit.offsets import CountedOffsets, OffsetSpan
-from headrace.audit.row import AuditOutcome, AuditRow, Tier
+from headrace.audit.row import AUDITOR, AuditOutcome, AuditRow, Tier
 from headrace.audit.schema import signed64
 from headrace.audit.storage.tables import (
     AUDIT_ROW,
@@ -40,9 +40,6 @@ READ_ROWS: Final = 5_000
 
 ROW_FIELDS: Final = tuple(field.name for field in dataclasses.fields(AuditRow) if field.name in AUDIT_ROW.c)
 """The columns of the rows, by the names of their fields."""
-
-AUDITOR: Final = "headrace-audit"
-"""Application of the independent auditor. It counts offsets that the loader counts, too: that is no overlap."""
 
 _field_values: Final = operator.attrgetter(*ROW_FIELDS)
 _TEXT_FIELDS: Final = tuple(name for name in ROW_FIELDS if isinstance(AUDIT_ROW.c[name].type, sa.Text))
@@ -163,6 +160,7 @@ def _add_offsets(connection: Connection, rows: Iterable[AuditRow]) -> None:
         span = (row.partition, row.start, row.end)
         if row.outcome is AuditOutcome.SKIPPED:
             skipped.setdefault(row.topic, set()).add(span)
+        # The auditor counts offsets that the loader counts, too: that is no overlap.
         elif row.tier is Tier.BROKER and row.partition >= 0 and row.application != AUDITOR:
             counted.setdefault(row.topic, set()).add(span)
     topics = sorted({*counted, *skipped})
@@ -177,7 +175,11 @@ def _add_offsets(connection: Connection, rows: Iterable[AuditRow]) -> None:
 
 def _stored_spans(connection: Connection, topic: str) -> set[OffsetSpan]:
     columns = (AUDIT_ROW.c.partition, AUDIT_ROW.c.start, AUDIT_ROW.c.end)
-    query = sa.select(*columns).distinct().where(AUDIT_ROW.c.topic == topic, AUDIT_ROW.c.tier == Tier.BROKER.value)
+    query = (
+        sa.select(*columns)
+        .distinct()
+        .where(AUDIT_ROW.c.topic == topic, AUDIT_ROW.c.tier == Tier.BROKER.value, AUDIT_ROW.c.application != AUDITOR)
+    )
     return {(partition, start, end) for partition, start, end in connection.execute(query)}
 
 

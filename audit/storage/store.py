@@ -134,6 +134,32 @@ class AuditStore:
             upsert(connection, INGESTED, positions)
             return added
 
+    def add_log_counts(
+        self, log_id: str, before: Mapping[int, int | None], after: Mapping[int, int], rows: Iterable[AuditRow]
+    ) -> bool:
+        """Adds the rows that the auditor counted in a topic's log, and its new positions, in one transaction. Returns
+        False, and changes nothing, if another process has moved a position meanwhile.
+
+        Args:
+            log_id: name of the log among the positions (`next_offsets`).
+            before: by partition, the position at which the auditor began to count; None if there was none.
+            after: by partition, the new position.
+            rows: the rows of the messages between; all of one topic.
+        """
+        new = [storable(row) for row in rows]
+        with self._changing({row.topic for row in new}) as connection:
+            query = sa.select(INGESTED.c.partition, INGESTED.c.next_offset).where(INGESTED.c.topic == log_id)
+            stored = {row.partition: row.next_offset for row in connection.execute(query.with_for_update())}
+            if any(stored.get(partition) != position for partition, position in before.items()):
+                return False
+            insert_rows(connection, new)
+            positions = [
+                {"topic": log_id, "partition": partition, "next_offset": position}
+                for partition, position in sorted(after.items())
+            ]
+            upsert(connection, INGESTED, positions)
+            return True
+
     def add_committed(self, topic: str, since: int, last_commit: CountedCommit, rows: Iterable[AuditRow]) -> int:
         """Adds the audit rows of a topic's commits. Records in the same transaction that the counts of all commits up
         to `last_commit` are stored. Returns the number of new rows.

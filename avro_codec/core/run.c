@@ -214,7 +214,7 @@ static int32_t process_record(run_t *run, const hr_record *record) {
     uint64_t bytes = (uint64_t)record->value_size + (record->key_size < 0 ? 0 : (uint64_t)record->key_size);
     hr_window *window = window_of(run, &message);
     window->count++;
-#ifndef HR_UNCOUNTED /* bench/counting.py measures what this costs */
+#ifndef HR_UNCOUNTED /* bench/counting.py measures the cost of counting */
     window->bytes += bytes;
     window->fingerprint += hr_message_hash(run->payload + record->key_at, record->key_size, value,
                                            (uint64_t)record->value_size);

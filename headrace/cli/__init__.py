@@ -42,7 +42,7 @@ SUBCOMMANDS = {
     "offsets": "show and change the next offset of each partition",
     "audit": "prove that no message was lost or duplicated",
     "sql": "query the tables",
-    "up": "run registry, broker, metastore, SQL, console and loads on this machine",
+    "up": "run registry, broker, metastore, SQL, auditor, console and loads on this machine",
     "console": "serve web pages that show whether messages are complete",
     "status": "show on one screen each fault with its cause and its repair",
     "alerts": "deliver alerts about findings of status; silences, rules, log",

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from headrace.cli.audit_run import add_run_verb
 from headrace.cli.colour import print_report_line
 from headrace.cli.command import (
     EXIT_FAILED,
@@ -86,6 +87,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_all_flag(report)
     _add_flags(report)
     report.set_defaults(run=run)
+    add_run_verb(verbs)
     accept = verbs.add_parser(
         "accept",
         help="accept findings, with a reason",
@@ -154,7 +156,7 @@ def run(args: argparse.Namespace) -> int:
     settings = settings_from(args)
     try:
         with open_audit_store(settings) as store:
-            ingested, outage = _ingest_counts(store, settings)
+            ingested, outage = ingest_counts(store, settings)
             topics = _audited_topics(store, settings, args.topic)
             update_stored_verdicts(store, settings)
             results = store.report(topics, now_ms=_now_ms(), period=_period(args))
@@ -187,7 +189,7 @@ def accept_findings(args: argparse.Namespace) -> int:
     settings = settings_from(args)
     try:
         with open_audit_store(settings) as store:
-            _, outage = _ingest_counts(store, settings)
+            _, outage = ingest_counts(store, settings)
             check_known(args.topic, _audited_topics(store, settings, ()), NO_COUNTS)
             update_stored_verdicts(store, settings)
             (result, *_) = store.report([args.topic], now_ms=_now_ms(), period=_period(args)) or (None,)
@@ -263,7 +265,7 @@ def _period(args: argparse.Namespace) -> Period:
     return Period(args.since, args.until)
 
 
-def _ingest_counts(store: AuditStore, settings: Settings) -> tuple[IngestResult, str]:
+def ingest_counts(store: AuditStore, settings: Settings) -> tuple[IngestResult, str]:
     """Adds new message counts to the audit store: those of the audit topic, and those in the spool files of producers
     on this machine that ended before they published their counts.
 

@@ -34,8 +34,8 @@ KEYS = (
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Runs registry, broker, metastore, SQL, console and scheduled loads on this machine, on loopback, until "
-        "Ctrl-C or SIGTERM. Prints one line when all parts are ready; on a terminal, one address per line. Other "
+        "Runs registry, broker, metastore, SQL, auditor, console and scheduled loads on this machine, on loopback, "
+        "until Ctrl-C or SIGTERM. Prints one line when all parts are ready; on a terminal, one address per line. Other "
         "commands with the same --data-dir use these addresses and this warehouse. A part is not started if "
         "registry.url, kafka.bootstrap_servers or hive.metastore names a server on another machine. `headrace status` "
         "shows whether all is well; logs/up.log in the data directory has the deaths of parts and the reason of its "

@@ -128,7 +128,7 @@ class CoreWindowCount:
     `value` and `time_ms` belong to the first message: the number in its time field (or its record timestamp, if it has
     none), and the message time derived from it. `program` is the position of that message's schema id in
     `RowsOfBatches.schema_ids`; `source` is the core's number for where the time came from, and `unit` that of the unit
-    of `value`. The last four are those of `audit.latency.WindowTimes.of`;
+    of `value`. The last four are the arguments of `audit.latency.WindowTimes.of`;
     `slices` are 32-bit numbers.
     """
 

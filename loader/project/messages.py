@@ -46,7 +46,7 @@ BROKER, WRITTEN, QUARANTINED = 0, 3, 6
 """A window begins with nine numbers: count, bytes and fingerprint of the messages read, written and quarantined. These
 are the indexes of the three counts."""
 NO_TIME, TOTAL_MS, FIRST_MS, FIRST_SLICE = 9, 10, 11, 12
-"""The indexes of the other numbers of a window, which are those of `audit.latency.WindowTimes.of`."""
+"""The indexes of the other numbers of a window: the arguments of `audit.latency.WindowTimes.of`."""
 AUDIT_KINDS = ((BROKER, "broker", ""), (WRITTEN, "loader", "written"), (QUARANTINED, "loader", "quarantined"))
 
 AddRow = Callable[[FileKind, str, int, bytes], None]

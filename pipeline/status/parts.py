@@ -45,7 +45,7 @@ from headrace.settings.addresses import LiveAddresses, resolve_metastore
 from headrace.settings.masking import mask_passwords
 
 UP, REGISTRY, BROKER, METASTORE = "headrace up", "registry", "broker", "metastore"
-SQL, CONSOLE, ALERTS, LOAD = "sql", "console", "alerts", "load"
+SQL, AUDIT, CONSOLE, ALERTS, LOAD = "sql", "audit", "console", "alerts", "load"
 SETTINGS_OF: Final = {
     REGISTRY: "registry.url",
     BROKER: "kafka.bootstrap_servers",
@@ -56,7 +56,7 @@ SETTINGS_OF: Final = {
 """The setting that names an existing server of a part."""
 DEATHS_SHOWN_MS: Final = 3_600_000
 """How long a death is a finding although the part was restarted."""
-RESTARTED: Final = frozenset({METASTORE, SQL, CONSOLE, ALERTS, LOAD})
+RESTARTED: Final = frozenset({METASTORE, SQL, AUDIT, CONSOLE, ALERTS, LOAD})
 """Parts that a running `headrace up` restarts."""
 
 

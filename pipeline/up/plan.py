@@ -13,12 +13,13 @@ from pathlib import Path
 from headrace.settings import CONFIG_PATH_VARIABLE, ENVIRONMENT_PREFIX, Settings
 from headrace.settings.addresses import local_warehouse_directory, sql_socket
 
-LOAD, CONSOLE, ALERTS = "load", "console", "alerts"
+LOAD, AUDIT, CONSOLE, ALERTS = "load", "audit", "console", "alerts"
 PARTS: Mapping[str, str] = {
     "registry": "registry.url",
     "broker": "kafka.bootstrap_servers",
     "metastore": "hive.metastore",
     "sql": "",
+    AUDIT: "",
     CONSOLE: "",
     ALERTS: "",
     LOAD: "",
@@ -87,6 +88,9 @@ def part_command(name: str, settings: Settings, addresses: Mapping[str, str]) ->
         if settings.sql.listen is not None:
             serve += ["--listen", addresses.get("sql") or str(settings.sql.listen)]
         return PartCommand(name, ("headrace.pipeline.sql_server", *serve), restarts=True)
+    if name == AUDIT:
+        run = ("headrace", "audit", "run", "--data-dir", data_dir)
+        return PartCommand(name, run, restarts=True, niceness=LOAD_NICENESS)
     if name == LOAD:
         return PartCommand(
             name, ("headrace", "load", "serve", "--data-dir", data_dir), reads_requests=True, niceness=LOAD_NICENESS

@@ -1,4 +1,4 @@
-"""The main loop of `headrace up`: registry, broker, metastore, SQL, console and scheduled loads, each in its own
+"""The main loop of `headrace up`: registry, broker, metastore, SQL, auditor, console and scheduled loads, each in its
 process.
 
 Registry and broker hold acknowledged data: when one of them ends, `headrace up` ends with a non-zero code. Metastore

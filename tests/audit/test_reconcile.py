@@ -11,6 +11,7 @@ from headrace.audit.facts import Count, RowCounts, WindowFacts, collect_facts, m
 from headrace.audit.offsets import OffsetCheck, check_offsets
 from headrace.audit.reconcile import reconcile_topic, reconcile_topics
 from headrace.audit.report import has_findings
+from headrace.audit.row import AUDITOR
 from headrace.audit.verdict import Acceptance, AuditVerdict, FindingPolicy, Period, TopicContext, TopicResult
 from headrace.audit.window import OUT_OF_RANGE_MS, SCATTERED_MS, WINDOW_MS
 from support.golden import case_lines, golden
@@ -135,6 +136,55 @@ def test_latency_runs_from_the_end_of_the_window_to_the_load_that_filled_it() ->
     early = facts(ALL, ALL, ALL, loads=((5, 5),))
     assert reconcile_window(early, now_ms=0, grace_ms=0).latency_ms == 0
     assert reconcile_window(facts(ALL, loads=((5, 4),)), now_ms=0, grace_ms=0).latency_ms is None
+
+
+def audited_rows(audited: int, read: int) -> list[RowCounts]:
+    """Returns the rows of a window with these messages in the log, read by loads and written by them."""
+    counts = (
+        ("stored", AUDITOR, audited, 9),
+        ("stored", "headrace-load", read, 8),
+        ("written", "headrace-load", read, 8),
+    )
+    return [
+        RowCounts("t", 0, outcome, application, count, count, 7 * count, 0, False, time_ms)
+        for outcome, application, count, time_ms in counts
+        if count
+    ]
+
+
+@pytest.mark.parametrize(
+    ("audited", "read", "in_time", "at_last"),
+    [
+        (5, 5, AuditVerdict.COMPLETE, AuditVerdict.COMPLETE),
+        (5, 4, AuditVerdict.PENDING, AuditVerdict.MISSING),
+        (5, 0, AuditVerdict.PENDING, AuditVerdict.MISSING),
+        (4, 5, AuditVerdict.COMPLETE, AuditVerdict.COMPLETE),  # the auditor has not come so far
+        (0, 5, AuditVerdict.COMPLETE, AuditVerdict.COMPLETE),
+    ],
+)
+def test_log_of_the_auditor_is_compared_with_the_messages_that_loads_read(
+    audited: int, read: int, in_time: AuditVerdict, at_last: AuditVerdict
+) -> None:
+    (window,) = collect_facts(audited_rows(audited, read))
+    assert window_verdict(window, WINDOW_MS + GRACE_MS - 1) is in_time
+    assert window_verdict(window) is at_last
+
+
+def test_grace_period_of_loads_begins_at_the_last_count_of_the_auditor() -> None:
+    (window,) = collect_facts([row._replace(emitted_at_ms=10 * WINDOW_MS) for row in audited_rows(5, 4)])
+    assert window_verdict(window, 10 * WINDOW_MS + GRACE_MS - 1) is AuditVerdict.PENDING
+    assert window_verdict(window, 10 * WINDOW_MS + GRACE_MS) is AuditVerdict.MISSING
+
+
+def test_other_content_read_than_in_the_log_is_a_mismatch() -> None:
+    rows = [row if row.application == AUDITOR else row._replace(fingerprint=1) for row in audited_rows(5, 5)]
+    (window,) = collect_facts(rows)
+    assert window_verdict(window) is AuditVerdict.MISMATCH
+
+
+def test_topic_that_no_load_loads_is_not_compared_with_the_auditor() -> None:
+    (window,) = collect_facts(audited_rows(5, 0))
+    assert window_verdict(window, context=TopicContext(is_read=True, is_loaded=False)) is AuditVerdict.COMPLETE
 
 
 def test_verdict_of_a_topic_is_the_most_severe_of_its_windows() -> None:

@@ -117,7 +117,7 @@ def test_quarantine_list_counts_by_topic(report: Any) -> None:
 
 def test_audit_report_counts_topics_by_verdict(many: ManyTopics, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE__DATA_DIR", str(many.root))
-    monkeypatch.setattr("headrace.cli.audit._ingest_counts", lambda store, settings: (IngestResult(), ""))
+    monkeypatch.setattr("headrace.cli.audit.ingest_counts", lambda store, settings: (IngestResult(), ""))
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         assert main(["audit", "report"]) == 0

@@ -93,18 +93,18 @@ def test_sql_uses_the_configured_or_started_metastore(configured: str) -> None:
 @pytest.mark.parametrize(
     ("flags", "only", "names"),
     [
-        ({}, (), ("registry", "broker", "metastore", "sql", "console", "load")),
-        ({"registry.url": "http://r:8081"}, (), ("broker", "metastore", "sql", "console", "load")),
+        ({}, (), ("registry", "broker", "metastore", "sql", "audit", "console", "load")),
+        ({"registry.url": "http://r:8081"}, (), ("broker", "metastore", "sql", "audit", "console", "load")),
         (
             {"registry.url": "http://r", "kafka.bootstrap_servers": "k:9092", "hive.metastore": "thrift://m:1"},
             (),
-            ("sql", "console", "load"),
+            ("sql", "audit", "console", "load"),
         ),
         ({"registry.url": "http://r:8081"}, ("load", "registry"), ("registry", "load")),
         (
             {"alerts.notify": "slack://token"},
             (),
-            ("registry", "broker", "metastore", "sql", "console", "alerts", "load"),
+            ("registry", "broker", "metastore", "sql", "audit", "console", "alerts", "load"),
         ),
         ({"alerts.notify": "slack://token"}, ("sql",), ("sql",)),
     ],
@@ -117,7 +117,7 @@ def test_parts_of_omits_services_on_other_machines(
 
 def test_only_parts_without_acknowledged_data_restart() -> None:
     again = {name for name in PARTS if part_command(name, load_settings(), ADDRESSES).restarts}
-    assert again == {"metastore", "sql", "console", "alerts"}
+    assert again == {"metastore", "sql", "audit", "console", "alerts"}
 
 
 @pytest.mark.parametrize(("quick_deaths", "delay_s"), [(1, 0), (2, 1), (3, 2), (4, 4), (7, 32), (8, 60), (99, 60)])
@@ -144,9 +144,9 @@ def test_ready_for_s_counts_from_the_ready_line(tmp_path: Path) -> None:
     part.stop(time.monotonic() + 20)
 
 
-def test_only_loads_run_with_a_higher_niceness(tmp_path: Path) -> None:
+def test_only_loads_and_the_auditor_run_with_a_higher_niceness(tmp_path: Path) -> None:
     nicenesses = {name: part_command(name, load_settings(), ADDRESSES).niceness for name in PARTS}
-    assert {name for name, niceness in nicenesses.items() if niceness > 0} == {"load"}
+    assert {name for name, niceness in nicenesses.items() if niceness > 0} == {"load", "audit"}
     own_niceness = os.getpriority(os.PRIO_PROCESS, 0)
     for niceness in (0, nicenesses["load"]):
         part = Part(PartCommand("load", ("this",), is_server=False, niceness=niceness), tmp_path, os.environ)

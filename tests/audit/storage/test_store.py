@@ -5,16 +5,19 @@ from __future__ import annotations
 import dataclasses
 import multiprocessing
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from headrace.audit.errors import StoreUnavailable
 from headrace.audit.offsets import OffsetCheck
-from headrace.audit.row import AuditOutcome, AuditRow, Tier
+from headrace.audit.row import AUDITOR, AuditOutcome, AuditRow, Tier
 from headrace.audit.storage.store import AuditStore
 from headrace.audit.verdict import Acceptance, AuditVerdict
 from headrace.audit.window import SPECIAL_WINDOWS
+
+NewAddress = Callable[[], Path | str]
 
 
 def row(identity: str, topic: str = "t", **values: object) -> AuditRow:
@@ -69,6 +72,38 @@ def test_ingested_rows_and_offsets_change_in_one_transaction(tmp_path: Path) -> 
         assert store.next_offsets("audit") == {0: 6, 1: 7}
         assert store.rows("t") == [row("1")]
         assert store.next_offsets("other") == {}
+
+
+def test_counts_of_the_log_and_positions_change_only_if_no_other_auditor_has_moved_them(
+    new_address: NewAddress,
+) -> None:
+    with AuditStore(new_address()) as store:
+        assert store.add_log_counts("t/id", {0: None, 1: None}, {0: 5, 1: 7}, [row("1")])
+        assert not store.add_log_counts("t/id", {0: None}, {0: 6}, [row("2")])
+        assert not store.add_log_counts("t/id", {0: 5, 1: 6}, {0: 8, 1: 9}, [row("3")])
+        assert store.add_log_counts("t/id", {0: 5}, {0: 6}, [])
+        assert not store.add_log_counts("t/id", {0: 5}, {0: 6}, [row("4")])
+        assert store.next_offsets("t/id") == {0: 6, 1: 7}
+        assert store.rows("t") == [row("1")]
+        assert store.next_offsets("t/other-id") == {}
+
+        def failing() -> object:
+            yield row("5")
+            raise RuntimeError("read error")
+
+        with pytest.raises(RuntimeError):
+            store.add_log_counts("t/id", {0: 6}, {0: 9}, failing())
+        assert store.next_offsets("t/id") == {0: 6, 1: 7}
+
+
+def test_offsets_that_the_auditor_counted_do_not_replace_those_of_loads(tmp_path: Path) -> None:
+    with AuditStore(tmp_path / "audit.db") as store:
+        store.add_rows([row("audited", application=AUDITOR, start=0, end=10)])
+        store.add_rows([row("first", start=0, end=5), row("whole", start=0, end=10, topic="u")])
+        store.add_rows([row("audited-2", application=AUDITOR, start=5, end=12)])
+        store.add_rows([row("second", start=5, end=10), row("fourth", start=12, end=15)])
+        store.add_rows([row("audited-3", application=AUDITOR, start=3, end=15)])
+        assert store.offset_check("t") == OffsetCheck(holes=((0, 10, 12),))
 
 
 def test_offset_check_uses_only_broker_rows(tmp_path: Path) -> None:

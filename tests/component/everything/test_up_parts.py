@@ -359,7 +359,7 @@ def test_only_with_unknown_part_names_it(up: Up) -> None:
         2,
         [
             "headrace up: argument --only: unknown part 'brokr'; expected any of registry, broker, metastore, "
-            "sql, console, load; see: headrace up --help"
+            "sql, audit, console, alerts, load; see: headrace up --help"
         ],
     )
 
