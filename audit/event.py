@@ -1,7 +1,7 @@
 """Audit events: runs of neighbouring windows of one topic with one kind of difference; and incidents: events of several
 topics that begin together.
 
-An event is what needs attention, not each of its windows. Its id stays when the run grows, shrinks or merges with
+An operator handles an event, not each of its windows. Its id stays when the run grows, shrinks or merges with
 another one, so that alerts and links refer to the same event. All functions are pure.
 """
 
@@ -180,7 +180,7 @@ class Incident:
 
 
 def event_id(topic: str, verdict: AuditVerdict, hop: Hop, start_ms: int) -> str:
-    """Returns the id of an event whose first window, when it opened, starts at `start_ms`."""
+    """Returns the id of an event. Its first window, when it opened, starts at `start_ms`."""
     text = "\0".join((topic, verdict.value, hop.value, str(start_ms)))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
@@ -280,7 +280,7 @@ def _event(topic: str, run: Sequence[BadWindow], base: AuditEvent | None, new_id
 
 
 def _sentence(run: Sequence[BadWindow]) -> str:
-    """Returns the evidence of an event: what its worst window differs in, and the sums of all windows."""
+    """Returns the evidence of an event: the difference in its worst window, and the sums of all windows."""
     worst = max(run, key=lambda one: (one.missing + one.extra, -one.window_start_ms))
     if len(run) == 1:
         return worst.sentence

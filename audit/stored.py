@@ -16,7 +16,7 @@ DATABASE_NAME: Final = "audit.db"
 """The database's file in the data directory, unless `audit.database_url` names another database."""
 
 SHARES: Final = ((99, 100), (999, 1000), (1, 1))
-"""The shares of a window's messages whose times are stored: 99 %, 99.9 % and all."""
+"""Shares of a window's messages: the time until each share arrived is stored."""
 
 
 LOG, LOADED = "log", "loaded"
@@ -29,7 +29,7 @@ COMPLETENESS_BOUNDS_MS: Final = tuple(
 
 
 class CountedCommit(NamedTuple):
-    """The number and checksum of a topic's newest commit whose counts are stored."""
+    """The number and checksum of a topic's newest counted commit."""
 
     commit_number: int
     sha256: str

@@ -27,7 +27,7 @@ class AuditVerdict(StrEnum):
 
 
 class Hop(StrEnum):
-    """A pair of neighbouring tiers whose counts are compared."""
+    """A comparison of the counts of two neighbouring tiers."""
 
     NONE = ""  # no difference
     PRODUCER_TO_LOG = "producer_to_log"

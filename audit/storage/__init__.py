@@ -1,4 +1,4 @@
-"""The audit's database: rows of counts, and what is derived from them: verdicts, strips and events.
+"""The audit's database: rows of counts, and the verdicts, strips and events derived from the rows.
 
 SQLite (`<data_dir>/audit.db`) or PostgreSQL, with SQLAlchemy Core. `store` has the class that other packages use,
 `tables` the tables. One transaction adds rows and marks their windows as touched (`rows`); another one reconciles the

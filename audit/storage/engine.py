@@ -35,11 +35,11 @@ POSTGRES_PARAMETERS: Final[Mapping[str, str]] = {
     "tcp_user_timeout": "30000",
 }
 ENGINES_MAX: Final = 8
-"""Databases of which a process keeps compiled statements."""
+"""Maximum number of databases with cached compiled statements in a process."""
 
 CORRUPTION_CODES: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 SYNCHRONOUS = "NORMAL"
-"""SQLite's pragma: a power cut may undo the last transactions, whose rows are then read again."""
+"""SQLite's pragma: a power cut may undo the last transactions; their rows are then read again."""
 
 _WRITES: Final = "audit_writes"  # execution option of a connection whose transaction writes
 _BEGIN: Final = {
@@ -76,7 +76,7 @@ class AuditDatabase:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Yields a connection whose statements see one snapshot.
+        """Yields a connection with one snapshot for all its statements.
 
         Raises:
             StoreUnavailable: the database cannot be read.

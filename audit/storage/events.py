@@ -1,4 +1,4 @@
-"""Stores audit events: brings those of a topic up to date with its windows that have findings."""
+"""Stores audit events: updates the events of a topic from its windows with findings."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _bad_windows(connection: Connection, topic: str) -> list[BadWindow]:
 
 
 def _existing(connection: Connection, topic: str, ids: Iterable[str], now_ms: int) -> list[AuditEvent]:
-    """Returns the open events of a topic, those that may open again, and those with one of the ids."""
+    """Returns the events of a topic that are open, may reopen, or have one of the ids."""
     is_recent = _E.closed_at_ms.is_(None) | (_E.closed_at_ms > now_ms - REOPEN_MS)
     found = {event.id: event for event in read_events(connection, (_E.topic == topic) & is_recent)}
     for batch in in_batches(sorted(set(ids) - found.keys())):

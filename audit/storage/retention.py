@@ -110,7 +110,7 @@ def _with_rows(connection: Connection, table: sa.Table, keys: Iterable[Key]) -> 
 
 
 def without_late(connection: Connection, rows: Sequence[AuditRow], now_ms: int) -> Sequence[AuditRow]:
-    """Returns the rows without those of windows whose other rows were deleted.
+    """Returns the rows, except rows of windows with deleted rows.
 
     Args:
         rows: new rows.

@@ -67,14 +67,14 @@ def in_batches(values: Iterable[Any], size: int = PARAMETERS_MAX) -> Iterator[li
 
 
 def insert_new(connection: Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Inserts the rows whose primary keys are not in the table; the others stay as they are."""
+    """Inserts the rows with new primary keys; existing rows do not change."""
     if rows:
         statement = _dialect_insert(connection, table)
         connection.execute(statement.on_conflict_do_nothing(), rows)
 
 
 def upsert(connection: Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Inserts rows, and replaces the columns of those whose primary keys are in the table."""
+    """Inserts rows; replaces the columns of rows with existing primary keys."""
     if not rows:
         return
     statement = _dialect_insert(connection, table)
@@ -114,7 +114,7 @@ def storable(row: AuditRow) -> AuditRow:
 
 
 def insert_rows(connection: Connection, rows: Sequence[AuditRow]) -> int:
-    """Adds the audit rows whose ids are not stored, under the lock of their topics, and marks their windows as touched.
+    """Adds the audit rows with new ids, under the lock of their topics, and marks their windows as touched.
     Returns their number."""
     new = _new_rows(connection, rows)
     if not new:
@@ -130,7 +130,7 @@ def insert_rows(connection: Connection, rows: Sequence[AuditRow]) -> int:
 
 
 def touch(connection: Connection, windows: Iterable[tuple[str, int]]) -> None:
-    """Marks windows (topic, start) whose verdict must be computed again."""
+    """Marks windows (topic, start) for a new computation of their verdicts."""
     marks = [{"topic": topic, "window_start_ms": start_ms} for topic, start_ms in sorted(windows)]
     insert_new(connection, TOUCHED_WINDOW, marks)
 

@@ -110,7 +110,7 @@ class AuditStore:
     # Rows
 
     def add_rows(self, rows: Iterable[AuditRow]) -> int:
-        """Adds those audit rows whose ids are not stored yet, in one transaction; returns the number of added rows."""
+        """Adds audit rows with new ids, in one transaction; returns the number of added rows."""
         new = [storable(row) for row in rows]
         with self._changing({row.topic for row in new}) as connection:
             return insert_rows(connection, without_late(connection, new, _now_ms()))
@@ -185,7 +185,7 @@ class AuditStore:
             return added
 
     def counted_commits(self) -> dict[str, CountedCommit]:
-        """Returns, by topic, the newest commit of the loader whose counts are stored."""
+        """Returns, by topic, the newest counted commit of the loader."""
         with self.database.reading() as connection:
             return {
                 one.topic: CountedCommit(one.commit_number, one.sha256)
@@ -193,7 +193,7 @@ class AuditStore:
             }
 
     def reset_counted_commits(self) -> None:
-        """Deletes the record of the commits whose counts are stored, so that the next update reads all commits again.
+        """Deletes the record of counted commits, so that the next update reads all commits again.
         Rows that are already stored remain and are not added twice."""
         with self.database.writing() as connection:
             connection.execute(sa.delete(COUNTED))
@@ -251,7 +251,7 @@ class AuditStore:
 
     def withdraw(self, accepted: Iterable[Acceptance]) -> None:
         """Deletes the acceptances of these topics and windows, of any verdict. After the next update of verdicts,
-        windows whose counts still differ are findings again."""
+        windows with differing counts are findings again."""
         old = list(accepted)
         matches = (ACCEPTED.c.topic == sa.bindparam("old_topic"), ACCEPTED.c.window_start_ms == sa.bindparam("old_ms"))
         with self._changing({one.topic for one in old}) as connection:
@@ -347,7 +347,7 @@ class AuditStore:
             return reading.read_summaries(connection, now_ms, topics)
 
     def events(self, since_ms: int, *, only_open: bool = False, counts_clean_windows: bool = True) -> list[AuditEvent]:
-        """Returns the open events, and those of the period, ordered by start.
+        """Returns the open events and the events of the period, ordered by start.
 
         Args:
             since_ms: events that ended or closed after this time are returned.
@@ -405,7 +405,7 @@ class AuditStore:
     def _changing(self, topics: Collection[str]) -> Iterator[Connection]:
         """Yields a connection with a write transaction that has the locks of topics."""
         if not self.database.is_sqlite and topics:
-            # In a transaction of its own: with the locks of new rows, two transactions could wait for each other.
+            # A separate transaction prevents a deadlock with transactions that lock new rows.
             with self.database.writing() as connection:
                 add_topics(connection, topics)
         with self.database.writing() as connection:

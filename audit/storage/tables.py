@@ -105,7 +105,7 @@ OFFSET_RANGE: Final = sa.Table(
 TOUCHED_WINDOW: Final = sa.Table(
     "touched_window", METADATA, _text("topic", key=True), _number("window_start_ms", key=True)
 )
-"""Windows whose verdict must be computed again."""
+"""Windows without an up-to-date verdict."""
 
 TOPIC_STATE: Final = sa.Table(
     "topic_state",

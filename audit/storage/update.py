@@ -1,4 +1,4 @@
-"""Computes the verdicts of the windows whose counts changed, or whose time has come, and stores them.
+"""Computes and stores the verdicts of windows with new counts, and of windows with expired verdicts.
 
 A transaction that adds rows marks their windows in `touched_window`. An update marks further windows: those whose
 verdict no longer holds at the current time, and those whose topic changed in a way that concerns all its windows. It
@@ -78,7 +78,7 @@ _LACKS = _DIFFERS & (_V.acknowledged > sa.func.coalesce(_V.stored, 0))
 
 @dataclass(frozen=True, slots=True)
 class VerdictUpdate:
-    """Numbers of windows whose verdicts an update wrote, and of their topics."""
+    """Number of verdicts that an update wrote, and number of their topics."""
 
     windows: int = 0
     topics: int = 0
@@ -140,7 +140,7 @@ def _set_checked(database: AuditDatabase, now_ms: int) -> None:
 
 
 def _mark_due(database: AuditDatabase, *, now_ms: int, grace_ms: int, policy: FindingPolicy) -> None:
-    """Marks the windows whose verdicts may differ at this time or with these settings, although no counts arrived."""
+    """Marks windows without new counts if their verdicts may differ at this time or with these settings."""
     settings = f"grace {grace_ms} ttl {policy.findings_ttl_ms}"
     is_due = (_V.valid_until_ms <= now_ms) | (_V.valid_from_ms > now_ms)
     topic_is_due = (TOPIC_STATE.c.valid_until_ms <= now_ms) | (TOPIC_STATE.c.valid_from_ms > now_ms)
@@ -325,7 +325,7 @@ class _Portion:
             )
 
     def _write_verdicts(self) -> list[str]:
-        """Writes verdicts and strips. Returns the topics whose windows with findings changed."""
+        """Writes verdicts and strips. Returns the topics with changes in windows with findings."""
         marked = (_T.topic == _V.topic) & (_T.window_start_ms == _V.window_start_ms)
         columns = (
             _V.topic,
