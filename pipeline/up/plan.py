@@ -89,8 +89,12 @@ def part_command(name: str, settings: Settings, addresses: Mapping[str, str]) ->
             serve += ["--listen", addresses.get("sql") or str(settings.sql.listen)]
         return PartCommand(name, ("headrace.pipeline.sql_server", *serve), restarts=True)
     if name == AUDIT:
-        run = ("headrace", "audit", "run", "--data-dir", data_dir)
-        return PartCommand(name, run, restarts=True, niceness=LOAD_NICENESS)
+        run = ["headrace", "audit", "run", "--data-dir", data_dir]
+        if "registry" in addresses and not settings.registry.url:
+            run += ["--registry-url", addresses["registry"]]
+        if "broker" in addresses and not settings.kafka.bootstrap_servers:
+            run += ["--bootstrap-servers", addresses["broker"]]
+        return PartCommand(name, tuple(run), restarts=True, niceness=LOAD_NICENESS)
     if name == LOAD:
         return PartCommand(
             name, ("headrace", "load", "serve", "--data-dir", data_dir), reads_requests=True, niceness=LOAD_NICENESS

@@ -23,6 +23,7 @@ from headrace.pipeline.up.part import POLL_S, READY_TIMEOUT_S, Part, UpError
 from headrace.pipeline.up.part_log import PartLog
 from headrace.pipeline.up.plan import (
     ALERTS,
+    AUDIT,
     LOAD,
     PartCommand,
     consecutive_deaths,
@@ -146,7 +147,7 @@ class _Supervisor:
         with the same data directory may lack the flags of this one.
         """
         deadline = time.monotonic() + READY_TIMEOUT_S
-        servers = [name for name in names if name not in ("sql", ALERTS, LOAD)]
+        servers = [name for name in names if name not in ("sql", AUDIT, ALERTS, LOAD)]
         for name in servers:
             self._start(name)
         for name in servers:
@@ -157,6 +158,10 @@ class _Supervisor:
             if self._settings.sql.listen is not None:
                 self._addresses |= self._parts["sql"].wait_until_ready(deadline, self._stop.is_set)
                 self._log_ready("sql")
+        if AUDIT in names:
+            self._start(AUDIT)  # needs the addresses of registry and broker
+            self._parts[AUDIT].wait_until_ready(deadline, self._stop.is_set)
+            self._log_ready(AUDIT)
         if ALERTS in names:
             self._start(ALERTS)  # its first evaluation should find the other parts ready
         if LOAD in names:

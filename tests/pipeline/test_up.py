@@ -90,6 +90,13 @@ def test_sql_uses_the_configured_or_started_metastore(configured: str) -> None:
     assert words[words.index("--metastore") + 1] == (configured or ADDRESSES["metastore"])
 
 
+@pytest.mark.parametrize("configured", ["", "kafka-1:9092"])
+def test_auditor_uses_the_configured_or_started_brokers(configured: str) -> None:
+    settings = load_settings(flags={"kafka.bootstrap_servers": configured} if configured else {})
+    words = part_command("audit", settings, {**ADDRESSES, "broker": "127.0.0.1:40001"}).arguments
+    assert ("127.0.0.1:40001" in words) is not bool(configured)  # the settings reach it by the environment
+
+
 @pytest.mark.parametrize(
     ("flags", "only", "names"),
     [

@@ -280,7 +280,7 @@ def run_tutorial(broker: str, directory: Path) -> None:
         else:
             shown = [masked(words) for words in output]
             missing = [line for line in code.splitlines() if masked(line.split()) not in shown]
-            assert missing == [], output
+            assert missing == [], "\n".join(" ".join(words) for words in output)
 
 
 def run_notebook(metastore: str, directory: Path) -> None:
