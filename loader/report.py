@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from headrace.loader.apply.engine import ApplyResult
 from headrace.loader.commit.commit import Commit, TopicCommit
@@ -42,6 +43,17 @@ class LoadedTopic:
     by_reference: int = 0
 
 
+class TaskTime(NamedTuple):
+    """One task of a run: its number, its start by the clock of its host in milliseconds since 1970, its duration, the
+    bytes of record batches that it read, and the rows that it wrote, which may be in no commit."""
+
+    task: int
+    started_at_ms: int
+    duration_ms: int
+    bytes_read: int
+    rows: int
+
+
 @dataclass(frozen=True, slots=True)
 class RunReport:
     """The result of one run.
@@ -56,7 +68,7 @@ class RunReport:
 
     `imbalance_planned` and `imbalance_measured` state how unevenly the work is divided: the largest value of a task
     divided by the mean over the tasks. The planned one compares estimated bytes and a constant per range, the measured
-    one times of the first round.
+    one times of the first round. `task_times` has all tasks, of all rounds.
     """
 
     commit_number: int = 0
@@ -75,6 +87,7 @@ class RunReport:
     read_ms: int = 0
     duration_ms: int = 0
     held_back: int = 0
+    task_times: tuple[TaskTime, ...] = ()
 
     @property
     def has_findings(self) -> bool:
@@ -221,6 +234,21 @@ def merged_problems(
     topics = sorted({*first, *second})
     merged = {topic: tuple(dict.fromkeys((*first.get(topic, ()), *second.get(topic, ())))) for topic in topics}
     return {topic: sentences for topic, sentences in merged.items() if sentences}
+
+
+def task_times(results: Sequence[UnitResult]) -> tuple[TaskTime, ...]:
+    """Returns the times of the tasks of a run, ordered by their start."""
+    times = (
+        TaskTime(
+            result.task,
+            result.started_at_ms,
+            result.duration_ms,
+            sum(one.bytes_read for one in result.ranges),
+            sum(one.counts.records for one in result.ranges),
+        )
+        for result in results
+    )
+    return tuple(sorted(times, key=lambda one: (one.started_at_ms, one.task)))
 
 
 def imbalance(results: Sequence[UnitResult]) -> float:

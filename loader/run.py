@@ -40,7 +40,15 @@ from headrace.loader.plan.discover import Cluster, discover, is_wanted
 from headrace.loader.plan.load_plan import LoadPlan, PlanSettings, hourly_plan, make_plan, plan_summary
 from headrace.loader.plan.schemas import WriterSchemas
 from headrace.loader.read.units import ReadResult, read_units, with_reading
-from headrace.loader.report import RunReport, held_back, imbalance, merged_problems, with_applied, with_commits
+from headrace.loader.report import (
+    RunReport,
+    held_back,
+    imbalance,
+    merged_problems,
+    task_times,
+    with_applied,
+    with_commits,
+)
 from headrace.loader.rewrite.retire import Retirement
 from headrace.loader.storage.protocols import Staging
 from headrace.loader.work_unit import FileKind, TaskSettings, UnitResult, WorkUnit
@@ -395,6 +403,7 @@ def _execute(
         is_registry_refused=ports.schemas.is_refused,
         imbalance_measured=imbalance(reading.results[: len(plan.units)]),
         read_ms=reading.read_ms,
+        task_times=task_times(reading.results),
     )
     alarms = {topic: one.problems[len(validated[topic].problems) :] for topic, one in reconciled.items()}
     return with_commits(report, plan, reconciled, commit_results), alarms

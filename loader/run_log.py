@@ -8,20 +8,21 @@ import dataclasses
 import itertools
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
-from headrace.loader.report import RunReport
+from headrace.loader.report import RunReport, TaskTime
 from headrace.loader.rewrite.run import RewriteReport
 from headrace.settings.line_file import LineFile
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-BYTES_MAX: Final = 4 * 1024 * 1024
-"""Size from which a file counts as full: some 8,000 loads, eight weeks of a load every ten minutes."""
+BYTES_MAX: Final = 16 * 1024 * 1024
+"""Size from which a file counts as full: some 8,000 loads of a few topics, eight weeks of a load every ten minutes; a
+week of loads with the maximum of tasks and topics in their lines."""
 
 LOAD_LINE, COMPACTION_LINE = "load", "compact"
 """The kinds of lines."""
@@ -35,7 +36,22 @@ DURATION_BOUNDS_S: Final = (5, 10, 30, 60, 120, 300, 600, 1_200, 1_800, 3_600)
 YIELDED: Final = "yielded"
 FAILED_CODE: Final = 2
 TOPICS_NAMED_MAX: Final = 20
+TASKS_MAX: Final = 200
+TOPICS_MAX: Final = 100
+PROBLEM_CHARS_MAX: Final = 200
 SENTENCE_CHARS_MAX: Final = 1_000
+
+
+class TopicOutcome(NamedTuple):
+    """The effect of a load on one topic. `outcome` is `loaded`, `waiting` (for a schema), or `problems` if it has any;
+    `problem` is the first one, "" for none."""
+
+    topic: str
+    outcome: str
+    rows: int
+    quarantined: int
+    bytes_read: int
+    problem: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +64,9 @@ class RunLine:
     rejected, usually because another load was faster), `yielded` (another load is running) or `failed`. `error` is the
     reason of the failure, or why the registry could not be used; `is_registry_refused` means that it rejected the
     loader's credentials. `imbalance` is the slowest task's time divided by the mean. `problem_topics` are the first of
-    the `problems` topics with problems. `held_back` counts the offsets that the load left unread.
+    the `problems` topics with problems. `held_back` counts the offsets that the load left unread. `task_times` are the
+    longest `TASKS_MAX` of the tasks, by their start. `topic_outcomes` are `TOPICS_MAX` of the topics with an outcome:
+    those with problems first, then those with most bytes.
     """
 
     started_at_ms: int
@@ -75,6 +93,8 @@ class RunLine:
     error: str = ""
     is_registry_refused: bool = False
     kind: str = LOAD_LINE
+    task_times: tuple[TaskTime, ...] = ()
+    topic_outcomes: tuple[TopicOutcome, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +159,27 @@ def line_of(report: RunReport, started_at_ms: int, exit_code: int) -> RunLine:
         conflict=report.conflict[:SENTENCE_CHARS_MAX],
         error=report.registry_outage[:SENTENCE_CHARS_MAX],
         is_registry_refused=report.is_registry_refused,
+        task_times=_longest(report.task_times),
+        topic_outcomes=_topic_outcomes(report),
     )
+
+
+def _longest(times: Sequence[TaskTime]) -> tuple[TaskTime, ...]:
+    longest = {one.task for one in sorted(times, key=lambda one: -one.duration_ms)[:TASKS_MAX]}
+    return tuple(one for one in times if one.task in longest)
+
+
+def _topic_outcomes(report: RunReport) -> tuple[TopicOutcome, ...]:
+    found = {
+        one.topic: TopicOutcome(one.topic, "loaded", one.rows, one.quarantined, one.bytes_read, "")
+        for one in report.loaded
+    }
+    for outcome, problems in (("waiting", report.waiting), ("problems", {t: s[0] for t, s in report.problems.items()})):
+        for topic, problem in problems.items():
+            known = found.get(topic, TopicOutcome(topic, "", 0, 0, 0, ""))
+            found[topic] = known._replace(outcome=outcome, problem=problem[:PROBLEM_CHARS_MAX])
+    ordered = sorted(found.values(), key=lambda one: (one.outcome != "problems", -one.bytes_read, one.topic))
+    return tuple(ordered[:TOPICS_MAX])
 
 
 def compaction_line(report: RewriteReport, started_at_ms: int, duration_ms: int, exit_code: int) -> RunLine:
@@ -205,7 +245,15 @@ def _objects(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _run_line(value: dict[str, Any]) -> RunLine | None:
-    return _fields(RunLine, value)
+    line = _fields(RunLine, value)
+    try:
+        return line and dataclasses.replace(
+            line,
+            task_times=tuple(TaskTime(*one) for one in line.task_times),
+            topic_outcomes=tuple(TopicOutcome(*one) for one in line.topic_outcomes),
+        )
+    except TypeError:
+        return None
 
 
 def _fields(kind: type[T], value: dict[str, Any]) -> T | None:

@@ -82,12 +82,12 @@ def run_work_unit(unit: WorkUnit, new_sink: NewSink = LocalSink, sync: bytes = b
         new_sink: creates the writer of the task's files.
         sync: the sync marker of the files, 16 bytes; random by default.
     """
-    started = time.monotonic()
+    started, started_at_ms = time.monotonic(), time.time_ns() // 1_000_000
     build = current_build()
 
     def result(ranges: Sequence[RangeResult], *, error: str = "", disk_error: str = "") -> UnitResult:
         duration_ms = round((time.monotonic() - started) * 1000)
-        return UnitResult(unit.task, tuple(ranges), (), build, duration_ms, error, disk_error)
+        return UnitResult(unit.task, tuple(ranges), (), build, duration_ms, error, disk_error, started_at_ms)
 
     def empty_results(reason: str) -> list[RangeResult]:
         return [_empty_result(offsets, reason) for offsets in unit.ranges]

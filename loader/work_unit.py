@@ -260,7 +260,7 @@ class UnitResult:
 
     `error` is set if the task could not run for a reason that applies to the whole load, such as another build; it ends
     the load. `disk_error` is set if the task's files could not be written: none of its ranges counts as read, and the
-    other tasks are committed.
+    other tasks are committed. `started_at_ms` is the time of its start by the clock of its host, in ms since 1970.
     """
 
     task: int
@@ -270,3 +270,4 @@ class UnitResult:
     duration_ms: int
     error: str = ""
     disk_error: str = ""
+    started_at_ms: int = field(default=0, compare=False)

@@ -8,7 +8,7 @@ import dataclasses
 import gc
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace.cli.command import (
     EXIT_FAILED,
@@ -276,6 +276,7 @@ def _raise_for_outage(registry_outage: str) -> None:
 
 
 def show_plan(args: argparse.Namespace, settings: Settings) -> int:
+    from headrace.loader.plan.load_plan import plan_json
     from headrace.loader.run import plan_load
     from headrace.pipeline.load import commit_log, open_load
 
@@ -424,41 +425,6 @@ def _plan_rows(plan: LoadPlan) -> Iterator[ReportRow]:
         partitions = len({one.topic_partition for one in found})
         cells = (topic, planned_topic.table, f"{partitions:,}", f"{offsets:,}", f"{size / 1e6:,.2f}", changes)
         yield ReportRow(cells, ATTENTION if topic in plan.problems else WELL, offsets)
-
-
-def plan_json(plan: LoadPlan) -> dict[str, Any]:
-    return {
-        "after_commit_number": plan.commit_number,
-        "tasks": [
-            {
-                "task": unit.task,
-                "ranges": [
-                    {
-                        "topic": one.topic_partition.topic,
-                        "partition": one.topic_partition.partition,
-                        "start": one.start,
-                        "end": one.end,
-                        "bytes_estimate": one.bytes_estimate,
-                    }
-                    for one in unit.ranges
-                ],
-            }
-            for unit in plan.units
-        ],
-        "topics": {
-            topic: {
-                "table": planned_topic.table,
-                "new": planned_topic.known is None,
-                "schema_changes": planned_topic.known is not None and planned_topic.schemas.is_changed,
-                "changes": list(planned_topic.column_changes),
-            }
-            for topic, planned_topic in plan.planned_topics.items()
-        },
-        "waiting": dict(plan.waiting),
-        "problems": {topic: list(texts) for topic, texts in plan.problems.items()},
-        "notes": list(plan.notes),
-        "imbalance": plan.imbalance,
-    }
 
 
 def print_runs(runs: Sequence[RunLine]) -> None:

@@ -10,6 +10,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from headrace.hive_ddl.names import directory_name, table_name
 from headrace.loader.commit.json_values import canonical
@@ -337,3 +338,39 @@ def plan_summary(plan: LoadPlan) -> bytes:
         for unit in plan.units
     ]
     return canonical({"run_id": plan.run_id, "after_commit_number": plan.commit_number, "units": units}) + b"\n"
+
+
+def plan_json(plan: LoadPlan) -> dict[str, Any]:
+    """Returns the plan as JSON values, for `headrace load plan --format json` and the console."""
+    return {
+        "after_commit_number": plan.commit_number,
+        "tasks": [
+            {
+                "task": unit.task,
+                "ranges": [
+                    {
+                        "topic": one.topic_partition.topic,
+                        "partition": one.topic_partition.partition,
+                        "start": one.start,
+                        "end": one.end,
+                        "bytes_estimate": one.bytes_estimate,
+                    }
+                    for one in unit.ranges
+                ],
+            }
+            for unit in plan.units
+        ],
+        "topics": {
+            topic: {
+                "table": planned_topic.table,
+                "new": planned_topic.known is None,
+                "schema_changes": planned_topic.known is not None and planned_topic.schemas.is_changed,
+                "changes": list(planned_topic.column_changes),
+            }
+            for topic, planned_topic in plan.planned_topics.items()
+        },
+        "waiting": dict(plan.waiting),
+        "problems": {topic: list(texts) for topic, texts in plan.problems.items()},
+        "notes": list(plan.notes),
+        "imbalance": plan.imbalance,
+    }

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from headrace import avro_codec
 from headrace.avro_schema import Schema, parse_schema
-from headrace.cli.load import plan_json, print_run, print_status
+from headrace.cli.load import print_run, print_status
 from headrace.hive_ddl.errors import MetastoreUnavailable
 from headrace.hive_ddl.ops import ReplaceView
 from headrace.hive_ddl.table import SCHEMA_URL, VERSION, TableState
@@ -40,6 +40,7 @@ from headrace.loader.inspect.status import load_status
 from headrace.loader.load_schema import merge
 from headrace.loader.offsets.choose import OffsetChoice, commit_of, skip, starts
 from headrace.loader.plan import packing
+from headrace.loader.plan.load_plan import plan_json
 from headrace.loader.project.topic_projection import TopicProjection
 from headrace.loader.read import units as reading
 from headrace.loader.report import RunReport
@@ -72,6 +73,8 @@ def test_a_topic_becomes_a_table_with_each_offset_once(world: World) -> None:
     }
     assert world.cluster.committed == {TopicPartition("orders", 0): 10, TopicPartition("orders", 1): 5}
     assert sum(row.count for row in world.audit("orders")) == 15
+    assert sum(one.rows for one in report.task_times) == 15
+    assert sum(one.bytes_read for one in report.task_times) == report.loaded[0].bytes_read
     (loaded,) = report.loaded
     assert (loaded.rows, loaded.new, report.commit_number, report.problems) == (15, True, 1, {})
     assert world.log().storage.children("staging") == ()

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from headrace.loader import run_log
-from headrace.loader.report import LoadedTopic, RunReport
+from headrace.loader.report import LoadedTopic, RunReport, TaskTime
 from headrace.loader.run_log import (
     DURATION_BOUNDS_S,
     RunLine,
     RunTotals,
+    TopicOutcome,
     append_line,
     line_of,
     newest_lines,
@@ -55,9 +56,28 @@ def test_a_line_summarizes_the_report_of_a_load() -> None:
     assert (found.rows, found.files, found.quarantined, found.bytes_read, found.bytes_written) == (20, 4, 6, 1000, 800)
     assert (found.imbalance_planned, found.imbalance, found.read_ms, found.duration_ms) == (1.235, 2.0, 90, 100)
     assert (found.waiting, found.problems, len(found.problem_topics), found.held_back) == (1, 30, 20, 7)
+    assert found.topic_outcomes[0] == TopicOutcome("t00", "problems", 0, 0, 0, "bad")
+    assert found.topic_outcomes[-2] == TopicOutcome("orders", "loaded", 10, 3, 500, "")
+    assert found.topic_outcomes[-1] == TopicOutcome("raw", "waiting", 0, 0, 0, "no subject")
     assert line_of(RunReport(), 0, 0).outcome == "nothing"
     refused = line_of(RunReport(conflict="x" * 5_000), 0, 0)
     assert (refused.outcome, len(refused.conflict)) == ("refused", 1_000)
+
+
+def test_tasks_and_topics_of_a_line_are_limited_and_read_back(tmp_path: Path) -> None:
+    times = tuple(TaskTime(number, 1_000 + number, number % 300, 10, 2) for number in range(500))
+    loaded = LoadedTopic("t", "t", 10, 2, 1, 3, 0, 0, 13, 500, 400, False, False)
+    many = tuple(dataclasses.replace(loaded, topic=f"t{number:03d}", bytes_read=number) for number in range(150))
+    report = RunReport(loaded=many, task_times=times, problems={"t000": ("x" * 999, "second")})
+    append_line(tmp_path / "runs.jsonl", line_of(report, 1_000, 0))
+    (found,) = newest_lines(tmp_path / "runs.jsonl", 1)
+    assert len(found.task_times) == 200
+    assert min(one.duration_ms for one in found.task_times) == 150
+    assert list(found.task_times) == sorted(found.task_times, key=lambda one: one.started_at_ms)
+    assert len(found.topic_outcomes) == 100
+    assert found.topic_outcomes[0] == TopicOutcome("t000", "problems", 10, 3, 0, "x" * 200)
+    assert [one.topic for one in found.topic_outcomes[1:3]] == ["t149", "t148"]
+    assert found == line_of(report, 1_000, 0)
 
 
 def test_a_full_log_is_rotated_and_one_old_file_remains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import random
 import re
 import secrets
 import shutil
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -190,7 +191,9 @@ def test_every_offset_is_classified(run: Run, cluster: Cluster, tmp_path: Path) 
 
 def test_bad_messages_go_to_the_quarantine_by_record_time(run: Run, cluster: Cluster, tmp_path: Path) -> None:
     cluster.put(0, {0: b"junk", 1: message(1, schema_id=404), 2: message(2) + b"x"}, headers=[("h", b"v")])
+    before_ms = time.time_ns() // 1_000_000
     result = run(offsets(0, 3))
+    assert before_ms <= result.started_at_ms <= time.time_ns() // 1_000_000
     (file,) = result.files
     assert (file.kind, file.time_partition, file.records) == (FileKind.QUARANTINE, "dt=1970-01-01/hr=00", 3)
     with (tmp_path / "staging" / "w" / file.path).open("rb") as opened:
