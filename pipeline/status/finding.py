@@ -6,6 +6,7 @@ A finding names an object, its problem, the command that shows more and the one 
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -485,12 +486,13 @@ def finding(
     For the remaining arguments see `StatusFinding`.
     """
     row = KINDS[kind]
+    quoted = shlex.quote(subject)  # counts of any producer name topics, so a name may contain shell text
     return StatusFinding(
         kind,
         subject,
         problem,
-        (show or row.show).replace("{subject}", subject),
-        (repair or row.repair).replace("{subject}", subject),
+        (show or row.show).replace("{subject}", quoted),
+        (repair or row.repair).replace("{subject}", quoted),
         row.severity if severity is None else severity,
         since_ms,
         count,
