@@ -84,7 +84,15 @@ def _prepare_templates(app: Flask) -> None:
     environment.trim_blocks = environment.lstrip_blocks = True
     environment.undefined = StrictUndefined
     environment.finalize = formats.visible
-    for function in (formats.utc, formats.iso, formats.clock, formats.span, formats.number, formats.sentence):
+    for function in (
+        formats.utc,
+        formats.iso,
+        formats.clock,
+        formats.span,
+        formats.number,
+        formats.size,
+        formats.sentence,
+    ):
         environment.filters[function.__name__] = function
     environment.globals.update(look_of=LOOK_OF, rail_height=HEIGHT)
     environment.globals.update(plural=formats.plural, form_token=security.form_token, static_url=_static_urls(app))

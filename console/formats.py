@@ -69,6 +69,18 @@ def number(value: float | None) -> str:
     return text.replace("-", "−")
 
 
+def size(count: int | None) -> str:
+    """Returns a number of bytes in the largest decimal unit: `1.5 MB`."""
+    if count is None:
+        return UNKNOWN
+    value, unit = float(count), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if value < 1000:
+            break
+        value, unit = value / 1000, larger
+    return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
 def sentence(text: str, names: Collection[str] = ()) -> str:
     """Returns the text as a sentence: with a full stop, and with a capital unless it begins with one of `names`."""
     stripped = text.strip()

@@ -223,14 +223,32 @@ def append_line(path: Path | None, line: RunLine) -> None:
 def newest_lines(path: Path, count: int, kind: str = LOAD_LINE) -> tuple[RunLine, ...]:
     """Returns the last `count` lines of a kind in the run log `path` and in `<path>.1`, which has the lines before;
     oldest first. Ignores lines in another format."""
-    lines = (line for line in map(_run_line, _objects(path)) if line is not None and line.kind == kind)
+    lines = (line for line in _lines(path) if line.kind == kind)
     return tuple(reversed(tuple(itertools.islice(lines, count))))
+
+
+def lines_between(path: Path, start_ms: int, end_ms: int) -> tuple[RunLine, ...]:
+    """Returns the lines of all kinds that started in `[start_ms, end_ms)`, the newest first. Reads all newer lines, and
+    no line below the first one that ended before `start_ms`."""
+    ended = itertools.takewhile(lambda one: one.started_at_ms + one.duration_ms >= start_ms, _lines(path))
+    return tuple(line for line in ended if start_ms <= line.started_at_ms < end_ms)
+
+
+def find_line(path: Path, run: str) -> RunLine | None:
+    """Returns the newest line with this run id, or of this start in milliseconds: runs without a commit may have no run
+    id. Returns None if no line matches."""
+    return next((line for line in _lines(path) if run in (line.run_id, str(line.started_at_ms))), None)
 
 
 def newest_totals(path: Path) -> RunTotals | None:
     """Returns the totals of all loads up to the newest line of the run log `path`; None if no line has any."""
     found = (_fields(RunTotals, value[TOTALS]) for value in _objects(path) if isinstance(value.get(TOTALS), dict))
     return next((one for one in found if one is not None), None)
+
+
+def _lines(path: Path) -> Iterator[RunLine]:
+    """Yields the lines of the run log, the newest first. Ignores lines in another format."""
+    return (line for line in map(_run_line, _objects(path)) if line is not None)
 
 
 def _objects(path: Path) -> Iterator[dict[str, Any]]:
@@ -246,14 +264,36 @@ def _objects(path: Path) -> Iterator[dict[str, Any]]:
 
 def _run_line(value: dict[str, Any]) -> RunLine | None:
     line = _fields(RunLine, value)
+    if line is None or not _has_types(line, _EXAMPLE):
+        return None
     try:
-        return line and dataclasses.replace(
+        line = dataclasses.replace(
             line,
             task_times=tuple(TaskTime(*one) for one in line.task_times),
             topic_outcomes=tuple(TopicOutcome(*one) for one in line.topic_outcomes),
         )
     except TypeError:
         return None
+    is_typed = all(isinstance(name, str) for name in line.problem_topics)
+    is_typed = is_typed and all(type(number) is int for one in line.task_times for number in one)
+    return line if is_typed and all(map(_is_outcome, line.topic_outcomes)) else None
+
+
+_EXAMPLE: Final = RunLine(0, 0, "", 0)
+
+
+def _has_types(line: RunLine, example: RunLine) -> bool:
+    """Returns whether the values of a line have the types of an example; a float may be an integer."""
+    for field in dataclasses.fields(RunLine):
+        expected = type(getattr(example, field.name))
+        if type(getattr(line, field.name)) not in ((int, float) if expected is float else (expected,)):
+            return False
+    return True
+
+
+def _is_outcome(one: TopicOutcome) -> bool:
+    texts, numbers = (one.topic, one.outcome, one.problem), (one.rows, one.quarantined, one.bytes_read)
+    return all(type(text) is str for text in texts) and all(type(number) is int for number in numbers)
 
 
 def _fields(kind: type[T], value: dict[str, Any]) -> T | None:

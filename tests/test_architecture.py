@@ -55,6 +55,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "pipeline.state_backup": ("loader", "broker", "registry.storage"),
     "pipeline.demo": ("compat", "clients"),
     "console": ("settings", "audit", "pipeline", "registry.access"),
+    "console.drawing.loads": ("loader",),
+    "console.pages.loads": ("loader",),
     "console.server": ("registry.api.server",),
     "console.sessions": ("registry.storage.engines",),
     "headrace": (

@@ -17,7 +17,9 @@ from headrace.loader.run_log import (
     RunTotals,
     TopicOutcome,
     append_line,
+    find_line,
     line_of,
+    lines_between,
     newest_lines,
     newest_totals,
 )
@@ -34,6 +36,24 @@ def test_newest_lines_are_returned_oldest_first(tmp_path: Path) -> None:
         append_line(path, line(number))
     assert newest_lines(path, 3) == (line(2), line(3), line(4))
     assert [json.loads(text)["started_at_ms"] for text in path.read_text().splitlines()] == list(range(5))
+
+
+def test_lines_of_a_time_and_of_an_id_are_found(tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    lines = [dataclasses.replace(line(number * 10), run_id=f"r{number}" if number % 2 else "") for number in range(6)]
+    for one in lines:
+        append_line(path, one)
+    assert lines_between(path, 20, 50) == (lines[4], lines[3], lines[2])
+    assert find_line(path, "r3") == lines[3]
+    assert find_line(path, "40") == lines[4]
+    assert find_line(tmp_path / "missing", "r3") is None
+
+
+@pytest.mark.parametrize("change", [{"rows": "7"}, {"duration_ms": None}, {"task_times": [["a", 1, 2, 3, 4]]}])
+def test_lines_with_other_types_are_ignored(tmp_path: Path, change: dict[str, object]) -> None:
+    path = tmp_path / "runs.jsonl"
+    path.write_text(json.dumps({**dataclasses.asdict(line(1)), **change}) + "\n")
+    assert newest_lines(path, 1) == ()
 
 
 def test_a_line_summarizes_the_report_of_a_load() -> None:

@@ -10,6 +10,8 @@ from urllib.parse import quote
 from support.audit_story import TOPICS
 from support.console import NOW_MS
 
+PAGES = ("/loads", "/loads/")
+
 
 def random_urls(count: int, seed: int) -> Iterator[str]:
     """Returns requests that resemble the console's, with random values."""
@@ -18,7 +20,9 @@ def random_urls(count: int, seed: int) -> Iterator[str]:
     keys = ("range", "at", "q", "show", "sort", "page", "as", "next", "user")
     values = ("7d", "30d", "all", "-1", str(NOW_MS), "9" * 30, "-topic", "window", "csv", "json", "%00", "1e5", "")
     for _ in range(count):
-        parts = chosen.choice(("/", "/topics", "/topics/", f"/topics/{chosen.choice(TOPICS)}", "/sign-in", "/static/"))
+        parts = chosen.choice(
+            ("/", "/topics", "/topics/", f"/topics/{chosen.choice(TOPICS)}", "/sign-in", "/static/", *PAGES)
+        )
         if chosen.random() < 0.4:
             parts += "".join(chosen.choices(alphabet, k=chosen.randint(1, 30)))
         query = "&".join(
