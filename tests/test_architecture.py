@@ -57,6 +57,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "console": ("settings", "audit", "pipeline", "registry.access"),
     "console.drawing.loads": ("loader",),
     "console.pages.loads": ("loader",),
+    "console.pages.quarantine": ("loader",),
     "console.server": ("registry.api.server",),
     "console.sessions": ("registry.storage.engines",),
     "headrace": (

@@ -11,7 +11,7 @@ from typing import Final
 
 from flask import Blueprint
 
-from headrace.console.pages import health, loads, metrics, now, sign_in, topic, topics
+from headrace.console.pages import health, loads, metrics, now, quarantine, sign_in, topic, topics
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,7 @@ PAGES: Final = (
     Page(topics.blueprint, menu="Topics"),
     Page(topic.blueprint, topic_tab="Completeness", section="Topics"),
     Page(loads.blueprint, menu="Loads"),
+    Page(quarantine.blueprint, menu="Quarantine"),
     Page(sign_in.blueprint),
     Page(health.blueprint),
     Page(metrics.blueprint),

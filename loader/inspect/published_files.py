@@ -91,6 +91,12 @@ def published_files(
 
 def newest_file(index: FileIndex, log: CommitLog, topic: str, kind: FileKind) -> PublishedFile | None:
     """Returns the newest published file in the topic's newest time partition with files; None if there is none."""
+    return next(newest_files(index, log, topic, kind), None)
+
+
+def newest_files(index: FileIndex, log: CommitLog, topic: str, kind: FileKind) -> Iterator[PublishedFile]:
+    """Yields the published files of a topic, newest time partitions first. Reads the index day by day, so
+    the cost depends on the number of files that the caller takes."""
     commit_number = applied_commit_number(log, topic)
     for day in reversed(index.days(topic, kind)):
         files = [
@@ -98,9 +104,7 @@ def newest_file(index: FileIndex, log: CommitLog, topic: str, kind: FileKind) ->
             for time_partition, indexed in index.day(topic, kind, day).time_partitions.items()
             for file in _published(log, topic, kind, time_partition, indexed, commit_number)
         ]
-        if files:
-            return max(files, key=lambda one: (one.time_partition, one.file.since))
-    return None
+        yield from sorted(files, key=lambda one: (one.time_partition, one.file.since), reverse=True)
 
 
 def _published(

@@ -10,14 +10,14 @@ from urllib.parse import quote
 from support.audit_story import TOPICS
 from support.console import NOW_MS
 
-PAGES = ("/loads", "/loads/")
+PAGES = ("/loads", "/loads/", "/quarantine")
 
 
 def random_urls(count: int, seed: int) -> Iterator[str]:
     """Returns requests that resemble the console's, with random values."""
     chosen = random.Random(seed)
     alphabet = string.printable + "é漢\u202e\x00🙂"
-    keys = ("range", "at", "q", "show", "sort", "page", "as", "next", "user")
+    keys = ("range", "at", "q", "show", "sort", "page", "as", "next", "user", "topic")
     values = ("7d", "30d", "all", "-1", str(NOW_MS), "9" * 30, "-topic", "window", "csv", "json", "%00", "1e5", "")
     for _ in range(count):
         parts = chosen.choice(
