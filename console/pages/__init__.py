@@ -11,7 +11,7 @@ from typing import Final
 
 from flask import Blueprint
 
-from headrace.console.pages import health, loads, metrics, now, quarantine, sign_in, topic, topics
+from headrace.console.pages import alerts, health, loads, metrics, now, quarantine, sign_in, topic, topics
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,7 @@ PAGES: Final = (
     Page(topic.blueprint, topic_tab="Completeness", section="Topics"),
     Page(loads.blueprint, menu="Loads"),
     Page(quarantine.blueprint, menu="Quarantine"),
+    Page(alerts.blueprint, menu="Alerts"),
     Page(sign_in.blueprint),
     Page(health.blueprint),
     Page(metrics.blueprint),

@@ -96,9 +96,12 @@ def time_text_ms(instant_ms: int) -> str:
 
 
 def page_url(alert: Alert, console_url: str) -> str:
-    """Returns the page of the console about an alert, or "" without a console."""
-    if not console_url or not alert.kind.startswith("audit-") or alert.kind == "audit-old":
-        return console_url
+    """Returns the page of the console about an alert: that of its topic, or its place in the list of alerts; "" without
+    a console."""
+    if not console_url:
+        return ""
+    if not alert.kind.startswith("audit-") or alert.kind == "audit-old":
+        return f"{console_url.rstrip('/')}/alerts#{alert.id}"
     return f"{console_url.rstrip('/')}/topics/{quote(alert.subject, safe='')}"
 
 

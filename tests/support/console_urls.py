@@ -10,7 +10,7 @@ from urllib.parse import quote
 from support.audit_story import TOPICS
 from support.console import NOW_MS
 
-PAGES = ("/loads", "/loads/", "/quarantine")
+PAGES = ("/loads", "/loads/", "/quarantine", "/alerts")
 
 
 def random_urls(count: int, seed: int) -> Iterator[str]:
@@ -18,7 +18,25 @@ def random_urls(count: int, seed: int) -> Iterator[str]:
     chosen = random.Random(seed)
     alphabet = string.printable + "é漢\u202e\x00🙂"
     keys = ("range", "at", "q", "show", "sort", "page", "as", "next", "user", "topic")
-    values = ("7d", "30d", "all", "-1", str(NOW_MS), "9" * 30, "-topic", "window", "csv", "json", "%00", "1e5", "")
+    values = (
+        "7d",
+        "30d",
+        "all",
+        "-1",
+        str(NOW_MS),
+        "9" * 30,
+        "-topic",
+        "window",
+        "csv",
+        "json",
+        "rules",
+        "silences",
+        "deliveries",
+        "tasks",
+        "%00",
+        "1e5",
+        "",
+    )
     for _ in range(count):
         parts = chosen.choice(
             ("/", "/topics", "/topics/", f"/topics/{chosen.choice(TOPICS)}", "/sign-in", "/static/", *PAGES)

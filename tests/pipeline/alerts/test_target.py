@@ -93,7 +93,7 @@ def test_alerts_link_to_the_page_of_the_console(receiver: WebhookReceiver) -> No
         one.send([dataclasses.replace(FIRING, alert=dataclasses.replace(ALERT, subject="a/b")), disk], NOW_MS)
     webhook, alertmanager = receiver.bodies
     assert webhook["externalURL"] == "https://ops.example.org/headrace"
-    expected = ["https://ops.example.org/headrace/topics/a%2Fb", "https://ops.example.org/headrace"]
+    expected = ["https://ops.example.org/headrace/topics/a%2Fb", f"https://ops.example.org/headrace/alerts#{ALERT.id}"]
     assert [one["generatorURL"] for one in webhook["alerts"]] == expected
     assert [one["generatorURL"] for one in alertmanager] == expected
 
