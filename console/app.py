@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,6 +39,7 @@ def create_app(
     sessions: SessionStore,
     *,
     version: str = "unknown",
+    origins: Mapping[str, str] | None = None,
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
 ) -> Flask:
     """Creates the application.
@@ -47,6 +48,7 @@ def create_app(
         access: the users and their permissions.
         sessions: the sessions of browsers.
         version: the version that pages show.
+        origins: the sources of the settings that are set explicitly, by dotted key; None if they are unknown.
         now_ms: the clock, in milliseconds since 1970.
 
     Raises:
@@ -61,7 +63,15 @@ def create_app(
     app.config["SEND_FILE_MAX_AGE_DEFAULT"] = STATIC_AGE_S
     app.url_map.strict_slashes = False
     app.extensions[EXTENSION] = ConsoleContext(
-        settings, access, sessions, SourceReader(now_ms), AuditReader(settings), now_ms, version
+        settings,
+        access,
+        sessions,
+        SourceReader(now_ms),
+        AuditReader(settings),
+        now_ms,
+        version,
+        origins or {},
+        now_ms(),
     )
     if path:
         app.wsgi_app = _BasePath(app.wsgi_app, path)  # type: ignore[method-assign]  # Flask's documented way

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from flask import current_app, g
@@ -18,7 +18,8 @@ EXTENSION = "headrace-console"
 
 @dataclass(frozen=True, slots=True)
 class ConsoleContext:
-    """The settings and readers that pages use. `now_ms` is the clock, in milliseconds since 1970."""
+    """The settings and readers that pages use. `now_ms` is the clock, in milliseconds since 1970. `origins` has the
+    sources of the settings that are set explicitly, by dotted key. `started_ms` is the start of this process."""
 
     settings: Settings
     access: ConsoleAccess
@@ -27,6 +28,8 @@ class ConsoleContext:
     audit: AuditReader
     now_ms: Callable[[], int]
     version: str
+    origins: Mapping[str, str]
+    started_ms: int
 
 
 def console() -> ConsoleContext:

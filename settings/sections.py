@@ -337,6 +337,16 @@ class Settings:
                 shown[section.name] = str(value)
         return shown
 
+    def shown(self) -> dict[str, str]:
+        """Returns all settings as text by dotted key, with secrets masked."""
+        found: dict[str, str] = {}
+        for section, value in self.masked().items():
+            if isinstance(value, Mapping):
+                found |= {f"{section}.{name}": text for name, text in value.items()}
+            else:
+                found[section] = value
+        return found
+
     def __repr__(self) -> str:
         return f"Settings({self.masked()})"
 

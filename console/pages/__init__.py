@@ -11,7 +11,7 @@ from typing import Final
 
 from flask import Blueprint
 
-from headrace.console.pages import alerts, health, loads, metrics, now, quarantine, sign_in, topic, topics
+from headrace.console.pages import alerts, health, loads, metrics, now, quarantine, sign_in, system, topic, topics
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,7 @@ PAGES: Final = (
     Page(loads.blueprint, menu="Loads"),
     Page(quarantine.blueprint, menu="Quarantine"),
     Page(alerts.blueprint, menu="Alerts"),
+    Page(system.blueprint, menu="System"),
     Page(sign_in.blueprint),
     Page(health.blueprint),
     Page(metrics.blueprint),

@@ -1,4 +1,4 @@
-"""Alerts: what fires or will fire, what is silenced, what was delivered, and by which rules?"""
+"""Alerts that fire or are pending, silences, deliveries, and rules."""
 
 from __future__ import annotations
 

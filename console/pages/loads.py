@@ -1,4 +1,4 @@
-"""Loads and compactions of a day from the run log, and one of them: did it run, and why is it slow?"""
+"""Loads and compactions of a day from the run log, and the time, topics and problems of one of them."""
 
 from __future__ import annotations
 

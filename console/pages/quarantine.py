@@ -1,4 +1,4 @@
-"""Quarantined messages by topic and reason: what cannot be loaded, since when, and what can be done?"""
+"""Quarantined messages by topic and reason: number, first and last time, and the commands to repair them."""
 
 from __future__ import annotations
 

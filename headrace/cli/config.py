@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
 
 from headrace.cli.command import (
     EXIT_OK,
@@ -17,7 +16,7 @@ from headrace.cli.command import (
     print_json,
     print_table,
 )
-from headrace.settings import ENVIRONMENT, Settings
+from headrace.settings import ENVIRONMENT
 from headrace.settings.log_format import LOG_DEFAULTS, log_variables
 
 DEFAULT = "default"
@@ -40,14 +39,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     settings, from_environment = configured_settings(args), log_variables()
     origins = {**origins_from(args), **dict.fromkeys(from_environment, ENVIRONMENT)}
-    values = [*_values(settings), *{**LOG_DEFAULTS, **from_environment}.items()]
+    values = {**settings.shown(), **LOG_DEFAULTS, **from_environment}
     rows = [
         (key, value, origins.get(key, DEFAULT))
-        for key, value in values
+        for key, value in values.items()
         if (not args.changed or key in origins) and _is_selected(key, args.sections)
     ]
     for selector in args.sections:
-        if not any(_is_selected(key, [selector]) for key, _ in values):
+        if not any(_is_selected(key, [selector]) for key in values):
             known = ", ".join((*settings.masked(), *LOG_DEFAULTS))
             raise CommandError(f"the settings have no section or key {selector!r}; keys: {known}")
     if args.format == "json":
@@ -55,14 +54,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         print_table(("setting", "value", "from"), rows)
     return EXIT_OK
-
-
-def _values(settings: Settings) -> Iterator[tuple[str, str]]:
-    for section, value in settings.masked().items():
-        if isinstance(value, Mapping):
-            yield from ((f"{section}.{name}", text) for name, text in value.items())
-        else:
-            yield section, value
 
 
 def _is_selected(key: str, selectors: list[str]) -> bool:

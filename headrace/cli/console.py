@@ -6,10 +6,12 @@ import argparse
 from typing import TYPE_CHECKING
 
 from headrace.cli import registry_access
-from headrace.cli.command import CommandError, add_settings_flags, examples, settings_from
+from headrace.cli.command import CommandError, add_settings_flags, examples, origins_from, settings_from
 from headrace.version import VERSION
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from flask import Flask
 
     from headrace.settings import Settings
@@ -39,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def serve_console(args: argparse.Namespace) -> int:
-    settings = settings_from(args)
+    settings, origins = settings_from(args), origins_from(args)
     from headrace.console.errors import ConsoleError
     from headrace.console.server import check_settings, serve
     from headrace.console.sessions import SessionStore
@@ -62,13 +64,13 @@ def serve_console(args: argparse.Namespace) -> int:
             f"console cannot listen on {address}: {error.strerror or error}; stop the process that uses the port, or "
             "choose another address with --console-listen"
         ) from error
-    return serve(reserved, lambda: _application(settings), tls)
+    return serve(reserved, lambda: _application(settings, origins), tls)
 
 
-def _application(settings: Settings) -> Flask:
+def _application(settings: Settings, origins: Mapping[str, str]) -> Flask:
     from headrace.console.app import create_app
     from headrace.console.server import access_of
     from headrace.console.sessions import SessionStore
 
     access = access_of(settings, registry_access.users_of(settings.registry))
-    return create_app(settings, access, SessionStore.of_settings(settings), version=VERSION)
+    return create_app(settings, access, SessionStore.of_settings(settings), version=VERSION, origins=origins)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -46,12 +47,19 @@ def user_line(name: str, password: str = PASSWORD) -> str:
     return f"user {name} {PasswordHash.of(password, name.encode().ljust(16, b'.'), CHEAP)}\n"
 
 
-def console_world(directory: Path, users: str = "", settings: Settings | None = None, **own: Any) -> ConsoleWorld:
+def console_world(
+    directory: Path,
+    users: str = "",
+    settings: Settings | None = None,
+    origins: Mapping[str, str] | None = None,
+    **own: Any,
+) -> ConsoleWorld:
     """Creates a console on a data directory.
 
     Args:
         users: the content of the users file; "" for a console without users.
         settings: further settings.
+        origins: the sources of settings.
         own: values of `ConsoleSettings`.
     """
     path = directory / "users"
@@ -66,5 +74,5 @@ def console_world(directory: Path, users: str = "", settings: Settings | None = 
     sessions = SessionStore.of_settings(chosen)
     access = access_of(chosen, RegistryUsersFile(path) if users else None)
     world = ConsoleWorld(Flask("none"), sessions, path)
-    world.app = create_app(chosen, access, sessions, version="1.2.3", now_ms=lambda: world.now_ms)
+    world.app = create_app(chosen, access, sessions, version="1.2.3", origins=origins, now_ms=lambda: world.now_ms)
     return world

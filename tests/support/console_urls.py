@@ -10,7 +10,7 @@ from urllib.parse import quote
 from support.audit_story import TOPICS
 from support.console import NOW_MS
 
-PAGES = ("/loads", "/loads/", "/quarantine", "/alerts")
+PAGES = ("/loads", "/loads/", "/quarantine", "/alerts", "/system")
 
 
 def random_urls(count: int, seed: int) -> Iterator[str]:
