@@ -39,6 +39,7 @@ for name, examples in EXAMPLES.items():
 settings.load_profile(os.environ.get("HEADRACE_TEST_PROFILE", "hourly"))
 
 LEFT_OUT = {
+    "browser": "make test-browser",
     "cluster": "make test-cluster",
     "container": "make test-container",
     "fault": "make test-fault",
