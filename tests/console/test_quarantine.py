@@ -87,6 +87,7 @@ def test_accepted_messages_are_marked(tmp_path: Path) -> None:
     world = console_world(tmp_path)
     assert {row["state"] for row in rows_of(world)} == {"accepted"}
     page = world.client().get("/quarantine?topic=orders").text
+    assert "<dt>not accepted</dt><dd>0</dd>" in page
     assert "by lea@host: Tests of &lt;lea&gt;." in page
 
 
@@ -105,6 +106,10 @@ def test_messages_beyond_the_limits_are_counted_as_not_read(tmp_path: Path, monk
     monkeypatch.setattr(quarantine, "ALL_LIMITS", GroupLimits(2, 2, 1_000))
     found = rows_of(console_world(tmp_path))
     assert [(row["code"], row["count"]) for row in found] == [("framing", 1), ("malformed", 1), ("not read", 1)]
+    monkeypatch.setattr(quarantine, "ALL_LIMITS", GroupLimits(2, 100, 1_000))
+    assert [row["count"] for row in rows_of(console_world(tmp_path))] == [1, 1, 1]
+    assert "1 message not read here" in console_world(tmp_path).client().get("/quarantine").text
+    assert "not read here" not in console_world(tmp_path).client().get("/quarantine?topic=orders").text
     monkeypatch.setattr(quarantine, "ALL_LIMITS", GroupLimits(10, 10, 1))
     assert sum(int(str(row["count"])) for row in rows_of(console_world(tmp_path))) == 3
     everything = rows_of(console_world(tmp_path), "&topic=orders")
