@@ -21,6 +21,7 @@ from headrace.console.audit_reader import AuditReader
 from headrace.console.context import EXTENSION, ConsoleContext, console
 from headrace.console.drawing.rails import HEIGHT, LOOK_OF
 from headrace.console.pages import PAGES, Page
+from headrace.console.registry_reader import RegistryReader
 from headrace.console.sessions import SessionStore
 from headrace.console.sources import SourceReader
 from headrace.settings import Settings
@@ -68,6 +69,7 @@ def create_app(
         sessions,
         SourceReader(now_ms),
         AuditReader(settings),
+        RegistryReader(settings),
         now_ms,
         version,
         origins or {},

@@ -9,6 +9,7 @@ from flask import current_app, g
 
 from headrace.console.access import ConsoleAccess, Viewer
 from headrace.console.audit_reader import AuditReader
+from headrace.console.registry_reader import RegistryReader
 from headrace.console.sessions import SessionStore
 from headrace.console.sources import SourceReader
 from headrace.settings import Settings
@@ -26,6 +27,7 @@ class ConsoleContext:
     sessions: SessionStore
     sources: SourceReader
     audit: AuditReader
+    registry: RegistryReader
     now_ms: Callable[[], int]
     version: str
     origins: Mapping[str, str]

@@ -58,6 +58,13 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "console.drawing.loads": ("loader",),
     "console.pages.loads": ("loader",),
     "console.pages.quarantine": ("loader",),
+    "console.pages.schema_diff": ("compat",),
+    "console.pages.schema_try": ("avro_schema",),
+    "console.pages.schemas": ("registry.client",),
+    "console.pages.subject": ("registry.client",),
+    "console.registry_reader": ("avro_schema", "registry.client", "registry.errors", "registry.names"),
+    "console.schema_changes": ("avro_schema", "compat", "loader.load_schema"),
+    "console.schema_rows": ("avro_schema",),
     "console.server": ("registry.api.server",),
     "console.sessions": ("registry.storage.engines",),
     "headrace": (

@@ -11,7 +11,22 @@ from typing import Final
 
 from flask import Blueprint
 
-from headrace.console.pages import alerts, health, loads, metrics, now, quarantine, sign_in, system, topic, topics
+from headrace.console.pages import (
+    alerts,
+    health,
+    loads,
+    metrics,
+    now,
+    quarantine,
+    schema_diff,
+    schema_try,
+    schemas,
+    sign_in,
+    subject,
+    system,
+    topic,
+    topics,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +48,10 @@ PAGES: Final = (
     Page(now.blueprint, menu="Now"),
     Page(topics.blueprint, menu="Topics"),
     Page(topic.blueprint, topic_tab="Completeness", section="Topics"),
+    Page(schemas.blueprint, menu="Schemas"),
+    Page(subject.blueprint, section="Schemas"),
+    Page(schema_diff.blueprint, section="Schemas"),
+    Page(schema_try.blueprint, section="Schemas"),
     Page(loads.blueprint, menu="Loads"),
     Page(quarantine.blueprint, menu="Quarantine"),
     Page(alerts.blueprint, menu="Alerts"),
