@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,17 @@ def test_firing_and_pending_alerts_are_listed_with_commands(tmp_path: Path) -> N
         ("orders", "firing", "page"),
         (STRANGE, "pending", "page"),
     ]
+
+
+def test_alerts_link_to_the_page_of_their_subject(tmp_path: Path) -> None:
+    evaluate(
+        tmp_path, LATE, finding("audit-old", "report", "2 h"), finding("alarm-quarantined", "orders", "7 messages")
+    )
+    page = console_world(tmp_path).client().get("/alerts").text
+    headings = re.findall(r"<h3>(.*?)</h3>", page)
+    links = sorted(found[1] for heading in headings if (found := re.match(r'<a href="(.*?)"', heading)))
+    assert links == ["/quarantine?topic=orders", "/topics/%3Cscript%3Ealert(1)%3C/script%3E"]
+    assert len(headings) == 3
 
 
 def test_resolved_alerts_and_failed_deliveries_stay_in_the_tables(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def test_shape_of_a_bar_is_the_outcome_and_its_height_the_duration() -> None:
     bars = {bar.outcome: bar for bar in load_bars([one for one in LINES if one.kind == "load"], DAY)}
     depths = {name: re.search(r"V(\d+)h-", bar.path)[1] for name, bar in bars.items()}  # type: ignore[index]
     assert depths == {"nothing": "120", "refused": "132", "problems": "120", "failed": "144"}
-    assert bars["problems"].path.count("M") == 2
+    assert re.findall(r"M(\S+) (\S+?)h", bars["problems"].path)[1][1] == f"{120 - 104 - 10:.1f}"  # the mark
     assert bars["problems"].hidden == 1  # the load that yielded meanwhile
     tops = {name: float(bar.path.split()[1].partition("h")[0]) for name, bar in bars.items()}
     assert tops["problems"] == 120 - 104
@@ -94,9 +94,17 @@ def test_shape_of_a_bar_is_the_outcome_and_its_height_the_duration() -> None:
 DAY = ShownPeriod.of("24h", "", NOW_MS)
 
 
+def test_bar_of_a_load_that_has_just_started_ends_within_the_drawing() -> None:
+    (bar,) = load_bars([RunLine(DAY.end_ms - 1, 86_400_000, "committed", 0)], DAY)
+    found = re.match(r"M(\S+) \S+?h([\d.]+)V", bar.path)
+    assert found is not None
+    assert float(found[1]) + float(found[2]) <= 1000.1
+
+
 def test_run_has_its_phases_tasks_and_topics(client: FlaskClient) -> None:
     page = client.get(f"/loads/{SLOW.run_id}").text
-    assert [one.duration_ms for one in load_phases(SLOW)] == [10_000, 60_000, 30_000]
+    phases = [(one.duration_ms, one.x, one.width) for one in load_phases(SLOW)]
+    assert phases == [(10_000, 0, 100), (60_000, 100, 600), (30_000, 700, 300)]
     assert [(one.x, one.width, one.is_slowest) for one in task_bars(SLOW)] == [(100, 200, False), (100, 600, True)]
     assert "task 1, slowest" in page
     assert "1.5 times the mean" in page
