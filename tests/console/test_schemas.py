@@ -23,8 +23,10 @@ from headrace.console.registry_reader import (
     RegistryBusy,
     RegistryReader,
     drop_oldest,
+    reference_subject,
 )
-from headrace.registry.errors import RegistryUnavailable
+from headrace.registry.client import SchemaReference
+from headrace.registry.errors import RegistryUnavailable, ServiceError
 from headrace.settings import RegistrySettings, Settings
 from support.console import SAME_ORIGIN, console_world, user_line
 from support.registry.served_registry import ServedRegistry, serve_registry
@@ -412,3 +414,60 @@ def test_subjects_named_like_other_reads_are_kept_apart(registry: ServedRegistry
         direct.register("settings orders-value", record("Mixed", field("x")))
     for name in ("orders-value", "settings orders-value", "orders-value"):
         assert client.get("/schemas/subject", query_string={"name": name}).status_code == 200
+
+
+def test_lists_of_several_pages_are_read_completely(registry: ServedRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry_reader, "LISTED_MAX", 2)
+    reader = RegistryReader(settings_of(registry.url))
+    assert [one.version for one in reader.history("orders-value").versions] == [1, 2, 3]
+    index = reader.index()
+    assert index.is_complete
+    assert set(index.subjects) == set(reader.subjects())
+    monkeypatch.setattr(registry_reader, "INDEXED_CHARS_MAX", 0)
+    cut = reader.index()
+    assert not cut.is_complete
+    assert len(cut.subjects) == 2
+
+
+def test_schemas_are_indexed_again_after_a_new_version(registry: ServedRegistry) -> None:
+    reader = RegistryReader(settings_of(registry.url))
+    with registry.client as direct:
+        direct.register("growing-value", record("G", field("first")))
+        before = reader.index().subjects
+        direct.register("growing-value", record("G", field("first"), field("second", default="")))
+    after = reader.index().subjects
+    assert [one.path for one in after["growing-value"].fields] == ["first", "second"]
+    assert after["orders-value"] is before["orders-value"]
+    assert after["orders-value"].version == 3
+
+
+@pytest.mark.parametrize(
+    ("subject", "referenced", "qualified"),
+    [("a", "b", "b"), (":.eu:a", "b", ":.eu:b"), (":.eu:a", ":.us:b", ":.us:b"), ("a", ":.us:b", ":.us:b")],
+)
+def test_reference_without_a_context_is_in_that_of_its_schema(subject: str, referenced: str, qualified: str) -> None:
+    assert reference_subject(subject, SchemaReference("T", referenced, 1)) == qualified
+
+
+def test_indirect_references_require_permission_too(registry: ServedRegistry, tmp_path: Path) -> None:
+    with registry.client as direct:
+        for subject, name, used in (("orders-middle", "Middle", "Secret"), ("orders-outer", "Outer", "Middle")):
+            owner = "secret-value" if used == "Secret" else "orders-middle"
+            body = {
+                "schema": record(name, field("held", used)),
+                "references": [{"name": used, "subject": owner, "version": 1}],
+            }
+            direct.call("POST", f"/subjects/{subject}/versions", body=body)
+        versions = RegistryReader(settings_of(registry.url)).history("orders-outer").versions
+    assert versions[0].used_subjects == {"orders-middle", "secret-value"}
+    client = console_world(tmp_path, READER, settings_of(registry.url)).signed_in("lea")
+    assert "secret-value, which you may not read" in client.get("/schemas/diff?name=orders-outer").text
+
+
+@pytest.mark.parametrize("body", ["{}", '["a"]', "[1]", '[{"id": 1}]', "null", '"x"'])
+def test_response_that_is_no_list_of_schemas_is_an_error(registry: ServedRegistry, body: str) -> None:
+    registry.respond = lambda _: Response(body, mimetype="application/json")
+    reader = RegistryReader(settings_of(registry.url))
+    for read in (reader.index, lambda: reader.history("a")):
+        with pytest.raises(ServiceError):
+            read()
