@@ -17,7 +17,9 @@ import pytest
 
 from headrace.audit.storage.store import AuditStore
 from headrace.console.pages import now
+from headrace.loader.run_log import append_line
 from headrace.pipeline.status.finding import PlatformStatus, StatusFact, finding
+from headrace.settings import RegistrySettings, Settings
 from support.audit_story import TOPICS, fill_store
 from support.console import NOW_MS, PASSWORD, ConsoleWorld, console_world, user_line
 from support.console_browser import (
@@ -30,6 +32,10 @@ from support.console_browser import (
     served,
     watched,
 )
+from support.console_loads import LINES, SLOW
+from support.console_schemas import register_samples
+from support.registry.migrated_databases import SqliteTemplate
+from support.registry.served_registry import serve_registry
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -56,6 +62,15 @@ PAGES = {
     "topic in a week": f"/topics/search.queries?range=7d&at={NOW_MS - 24_000_000}",
     "topic with controls": f"/topics/{quote(TOPICS[-1], safe='')}",
     "no topic": "/topics/nope",
+    "loads": "/loads",
+    "one load": f"/loads/{SLOW.run_id}",
+    "quarantine": "/quarantine",
+    "alerts": "/alerts",
+    "system": "/system",
+    "schemas": "/schemas",
+    "subject": "/schemas/subject?name=orders-value",
+    "versions compared": "/schemas/diff?name=orders-value&from=1&to=3",
+    "schema to try": "/schemas/try?name=orders-value",
     "sign-in": "/sign-in",
 }
 
@@ -67,13 +82,18 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleWorld]:
+def world(tmp_path_factory: pytest.TempPathFactory, sqlite_template: SqliteTemplate) -> Iterator[ConsoleWorld]:
     directory = tmp_path_factory.mktemp("console")
     with AuditStore(directory / "audit.db") as store:
         fill_store(store, NOW_MS)
+    for line in LINES:
+        append_line(directory / "logs" / "runs.jsonl", line)
     patch = pytest.MonkeyPatch()
     patch.setattr(now, "platform_status", lambda settings: STATUS)
-    yield console_world(directory, user_line("lea") + "grant lea read *\ngrant anonymous read *\n")
+    users = user_line("lea") + "grant lea read *\ngrant anonymous read *\n"
+    with serve_registry(sqlite_template.copy_to(directory / "registry.db")) as registry:
+        register_samples(registry)
+        yield console_world(directory, users, Settings(registry=RegistrySettings(url=registry.url)))
     patch.undo()
 
 
