@@ -229,7 +229,9 @@ def _status(settings: Settings, loads: CheckResult) -> Iterator[CheckResult]:
     known = () if loads.is_ok else ("commit log", "lag")
     findings = [found for found in status.findings if found.subject not in known]
     for found in findings:
-        yield CheckResult(f"status of {found.subjects_text}", f"{found.title}: {found.problem}", found.repair)
+        yield CheckResult(
+            f"status of {found.subjects_text}", f"{found.title}: {found.problem}{found.example}", found.repair
+        )
     if not findings:
         yield CheckResult("status", "no finding; see headrace status")
 

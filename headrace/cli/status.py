@@ -79,7 +79,7 @@ def _finding_text(found: StatusFinding) -> str:
     from headrace.pipeline.status.wording import time_text
 
     since = "" if found.since_ms is None else f" (since {time_text(found.since_ms)})"
-    problem = " ".join(found.problem.split())
+    problem = " ".join(f"{found.problem}{found.example}".split())
     if len(problem) > PROBLEM_CHARS_MAX:
         problem = f"{problem[:PROBLEM_CHARS_MAX]}…"
     return f"{found.subjects_text} {found.title}: {problem}{since}"

@@ -443,6 +443,8 @@ class StatusFinding:
         since_ms: since when, in milliseconds since 1970; None if unknown.
         count: number of subjects with this problem; `subject` names the first.
         identity: identifies the problem within its kind, also while its text changes; "" is the subject.
+        example: continues the sentence of the problem with an example that may quote a message. Only commands that read
+            the files themselves show it: pages and alerts have readers without the permission `payload`.
     """
 
     kind: str
@@ -454,6 +456,7 @@ class StatusFinding:
     since_ms: int | None = None
     count: int = 1
     identity: str = ""
+    example: str = ""
 
     @property
     def title(self) -> str:
@@ -476,6 +479,7 @@ def finding(
     since_ms: int | None = None,
     count: int = 1,
     identity: str = "",
+    example: str = "",
 ) -> StatusFinding:
     """Returns a finding with the defaults of its kind.
 
@@ -497,6 +501,7 @@ def finding(
         since_ms,
         count,
         identity,
+        example,
     )
 
 
@@ -540,7 +545,7 @@ def folded(findings: Iterable[StatusFinding]) -> tuple[StatusFinding, ...]:
     order of `findings` stays: a source returns the worst first."""
     by_problem: dict[tuple[str, str, StatusSeverity], list[StatusFinding]] = {}
     for found in findings:
-        by_problem.setdefault((found.kind, found.problem, found.severity), []).append(found)
+        by_problem.setdefault((found.kind, found.problem + found.example, found.severity), []).append(found)
     by_kind: dict[str, list[StatusFinding]] = {}
     for equal in by_problem.values():
         by_kind.setdefault(equal[0].kind, []).append(_merged(equal))

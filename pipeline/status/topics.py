@@ -93,8 +93,9 @@ def _alarm_finding(alarm: OpenAlarm, example: str) -> StatusFinding:
     return finding(
         ALARM_KINDS.get(alarm.kind, OTHER_ALARM),
         alarm.topic,
-        f"{count}{recent}{newest}{example}",
+        f"{count}{recent}{newest}",
         since_ms=alarm.since_ms or None,
+        example=example,
     )
 
 
