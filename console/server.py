@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import os
 import signal
 import threading
@@ -96,10 +97,12 @@ def serve(
         server.build_ssl_context(tls.certificate, tls.key, None, SSLProtocols.tls12, None, [], client_verify=False)
     logging.getLogger("_granian").addFilter(lambda line: not server.interrupt_signal and THREADS_ADVICE not in line.msg)
     url = reserved.url("http" if tls is None else "https")
-    threading.Thread(target=print_when_ready, args=("console", url, "/healthz"), daemon=True).start()
+    started = multiprocessing.Semaphore(0)
+    threading.Thread(target=print_when_ready, args=("console", url, "/healthz", 1, started), daemon=True).start()
     parent = os.getpid()
 
     def load() -> WsgiApplication:
+        started.release()
         application = make_application()
         threading.Thread(target=_end_with_parent, args=(parent,), daemon=True).start()
         return application

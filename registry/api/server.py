@@ -154,12 +154,8 @@ def serve(
     logging.getLogger("_granian").addFilter(lambda _: not server.interrupt_signal)
     url = reserved.url("http" if tls is None else "https")
     started = multiprocessing.Semaphore(0)
-
-    def have_started(deadline: float) -> bool:
-        # A fork while this thread uses OpenSSL would copy locked locks, and the worker would wait for them forever.
-        return all(started.acquire(timeout=max(0.0, deadline - time.monotonic())) for _ in range(workers))
-
-    threading.Thread(target=print_when_ready, args=("registry", url, "/readyz", have_started), daemon=True).start()
+    ready = ("registry", url, "/readyz", workers, started)
+    threading.Thread(target=print_when_ready, args=ready, daemon=True).start()
     parent = os.getpid()
 
     def load() -> AsgiFront:
@@ -287,19 +283,21 @@ def _set_send_timeout(port: int) -> bool:
     return False
 
 
-def print_when_ready(name: str, url: str, path: str, started: Callable[[float], bool] = lambda _: True) -> None:
-    """Prints the ready line of a server once it responds, or logs an error after `READY_TIMEOUT_S`.
+def print_when_ready(name: str, url: str, path: str, workers: int, started: Semaphore) -> None:
+    """Prints the ready line of a server once all workers have started and one responds, or logs an error after
+    `READY_TIMEOUT_S`.
 
     Args:
         name: the name of the server in the line.
         url: the URL of the server.
         path: the path that responds with status 200 when the server is ready.
-        started: waits until the workers have started, at most until the given time of the monotonic clock, and returns
-            whether they have. No request is sent before.
+        workers: number of processes.
+        started: counts the started workers.
     """
     deadline = time.monotonic() + READY_TIMEOUT_S
     status: int | str = "not all workers have started"
-    are_started = started(deadline)
+    # A fork while this thread uses OpenSSL would copy locked locks, and the worker would wait for them forever.
+    are_started = all(started.acquire(timeout=max(0.0, deadline - time.monotonic())) for _ in range(workers))
     while are_started and time.monotonic() < deadline:
         status = _readiness(url, path)
         if status == 200:

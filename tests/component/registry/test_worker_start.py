@@ -30,9 +30,9 @@ SERVER = textwrap.dedent(
     checks = []
     check_readiness = server._readiness
 
-    def counted_check(url):
-        checks.append(url)
-        return check_readiness(url)
+    def counted_check(*address):
+        checks.append(address)
+        return check_readiness(*address)
 
     server._readiness = counted_check
     server._reload_on_hangup = lambda *_: time.sleep(0.3)  # runs before the forks: time for a check
@@ -44,6 +44,7 @@ SERVER = textwrap.dedent(
 ).format(workers=WORKERS)
 
 
+@pytest.mark.timeout(60)
 def test_readiness_is_checked_after_all_workers_were_forked() -> None:
     """With TLS the check uses OpenSSL. A worker that was forked during the check could never verify a password."""
     with subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True) as server:
