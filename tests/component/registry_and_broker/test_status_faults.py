@@ -347,7 +347,7 @@ FAULTS = {
     ),
     "unread message about to expire": Fault(
         leave_old_message_unread,
-        ExpectedFinding("data-expires-soon", "expiring", r"may expire within 1 hour", r"headrace load"),
+        ExpectedFinding("data-expires-soon", "expiring", r"may expire within 2 hours", r"headrace load"),
     ),
     "segment damaged": Fault(
         put_damaged_segment_aside,
