@@ -8,11 +8,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from flask import Flask, g, render_template, request
 from jinja2 import StrictUndefined
 from werkzeug.exceptions import HTTPException
 from werkzeug.middleware.proxy_fix import ProxyFix
+from werkzeug.routing import BaseConverter
 
 from headrace.console import formats, request_counts, security
 from headrace.console.access import ConsoleAccess
@@ -63,6 +65,7 @@ def create_app(
     app.config["MAX_CONTENT_LENGTH"] = app.config["MAX_FORM_MEMORY_SIZE"] = FORM_BYTES_MAX
     app.config["SEND_FILE_MAX_AGE_DEFAULT"] = STATIC_AGE_S
     app.url_map.strict_slashes = False
+    app.url_map.converters["name"] = _NameConverter
     app.extensions[EXTENSION] = ConsoleContext(
         settings,
         access,
@@ -165,6 +168,16 @@ TITLES: Final = {
     413: "The request is too large.",
     500: "The page failed.",
 }
+
+
+class _NameConverter(BaseConverter):
+    """A name in a path, which may contain slashes and line breaks. It must be the end of the path."""
+
+    regex = r"[\s\S]+"
+    part_isolating = False
+
+    def to_url(self, value: Any) -> str:
+        return quote(str(value), safe="", errors="replace")
 
 
 class _BasePath:

@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 
 from flask import Response, request
 
-from headrace.console.formats import UNKNOWN, clock, iso, number, span
+from headrace.console.formats import UNKNOWN, clock, iso, number, span, visible
 
 T = TypeVar("T")
 Value = str | int | float | None
@@ -196,7 +196,8 @@ def query_text() -> str:
 
 
 def csv_text(keys: Sequence[str], rows: Iterable[Sequence[Value]]) -> str:
-    """Returns rows as CSV (RFC 4180). Texts that a spreadsheet would run as a formula begin with an apostrophe."""
+    """Returns rows as CSV (RFC 4180). Texts that a spreadsheet would run as a formula begin with an apostrophe.
+    Invisible characters are escapes, as in pages."""
     out = io.StringIO()
     writer = csv.writer(out)
     writer.writerow(keys)
@@ -207,8 +208,8 @@ def csv_text(keys: Sequence[str], rows: Iterable[Sequence[Value]]) -> str:
 
 def _quoted(value: str | int | float) -> str | int | float:
     if isinstance(value, str):
-        value = value.encode("utf-8", "backslashreplace").decode()
-        return f"'{value}" if value.startswith(FORMULA_STARTS) else value
+        text = str(visible(value))
+        return f"'{text}" if value.startswith(FORMULA_STARTS) else text
     return value
 
 

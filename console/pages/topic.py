@@ -67,7 +67,7 @@ class TierStep:
     is_altered: bool = False
 
 
-@blueprint.get("/topics/<topic>")
+@blueprint.get("/topics/<name:topic>", merge_slashes=False)
 def page(topic: str) -> str | Response:
     context = console()
     now_ms = context.now_ms()

@@ -9,10 +9,13 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from flask import url_for
 from flask.testing import FlaskClient
+from markupsafe import escape
 
 from headrace.audit.storage.store import AuditStore
 from headrace.audit.window import WINDOW_MS
+from headrace.console.formats import visible
 from headrace.console.headline import headline
 from headrace.console.pages import now
 from headrace.pipeline.status.finding import PlatformStatus, StatusFact, finding
@@ -141,6 +144,22 @@ def test_names_of_topics_are_never_markup_and_their_controls_are_visible(client:
         assert "\u202e" not in page
     strange = quote("خبر\u202emoc.live", safe="")
     assert client.get(f"/topics/{strange}").status_code == 200
+
+
+def test_every_topic_of_the_list_has_a_page(client: FlaskClient) -> None:
+    links = re.findall(r'<th scope="row"><a href="([^"]+)">', client.get("/topics").text)
+    assert len(links) == len(TOPICS)
+    assert {client.get(link).status_code for link in links} == {200}
+    assert {client.get(link.replace("%2F", "/")).status_code for link in links} == {200}
+
+
+@pytest.mark.parametrize("name", ["/a", "a/", "a//b", "a\nb", "a b?#%", "a/partitions", "é\u202e"])
+def test_any_name_of_a_topic_reaches_its_page(world: ConsoleWorld, name: str) -> None:
+    with world.app.test_request_context():
+        address = url_for("topic.page", topic=name)
+    page = world.client().get(address)
+    assert page.status_code == 404
+    assert f"No messages of the topic {escape(visible(name))} have been counted." in page.text
 
 
 def test_commands_quote_names_of_topics(client: FlaskClient) -> None:

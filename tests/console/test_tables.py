@@ -10,7 +10,7 @@ import pytest
 from flask import Flask
 
 from headrace.console.formats import clock, span, utc, visible
-from headrace.console.tables import ROWS_PER_PAGE, CellKind, PagedTable, TableColumn, TableView
+from headrace.console.tables import ROWS_PER_PAGE, CellKind, PagedTable, TableColumn, TableView, csv_text
 
 Row = tuple[str, int | None]
 TABLE: PagedTable[Row] = PagedTable(
@@ -76,8 +76,12 @@ def test_csv_never_has_a_formula(start: str) -> None:
     assert response.headers["Content-Disposition"] == 'attachment; filename="headrace-topics.csv"'
     rows = list(csv.reader(io.StringIO(response.get_data(as_text=True), newline="")))
     assert rows[0] == ["name", "count", "at"]
-    assert rows[1][0].startswith(f"'{start}")
+    assert rows[1][0].startswith(f"'{visible(start)}cmd")
     assert rows[2][:2] == ['a"b,c', "-5"]
+
+
+def test_csv_shows_controls_as_escapes() -> None:
+    assert csv_text(["name"], [["moc\u202elive\x1b[2J"]]).splitlines()[1] == r"moc\u202elive\u001b[2J"
 
 
 def test_json_has_all_matching_rows() -> None:
