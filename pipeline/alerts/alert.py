@@ -41,6 +41,7 @@ class Alert:
     Attributes:
         id: 12 hex digits; a problem that returns after more than `REOPEN_MS` gets another id.
         fingerprint: 16 hex digits of kind and identity.
+        others: further subjects of the problem, such as the other topics of an incident. Silences match them too.
         source: the source of the status that reports the finding.
         opened_ms: the first evaluation that found the problem.
         since_ms: the start of the problem, if the finding has it; otherwise `opened_ms`.
@@ -69,6 +70,11 @@ class Alert:
     resolved_ms: int | None = None
     firings: int = 0
     delivered_ms: int | None = None
+    others: tuple[str, ...] = ()
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        return (self.subject, *self.others)
 
     @property
     def title(self) -> str:
@@ -134,6 +140,7 @@ def _present(
         alert = _opened(fingerprint, finding, now_ms)
     alert = dataclasses.replace(
         alert,
+        others=tuple(_text(subject)[:SUBJECT_CHARS_MAX] for subject in finding.others),
         problem=_text(finding.problem),
         show=_text(finding.show),
         repair=_text(finding.repair),

@@ -67,7 +67,7 @@ class AlertDelivery:
 @dataclass(frozen=True, slots=True)
 class Silence:
     """Suppresses the notifications of alerts whose kind and subject match two patterns (`*`, `?`, `[…]`), from its
-    creation until `ends_ms`."""
+    creation until `ends_ms`. Of an alert with several subjects, such as the topics of an incident, one must match."""
 
     id: str
     kind: str
@@ -79,7 +79,8 @@ class Silence:
 
     def matches(self, alert: Alert, now_ms: int) -> bool:
         is_active = self.created_ms <= now_ms < self.ends_ms
-        return is_active and fnmatchcase(alert.kind, self.kind) and fnmatchcase(alert.subject, self.subject)
+        is_of_kind = is_active and fnmatchcase(alert.kind, self.kind)
+        return is_of_kind and any(fnmatchcase(subject, self.subject) for subject in alert.subjects)
 
 
 def silence_of(alert: Alert, silences: Iterable[Silence], now_ms: int) -> Silence | None:

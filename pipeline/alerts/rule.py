@@ -83,8 +83,8 @@ RULES: Final[Mapping[str, AlertRule]] = {
         # A restart is normal, so it alone is no alert.
         ("part-starting", NONE, 0, 0),
         ("part-restarted", TICKET, 0, 60),
-        # `headrace audit report` runs once an hour or a day.
-        ("audit-old", TICKET, 60, 10),
+        # No other alert of the audit can be relied on.
+        ("audit-old", PAGE, 5, 10),
         # Notes that need no action soon.
         ("data-skipped", TICKET, 0, 60),
         ("files-unchecked", TICKET, 60, 60),

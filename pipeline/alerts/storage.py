@@ -7,6 +7,7 @@ PostgreSQL. So evaluations of two processes run one after the other.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,7 +34,7 @@ OWED_MS_MAX: Final = 86_400_000
 """Alerts that were resolved for longer are not delivered any more."""
 DELIVERIES_MAX: Final = 10_000
 """Older finished deliveries are deleted."""
-FORMAT: Final = 1
+FORMAT: Final = 2
 
 METADATA: Final = sa.MetaData()
 _NUMBER: Final = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
@@ -48,6 +49,7 @@ ALERT: Final = sa.Table(
     *(sa.Column(name, _NUMBER) for name in ("clean_since_ms", "fired_ms", "resolved_ms")),
     sa.Column("firings", _NUMBER, nullable=False),
     sa.Column("delivered_ms", _NUMBER),
+    sa.Column("others", sa.Text, nullable=False),  # JSON: an array of texts
 )
 DELIVERY: Final = sa.Table(
     "alert_delivery",
@@ -142,6 +144,11 @@ class AlertStore:
         if found is not None and found > FORMAT:
             problem = f"its alerts have format {found}, but this release reads format {FORMAT}"
             raise AlertStoreUnavailable(f"cannot use the database {database.name}: {problem}; use a newer release")
+        if found is not None and found < FORMAT:
+            action = "move it away" if database.is_sqlite else "name an empty database in audit.database_url"
+            remedy = f"{action}: counts are read again; acceptances and silences are lost"
+            problem = f"its alerts have format {found}, of an older release"
+            raise AlertStoreUnavailable(f"cannot use the database {database.name}: {problem}; {remedy}")
         if not creates or found is not None:
             return found is not None
         with _errors(), database.writing() as connection:
@@ -213,7 +220,7 @@ class AlertChange(AlertReader):
         self._execute = connection.execute
 
     def set_alerts(self, changed: Iterable[Alert], deleted: Iterable[str]) -> None:
-        rows = [dataclasses.asdict(alert) for alert in changed]
+        rows = [{**dataclasses.asdict(alert), "others": json.dumps(alert.others)} for alert in changed]
         ids = [row["id"] for row in rows] + list(deleted)
         for start in range(0, len(ids), 500):
             self._execute(sa.delete(ALERT).where(ALERT.c.id.in_(ids[start : start + 500])))
@@ -301,7 +308,9 @@ def _errors() -> Iterator[None]:
 
 
 def _alert(row: Mapping[str, Any]) -> Alert:
-    return Alert(**{**row, "severity": AlertSeverity(row["severity"]), "state": AlertState(row["state"])})
+    others = tuple(json.loads(row["others"]))
+    severity, state = AlertSeverity(row["severity"]), AlertState(row["state"])
+    return Alert(**{**row, "severity": severity, "state": state, "others": others})
 
 
 def _delivery(row: Mapping[str, Any]) -> AlertDelivery:

@@ -1,7 +1,8 @@
-"""The audit's verdicts, as stored by loads and by `headrace audit report`.
+"""The audit's verdicts, as stored by loads, by `headrace audit run` and by `headrace audit report`.
 
-A load counts the log and the tables. Counts of producers and consumers come from the audit topic, which `headrace audit
-report` reads; the status needs attention if that was long ago.
+A load counts the log and the tables. Counts of producers and consumers come from the audit topic, which the auditor
+reads every few seconds, and `headrace audit report` once. If that was long ago, missing messages are not noticed: where
+`headrace up` runs the auditor, after 15 minutes; elsewhere after a day, because cron may run the report once a day.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ from headrace.pipeline.status.finding import SourceReport, StatusFact, StatusFin
 from headrace.pipeline.status.metric import StatusMetric
 from headrace.pipeline.status.wording import age_text, count_text
 
-INGEST_AGE_MS_MAX: Final = 86_400_000
+AUDITOR_AGE_MS_MAX: Final = 900_000
+REPORT_AGE_MS_MAX: Final = 86_400_000
+"""The age of counts and verdicts from which they are not up to date, with and without an auditor of `headrace up`."""
 LOSSES: Final = frozenset({AuditVerdict.MISSING, AuditVerdict.MISMATCH})
 SILENT_WINDOWS_MIN: Final = 6
 """A tier without counts for this number of windows of a topic is a failure."""
@@ -44,6 +47,7 @@ def audit(context: StatusContext) -> SourceReport:
         return SourceReport((StatusFact("audit", "no counts yet"),))
     with open_audit_store(context.settings) as store:
         summaries, ingested_ms = store.topic_summaries(context.now_ms), store.ingested_at_ms()
+        checked_ms = store.checked_at_ms()
         if not summaries:
             return SourceReport((StatusFact("audit", "no counts yet"),))
         recent = store.incidents(context.now_ms - DAY_MS)
@@ -55,12 +59,40 @@ def audit(context: StatusContext) -> SourceReport:
     text = f"{count_text(len(affected), 'topic')} with findings, counts of producers read {age_text(age_ms)} ago"
     metrics += (
         StatusMetric("headrace_audit_ingest_timestamp_seconds", ingested_ms / 1000),
+        StatusMetric("headrace_audit_verdicts_timestamp_seconds", checked_ms / 1000),
+        StatusMetric("headrace_audit_age_max_seconds", _age_ms_max(context) / 1000),
         StatusMetric("headrace_audit_topics_with_findings", len(affected)),
     )
-    old = f"the counts in the audit topic were not read for {age_text(age_ms)}"
-    findings = [finding("audit-old", "audit", old, since_ms=ingested_ms)] if age_ms > INGEST_AGE_MS_MAX else []
-    findings += _incomplete(late, summaries)
+    findings = [*_old(context, ingested_ms, checked_ms), *_incomplete(late, summaries)]
     return SourceReport((StatusFact("audit", text, metrics),), (*map(_finding, incidents), *findings))
+
+
+def _age_ms_max(context: StatusContext) -> int:
+    return REPORT_AGE_MS_MAX if context.auditor_since_ms is None else AUDITOR_AGE_MS_MAX
+
+
+def _old(context: StatusContext, ingested_ms: int, checked_ms: int) -> list[StatusFinding]:
+    """Returns a finding if the counts of the audit topic, or the verdicts, are not up to date.
+
+    Args:
+        ingested_ms: when the audit topic was last read to its end.
+        checked_ms: when the verdicts were last updated.
+    """
+    for time_ms, problem in (
+        (ingested_ms, "the counts in the audit topic were not read"),
+        (checked_ms or ingested_ms, "the verdicts were not updated"),
+    ):
+        # The auditor needs time after the start of `headrace up`.
+        age_ms = context.now_ms - max(time_ms, context.auditor_since_ms or 0)
+        if age_ms <= _age_ms_max(context):
+            continue
+        text = f"{problem} for {age_text(context.now_ms - time_ms)}, so missing messages would not be noticed"
+        if context.auditor_since_ms is None:
+            return [finding("audit-old", "audit", text, since_ms=time_ms)]
+        log = f"{context.log_dir / 'audit.log'}"
+        repair = f"remove the cause that the auditor logs: tail {log}"
+        return [finding("audit-old", "audit", text, show=f"tail {log}", repair=repair, since_ms=time_ms)]
+    return []
 
 
 def _incomplete(late: Mapping[str, int], summaries: Sequence[TopicSummary]) -> list[StatusFinding]:
@@ -102,6 +134,7 @@ def _finding(incident: Incident) -> StatusFinding:
         since_ms=incident.opened_at_ms,
         count=len(incident.topics),
         identity=incident.id,
+        others=incident.topics[1:],
     )
 
 

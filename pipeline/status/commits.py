@@ -110,6 +110,7 @@ def _pending_findings(pending: dict[str, tuple[str, ...]]) -> list[StatusFinding
             min(names),
             f"committed, and not visible in the table yet: {', '.join(appliers)} still to do",
             count=len(names),
+            others=tuple(sorted(names)[1:]),
         )
         for appliers, names in topics.items()
     ]

@@ -16,6 +16,7 @@ from headrace.loader.storage.local.lease import LeaseHolder, lease_holder
 from headrace.pipeline.load import commit_log, kafka_cluster, run_log_path
 from headrace.pipeline.status.probe import TIMEOUT_S, Health, ProbeResult, probe_brokers
 from headrace.pipeline.storage import lease_path
+from headrace.pipeline.up.plan import AUDIT
 from headrace.pipeline.up.up_log import UP_STARTED, UpEvent, newest_events
 from headrace.settings import Settings
 from headrace.settings.addresses import LiveAddresses, UpFileContent, read_up_file, resolve_bootstrap_servers
@@ -87,6 +88,18 @@ class StatusContext:
     def _up_unit(self) -> str:
         starts = [event for event in self.up_events if event.name == UP_STARTED]
         return starts[-1].values.get("unit", "") if starts else ""
+
+    @property
+    def auditor_since_ms(self) -> int | None:
+        """The start of the running `headrace up`, if it runs the auditor; None otherwise. The auditor may be restarting
+        at the moment."""
+        if self.live is None:
+            return None
+        events, starts = self.up_events, [number for number, one in enumerate(self.up_events) if one.name == UP_STARTED]
+        since_start = events[starts[-1] :] if starts else events
+        is_run = AUDIT in self.live.pids or any(event.values.get("part") == AUDIT for event in since_start)
+        started_ms = events[starts[-1]].time_ms if starts else 0  # the log has been rotated since
+        return started_ms if is_run else None
 
     def is_expected(self, named: str, part: str) -> bool:
         """Whether registry or broker should run. A running `headrace up` may run only some parts, and use no server in

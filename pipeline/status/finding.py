@@ -287,7 +287,12 @@ KINDS: Final[Mapping[str, StatusKind]] = {
             "remove the cause that the report names, or headrace audit accept {subject} --reason TEXT",
         ),
         StatusKind(
-            "audit-old", ATTENTION, "not up to date", "reports", "headrace audit report", "headrace audit report"
+            "audit-old",
+            ATTENTION,
+            "not up to date",
+            "reports",
+            "headrace audit report",
+            "headrace up, or every hour or day with cron: headrace audit report",
         ),
         StatusKind("disk-low", ATTENTION, "low on space", "disks", "df -h", "free disk space"),
         StatusKind(
@@ -442,6 +447,7 @@ class StatusFinding:
         repair: the command or the action that repairs it.
         since_ms: since when, in milliseconds since 1970; None if unknown.
         count: number of subjects with this problem; `subject` names the first.
+        others: the further subjects, such as the other topics of an incident; may be empty if they are unknown.
         identity: identifies the problem within its kind, also while its text changes; "" is the subject.
         example: continues the sentence of the problem with an example that may quote a message. Only commands that read
             the files themselves show it: pages and alerts have readers without the permission `payload`.
@@ -457,6 +463,7 @@ class StatusFinding:
     count: int = 1
     identity: str = ""
     example: str = ""
+    others: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -480,6 +487,7 @@ def finding(
     count: int = 1,
     identity: str = "",
     example: str = "",
+    others: tuple[str, ...] = (),
 ) -> StatusFinding:
     """Returns a finding with the defaults of its kind.
 
@@ -502,6 +510,7 @@ def finding(
         count,
         identity,
         example,
+        others,
     )
 
 

@@ -102,6 +102,13 @@ METRICS: Final[Mapping[str, MetricFamily]] = {
         MetricFamily(
             "headrace_audit_ingest_timestamp_seconds", GAUGE, "time at which the audit topic was last read to its end"
         ),
+        MetricFamily("headrace_audit_verdicts_timestamp_seconds", GAUGE, "time of the newest update of the verdicts"),
+        MetricFamily(
+            "headrace_audit_age_max_seconds",
+            GAUGE,
+            "age of counts and verdicts from which they are not up to date: 900 where `headrace up` runs the auditor, "
+            "else 86400",
+        ),
         MetricFamily(
             "headrace_audit_windows",
             GAUGE,

@@ -15,7 +15,7 @@ from headrace import Producer
 from headrace.audit.row import AuditOutcome, AuditRow, Tier, range_row_id
 from headrace.audit.storage.store import AuditStore
 from headrace.cli import main
-from headrace.pipeline.status.audit import INGEST_AGE_MS_MAX, audit
+from headrace.pipeline.status.audit import REPORT_AGE_MS_MAX, audit
 from headrace.pipeline.status.context import StatusContext
 from headrace.settings import KafkaSettings, RegistrySettings, Settings
 
@@ -178,7 +178,7 @@ def test_status_shows_findings_until_they_are_accepted(
     assert "a-finding" not in audit_findings(settings, "audit-missing")
     report(settings, capsys, "a-finding", "--withdraw", verb="accept")
     assert "a-finding" in audit_findings(settings, "audit-missing")
-    tomorrow_ms = time.time_ns() // 1_000_000 + INGEST_AGE_MS_MAX + 60_000
+    tomorrow_ms = time.time_ns() // 1_000_000 + REPORT_AGE_MS_MAX + 60_000
     assert "audit-old" in [one.kind for one in audit(StatusContext(settings, tomorrow_ms)).findings]
 
 

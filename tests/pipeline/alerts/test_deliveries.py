@@ -260,6 +260,23 @@ def test_silences_match_patterns(machine: Machine, hook: Receiver, pattern: str,
     assert hook.events() == ([] if is_silenced else ["firing"])
 
 
+@pytest.mark.parametrize(("pattern", "is_silenced"), [("a", True), ("b", True), ("c*", True), ("d", False)])
+def test_a_silence_matches_any_topic_of_an_incident(
+    machine: Machine, hook: Receiver, pattern: str, is_silenced: bool
+) -> None:
+    machine.silence(pattern, HOUR_MS)
+    found = finding("data-lost", "a", "a problem", others=("b", "clicks"))
+    report = SourceReport(findings=(found,), source="s")
+    result = evaluate_reports(
+        machine.store, [report], RULES, [AlertTarget("hook", None, False, hook.send)], machine.now_ms
+    )
+    assert (len(result.silenced), len(result.firing)) == ((1, 0) if is_silenced else (0, 1))
+    machine.restart()
+    with machine.store.reading() as reader:
+        (alert,) = reader.alerts()
+    assert alert.subjects == ("a", "b", "clicks")
+
+
 def test_an_alert_that_fires_after_its_silence_is_delivered(machine: Machine, hook: Receiver) -> None:
     machine.silence("orders", HOUR_MS)
     machine.evaluate("orders")

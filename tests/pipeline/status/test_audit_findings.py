@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,19 @@ from headrace.audit.row import AuditOutcome, AuditRow, Tier
 from headrace.audit.storage.store import AuditStore
 from headrace.audit.stored import DATABASE_NAME
 from headrace.audit.window import WINDOW_MS
-from headrace.pipeline.status.audit import INCOMPLETE_MS, SILENT_WINDOWS_MIN, audit
+from headrace.pipeline.status.audit import (
+    AUDITOR_AGE_MS_MAX,
+    INCOMPLETE_MS,
+    REPORT_AGE_MS_MAX,
+    SILENT_WINDOWS_MIN,
+    audit,
+)
 from headrace.pipeline.status.context import StatusContext
 from headrace.pipeline.status.finding import StatusFinding
+from headrace.pipeline.up.up_file import UpFile
+from headrace.pipeline.up.up_log import PART_DIED, UP_STARTED, UpEvent
 from headrace.settings import Settings
+from headrace.settings.addresses import LiveAddresses
 
 START_MS = 1_795_000_200_000 // WINDOW_MS * WINDOW_MS
 SENT = AuditRow(
@@ -85,3 +95,53 @@ def test_a_tier_that_does_not_count_for_six_windows_is_a_failure(tmp_path: Path,
     with AuditStore(tmp_path / DATABASE_NAME) as store:
         (incident,) = store.incidents(0)
     assert found[0].identity == incident.id
+
+
+@pytest.mark.parametrize(
+    ("parts", "started_ms", "age_ms", "is_old"),
+    [
+        (("audit",), 0, AUDITOR_AGE_MS_MAX, False),
+        (("audit",), 0, AUDITOR_AGE_MS_MAX + 1, True),
+        (("audit",), 2, AUDITOR_AGE_MS_MAX + 1, False),  # `headrace up` started later
+        (("broker",), 0, AUDITOR_AGE_MS_MAX + 1, False),  # cron runs the report
+        (("broker",), 0, REPORT_AGE_MS_MAX, False),
+        (("broker",), 0, REPORT_AGE_MS_MAX + 1, True),
+        ((), 0, REPORT_AGE_MS_MAX + 1, True),
+    ],
+)
+@pytest.mark.parametrize("is_restarting", [False, True])
+@pytest.mark.parametrize("stale", ["counts", "verdicts"])
+def test_counts_and_verdicts_are_old_after_15_minutes_with_an_auditor_and_after_a_day_without(
+    tmp_path: Path, parts: tuple[str, ...], started_ms: int, age_ms: int, is_old: bool, is_restarting: bool, stale: str
+) -> None:
+    now_ms = START_MS + age_ms
+    with AuditStore(tmp_path / DATABASE_NAME) as store:
+        store.add_rows([SENT])
+        store.set_ingested(START_MS if stale == "counts" else now_ms)
+        store.update_verdicts(now_ms=START_MS if stale == "verdicts" else now_ms, grace_ms=0)
+    context = StatusContext(Settings(data_dir=tmp_path), now_ms)
+    events = [UpEvent(START_MS + started_ms, UP_STARTED, {}, "")]
+    events += [UpEvent(now_ms, PART_DIED, {"part": part}, "") for part in parts]
+    context.once("up_events", lambda: events)
+    with UpFile(tmp_path / "up.json") as up_file:
+        if parts:
+            pids = {} if is_restarting else dict.fromkeys(parts, 2**22 + 1)
+            up_file.publish(LiveAddresses(os.getpid(), "now", "", "", "", "", "", "/w", pids))
+        found = audit(context)
+    old = [one for one in found.findings if one.kind == "audit-old"]
+    assert [(one.subject, one.since_ms) for one in old] == ([("audit", START_MS)] if is_old else [])
+    metrics = {one.name: one.value for fact in found.facts for one in fact.metrics if not one.labels}
+    limit_ms = AUDITOR_AGE_MS_MAX if parts == ("audit",) else REPORT_AGE_MS_MAX
+    assert metrics["headrace_audit_age_max_seconds"] == limit_ms / 1000
+    assert metrics["headrace_audit_verdicts_timestamp_seconds"] * 1000 == (START_MS if stale == "verdicts" else now_ms)
+
+
+def test_findings_of_an_incident_name_all_its_topics(tmp_path: Path) -> None:
+    topics = ("clicks", "orders", "payments", "visits")
+    rows = [
+        dataclasses.replace(row, id=f"{topic} {row.id}", topic=topic)
+        for topic in topics
+        for row in [SENT, *loaded(900)]
+    ]
+    (found,) = findings(tmp_path, rows, START_MS + 20 * WINDOW_MS, grace_ms=0)
+    assert (found.kind, found.count, found.subject, *found.others) == ("audit-missing", 4, *topics)
