@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import getpass
 import socket
 import time
 from typing import TYPE_CHECKING
@@ -13,10 +12,12 @@ from headrace.cli.command import (
     EXIT_FINDINGS,
     EXIT_OK,
     CommandError,
+    add_author_flag,
     add_format_flag,
     add_settings_flags,
     examples,
     print_json,
+    process_user,
 )
 from headrace.cli.loaded_state import open_loaded_state
 from headrace.cli.report import add_all_flag, count_text, print_lines
@@ -55,6 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         examples(
             "accept",
+            "accept orders --kind quarantined --dry-run",
             "accept orders --kind quarantined --reason 'tests of the new producer, ticket 4711'",
             "accept orders clicks --reason 'retention was too short, ticket 4712'",
             "accept orders --withdraw",
@@ -74,6 +76,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--reason", default="", metavar="TEXT", help="why the alarms need no repair; recorded")
     how.add_argument("--withdraw", action="store_true", help="open accepted alarms again")
+    parser.add_argument("--dry-run", action="store_true", help="show the alarms that would be accepted")
+    add_author_flag(parser)
     add_settings_flags(parser, ("loader.warehouse",))
     add_format_flag(parser)
 
@@ -85,16 +89,24 @@ def run(args: argparse.Namespace) -> int:
             args.topics = known.topics(args.topics)
         if args.withdraw:
             return _withdraw(args, known)
-        alarms = _accept(args, known) if args.topics else _open(args, known)
+        alarms = _accept(args, known) if args.topics and not args.dry_run else _open(args, known)
     if args.format == "json":
         print_json({"accepted" if args.topics else "open": [dataclasses.asdict(alarm) for alarm in alarms]})
     else:
-        _print(alarms, is_accepted=bool(args.topics), shows_all=args.all)
+        _print(alarms, _word(args), shows_all=args.all)
     return EXIT_OK if args.topics or not alarms else EXIT_FINDINGS
 
 
+def _word(args: argparse.Namespace) -> str:
+    if not args.topics:
+        return "open"
+    return "would be accepted" if args.dry_run else "accepted"
+
+
 def _check(args: argparse.Namespace) -> None:
-    if args.topics and not args.withdraw and not args.reason.strip():
+    if args.withdraw and args.dry_run:
+        raise CommandError("--withdraw has no dry run; `headrace accept` shows the alarms that are open afterwards")
+    if args.topics and not args.withdraw and not args.dry_run and not args.reason.strip():
         raise CommandError("--reason is missing or empty; state why the alarms need no repair")
     if not args.topics and (args.withdraw or args.reason):
         raise CommandError("TOPIC is missing; `headrace accept` lists the topics with open alarms")
@@ -104,7 +116,7 @@ def _open(args: argparse.Namespace, known: LoadedState) -> Sequence[OpenAlarm]:
     from headrace.loader.commit.file_index import FileIndex
     from headrace.loader.inspect.alarms import open_alarms
 
-    found = open_alarms(known.log, FileIndex(known.log), _now_ms())
+    found = open_alarms(known.log, FileIndex(known.log), _now_ms(), args.topics or None)
     return [alarm for alarm in found if not args.kind or alarm.kind in args.kind]
 
 
@@ -112,7 +124,7 @@ def _accept(args: argparse.Namespace, known: LoadedState) -> Sequence[OpenAlarm]
     from headrace.loader.commit.file_index import FileIndex
     from headrace.loader.inspect.alarms import accept
 
-    by = f"{getpass.getuser()}@{socket.gethostname()}"
+    by = args.author or f"{process_user()}@{socket.gethostname()}"
     return accept(known.log, FileIndex(known.log), args.topics, args.kind, args.reason.strip(), by, _now_ms())
 
 
@@ -131,11 +143,11 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _print(alarms: Sequence[OpenAlarm], *, is_accepted: bool, shows_all: bool) -> None:
-    word = "accepted" if is_accepted else "ALARM"
+def _print(alarms: Sequence[OpenAlarm], word: str, *, shows_all: bool) -> None:
+    label = "ALARM" if word == "open" else word
     topics = count_text(len({alarm.topic for alarm in alarms}), "topic")
-    print(f"{count_text(len(alarms), 'alarm')} of {topics} {'accepted' if is_accepted else 'open'}")
-    print_lines([f"{word}: {_alarm_text(alarm)}" for alarm in alarms], shows_all=shows_all)
+    print(f"{count_text(len(alarms), 'alarm')} of {topics} {word}")
+    print_lines([f"{label}: {_alarm_text(alarm)}" for alarm in alarms], shows_all=shows_all)
 
 
 def _alarm_text(alarm: OpenAlarm) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import getpass
 import logging
 import secrets
 import signal
@@ -18,11 +17,13 @@ from headrace.cli.command import (
     EXIT_OK,
     FLAGS,
     CommandError,
+    add_author_flag,
     add_format_flag,
     add_settings_flags,
     examples,
     print_json,
     print_table,
+    process_user,
     settings_from,
 )
 from headrace.cli.terminal import terminal_width
@@ -141,9 +142,9 @@ def _configure_silence(verbs: argparse._SubParsersAction[argparse.ArgumentParser
     parser.add_argument("--subject", default="*", metavar="PATTERN", help="its subject, such as a topic")
     parser.add_argument("--for", dest="duration", required=True, metavar="TIME", help="duration: 90s, 30m, 2h, 7d")
     parser.add_argument("--reason", required=True, metavar="TEXT", help="the reason, shown by `headrace alerts list`")
-    parser.add_argument(
-        "--author", default="", metavar="NAME", help="name of its author (default: the user of the process)"
-    )
+    parser.add_argument("--dry-run", action="store_true", help="show the alerts that would be silenced now")
+    add_author_flag(parser)
+    add_format_flag(parser)
 
 
 def _configure_unsilence(verbs: argparse._SubParsersAction[argparse.ArgumentParser], name: str) -> None:
@@ -366,6 +367,7 @@ def run_test(args: argparse.Namespace) -> int:
 
 
 def add_silence(args: argparse.Namespace) -> int:
+    from headrace.pipeline.alerts.alert import AlertState
     from headrace.pipeline.alerts.delivery import Silence
     from headrace.pipeline.alerts.errors import AlertError
     from headrace.settings.values import Duration
@@ -387,16 +389,27 @@ def add_silence(args: argparse.Namespace) -> int:
         kind=args.kind,
         subject=args.subject,
         reason=args.reason.strip(),
-        author=args.author or _user(),
+        author=args.author or process_user(),
         created_ms=now_ms,
         ends_ms=now_ms + duration.ms,
     )
     try:
-        with _store(settings_from(args)) as store, store.changing() as change:
-            change.add_silence(silence)
+        with _store(settings_from(args), creates=not args.dry_run) as store:
+            if not args.dry_run:
+                with store.changing() as change:
+                    change.add_silence(silence)
+            with store.reading() as reader:
+                alerts = [one for one in reader.alerts(now_ms) if silence.matches(one, now_ms)]
     except AlertError as error:
         raise CommandError(str(error)) from error
-    print(silence.id)
+    alerts = [one for one in alerts if one.state is not AlertState.RESOLVED]
+    if args.format == "json":
+        document = {"dry_run": args.dry_run, "silence": dataclasses.asdict(silence)}
+        print_json({**document, "alerts": [dataclasses.asdict(one) for one in alerts]})
+    elif args.dry_run:
+        _print_alerts(alerts, (), now_ms)
+    else:
+        print(silence.id)
     return EXIT_OK
 
 
@@ -486,10 +499,3 @@ def _store(settings: Settings, *, creates: bool = True) -> AlertStore:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # a user id without a name, as in containers
-        return "headrace"

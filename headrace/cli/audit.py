@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import datetime
-import getpass
 import re
 import sys
 import time
@@ -19,11 +18,13 @@ from headrace.cli.command import (
     EXIT_FINDINGS,
     EXIT_OK,
     CommandError,
+    add_author_flag,
     add_format_flag,
     add_settings_flags,
     examples,
     print_json,
     print_table,
+    process_user,
     settings_from,
 )
 from headrace.cli.report import (
@@ -107,6 +108,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     accept.add_argument(
         "--dry-run", action="store_true", help="show the findings that would be changed, without changing them"
     )
+    add_author_flag(accept)
     _add_flags(accept)
     accept.set_defaults(run=accept_findings)
 
@@ -204,7 +206,7 @@ def accept_findings(args: argparse.Namespace) -> int:
                         f"findings cannot be accepted while counts may be missing: {outage}; try again when brokers "
                         "and registry are available"
                     )
-                acceptances = _acceptances(args.topic, windows, args.reason)
+                acceptances = _acceptances(args.topic, windows, args.reason, args.author)
                 if not args.dry_run:
                     store.accept(acceptances)
             if not args.dry_run:
@@ -215,15 +217,12 @@ def accept_findings(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _acceptances(topic: str, windows: Sequence[WindowResult], reason: str) -> list[Acceptance]:
+def _acceptances(topic: str, windows: Sequence[WindowResult], reason: str, author: str) -> list[Acceptance]:
     from headrace.audit.verdict import EXPIRABLE, Acceptance
 
+    user = author or process_user()
     if not reason.strip():
         raise CommandError("--reason is empty; expected an explanation of the findings")
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError):  # a user id without a name, as in containers
-        user = "headrace"
     now_ms = time.time_ns() // 1_000_000
     return [
         Acceptance(topic, window.facts.window_start_ms, window.verdict, window.difference, reason, user, now_ms)

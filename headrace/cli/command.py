@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import errno
+import getpass
 import json
 import os
 import re
@@ -235,6 +236,21 @@ def flag_values(args: argparse.Namespace) -> dict[str, str]:
 def examples(*lines: str) -> str:
     """Returns the section of examples for the end of a help text. The arguments are the command lines."""
     return "\n".join(("examples:", *(f"  headrace {line}" for line in lines)))
+
+
+def add_author_flag(parser: argparse.ArgumentParser) -> None:
+    """Adds --author, the name that is stored with a reason."""
+    parser.add_argument(
+        "--author", default="", metavar="NAME", help="name stored with the reason (default: the user of the process)"
+    )
+
+
+def process_user() -> str:
+    """Returns the name of the user of this process."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a user id without a name, as in containers
+        return "headrace"
 
 
 def add_format_flag(parser: argparse.ArgumentParser, choices: Sequence[str] = ("text", "json")) -> None:

@@ -174,9 +174,12 @@ def _configure_rewrite(parser: argparse.ArgumentParser, verb: Rewrite) -> None:
     parser.add_argument(
         "--reason", metavar="CODE", default="", help=f"only messages with this code: {', '.join(verb.reasons)}"
     )
-    if verb.needs_reason:
+    parser.add_argument(
+        "--because", required=verb.needs_reason, default="", metavar="TEXT", help="the reason, stored in the commit"
+    )
+    if verb.has_limit:
         parser.add_argument(
-            "--because", required=True, metavar="TEXT", help="why the messages are discarded; recorded in the commit"
+            "--at-most", type=int, metavar="N", help="change nothing if there are more than N such messages"
         )
     add_rewrite_flags(parser, verb.settings)
     parser.set_defaults(run=verb.run)
@@ -296,7 +299,9 @@ def run_replay(args: argparse.Namespace) -> int:
         check_topic(load.rewrites, args.topic)
         policy = topic_policy(settings.loader.of_topic(args.topic))
         sizes = ReplaySettings(policy, load.settings.task.block_bytes, load.settings.task.file_bytes_target)
-        report = replay(load.rewrites, load.ports.schemas, args.topic, sizes, codes, is_dry=args.dry_run)
+        report = replay(
+            load.rewrites, load.ports.schemas, args.topic, sizes, codes, args.because.strip(), is_dry=args.dry_run
+        )
     return _print_result(args, report, report.loaded, "loaded")
 
 
@@ -312,7 +317,9 @@ def run_discard(args: argparse.Namespace) -> int:
         check_topic(load.rewrites, args.topic)
         codec, task = settings.loader.of_topic(args.topic).codec, load.settings.task
         shape = FileShape("", codec, task.block_bytes, task.file_bytes_target)
-        report = discard(load.rewrites, args.topic, shape, codes, args.because, is_dry=args.dry_run)
+        report = discard(
+            load.rewrites, args.topic, shape, codes, args.because, is_dry=args.dry_run, messages_max=args.at_most
+        )
     return _print_result(args, report, report.discarded, "discarded")
 
 
@@ -326,6 +333,7 @@ class Rewrite:
         run: runs the verb and returns the exit code.
         settings: keys of further settings that have flags.
         needs_reason: whether the user must give a reason for the commit with `--because`.
+        has_limit: whether `--at-most` limits the number of messages.
     """
 
     name: str
@@ -336,6 +344,7 @@ class Rewrite:
     run: Callable[[argparse.Namespace], int]
     settings: tuple[str, ...] = ()
     needs_reason: bool = False
+    has_limit: bool = False
 
 
 REWRITES = (
@@ -365,6 +374,7 @@ REWRITES = (
         REASONS,
         run_discard,
         needs_reason=True,
+        has_limit=True,
     ),
 )
 

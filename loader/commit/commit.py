@@ -246,9 +246,9 @@ class Commit:
     runs that can no longer commit. `published` are ids of committed runs whose staging directory was deleted; the state
     no longer lists them. `previous` is the checksum of the preceding commit, "" for commit 1: commits form a chain,
     which reveals a commit from another log. `retired` are the numbers of earlier rewrite commits; the files that these
-    replaced have been deleted. `reason` is the operator's reason (`headrace offsets`, `headrace quarantine discard`),
-    and `starts` are start offsets of partitions that were never loaded. `planned_after` is the newest commit when the
-    run was planned; None for a commit without a plan.
+    replaced have been deleted. `reason` is the operator's reason (`headrace offsets`, `headrace quarantine replay` and
+    `discard`), and `starts` are start offsets of partitions that were never loaded. `planned_after` is the newest
+    commit when the run was planned; None for a commit without a plan.
     """
 
     commit_number: int

@@ -41,7 +41,14 @@ class DiscardReport:
 
 
 def discard(
-    ports: RewritePorts, topic: str, shape: FileShape, codes: Collection[str], reason: str, *, is_dry: bool
+    ports: RewritePorts,
+    topic: str,
+    shape: FileShape,
+    codes: Collection[str],
+    reason: str,
+    *,
+    is_dry: bool,
+    messages_max: int | None = None,
 ) -> DiscardReport:
     """Removes quarantined messages of a topic permanently, with a commit. Returns a report with the numbers of removed
     and of remaining messages. Leaves a file unchanged if messages with a code that this release does not know would
@@ -53,6 +60,7 @@ def discard(
         codes: removes only messages with one of these quarantine codes; empty for all.
         reason: stored in the commit.
         is_dry: only count the messages.
+        messages_max: changes nothing if there are more messages to remove; None for no limit.
 
     Raises:
         OSError: files cannot be read or written.
@@ -64,6 +72,11 @@ def discard(
         chosen = [source for source, found in counts.items() if _is_rewritable(found, codes)]
         discarded = sum((_matching(counts[source], codes) for source in chosen), Counter[str]())
         remaining = sum(counts.values(), Counter[str]()) - discarded
+        if messages_max is not None and discarded.total() > messages_max:
+            problem = f"{discarded.total():,} messages would be deleted, expected at most {messages_max:,}"
+            return DiscardReport(
+                left=dict(discarded + remaining), problems=(f"{problem}; nothing was changed",), notes=notes
+            )
         report = DiscardReport(dict(discarded), dict(remaining), notes=notes)
         if is_dry or not chosen:
             return report

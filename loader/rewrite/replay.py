@@ -79,6 +79,7 @@ def replay(
     topic: str,
     settings: ReplaySettings,
     codes: Collection[QuarantineCode] = REPLAYABLE,
+    reason: str = "",
     *,
     is_dry: bool,
 ) -> ReplayReport:
@@ -89,13 +90,14 @@ def replay(
         schemas: provides the topic's writer schemas, from the registry and the cache.
         topic: a topic with a commit.
         codes: the quarantine codes of the messages to retry.
+        reason: stored in the commit.
         is_dry: only count the messages.
 
     Raises:
         OSError: files cannot be read or written.
     """
     state, notes = catch_up(ports, is_dry)
-    report = _replay(ports, state, schemas, topic, settings, codes, is_dry=is_dry)
+    report = _replay(ports, state, schemas, topic, settings, codes, reason, is_dry=is_dry)
     return dataclasses.replace(report, notes=(*notes, *report.notes))
 
 
@@ -106,6 +108,7 @@ def _replay(
     topic: str,
     settings: ReplaySettings,
     codes: Collection[QuarantineCode],
+    reason: str,
     *,
     is_dry: bool,
 ) -> ReplayReport:
@@ -136,7 +139,7 @@ def _replay(
     committed = dataclasses.replace(
         _commit(topic_state, chosen, new_files), foreign_ids=foreign_ids, kafka_column=policy.kafka_column
     )
-    rewrite_report = add_commit(ports, state, CommitKind.REPLAY, run_id, {topic: committed})
+    rewrite_report = add_commit(ports, state, CommitKind.REPLAY, run_id, {topic: committed}, reason)
     problems = rewrite_report.problems.get(topic, ())
     if not rewrite_report.commit_number:
         return ReplayReport(left=_summed((Counter(report.loaded), Counter(report.left))), problems=problems)

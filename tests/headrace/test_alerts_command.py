@@ -85,6 +85,19 @@ def test_check_exits_with_2_if_a_target_fails_and_the_log_has_the_error(run: Run
     assert "HTTP 500" in run("log", "--count", "1")[1]
 
 
+def test_dry_run_of_a_silence_shows_its_alerts_and_stores_nothing(run: Run) -> None:
+    silence = ("silence", "--subject", "headrace*", "--for", "2h", "--reason", "x")
+    assert document(run, *silence, "--dry-run")["alerts"] == []
+    assert list(Path().glob("headrace-data/audit.db")) == []
+    run("check")
+    found = document(run, *silence, "--dry-run")
+    assert ([one["kind"] for one in found["alerts"]], found["dry_run"]) == (["up-down"], True)
+    assert document(run, "list")["silences"] == []
+    assert "up-down" in run(*silence, "--dry-run")[1]
+    stored = document(run, *silence)
+    assert [one["id"] for one in document(run, "list")["silences"]] == [stored["silence"]["id"]]
+
+
 def test_test_alert_reports_each_target(run: Run, receiver: WebhookReceiver) -> None:
     code, out, _ = run("test")
     assert (code, out.count(": ok")) == (0, 1)

@@ -194,8 +194,9 @@ def test_a_user_id_without_a_name_can_accept_findings(monkeypatch: pytest.Monkey
     for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)
-    (acceptance,) = _acceptances("orders", [WindowResult(WindowFacts("orders", 0), AuditVerdict.MISSING, "")], "why")
-    assert acceptance.accepted_by == "headrace"
+    windows = [WindowResult(WindowFacts("orders", 0), AuditVerdict.MISSING, "")]
+    assert [one.accepted_by for one in _acceptances("orders", windows, "why", "")] == ["headrace"]
+    assert [one.accepted_by for one in _acceptances("orders", windows, "why", "lea")] == ["lea"]
 
 
 def test_closed_standard_output_is_not_an_error() -> None:

@@ -164,3 +164,18 @@ def test_discard_command_prints_the_result_and_requires_a_reason(
     assert main([*command, "--because", "tests", "--reason", "malformed", "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["discarded"], found["left"]) == ({"malformed": 2}, {"schema_not_found": 2})
+
+
+def test_discard_of_more_messages_than_expected_changes_nothing(
+    shelf: Shelf, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["quarantine", "discard", "orders", "--data-dir", str(tmp_path), "--hive-executor", "print"]
+    command += ["--bootstrap-servers", "127.0.0.1:1", "--because", "tests", "--format", "json", "--at-most"]
+    before = offsets_left(shelf)
+    assert main([*command, "3"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["discarded"], found["commit_number"], len(found["problems"])) == ({}, 0, 1)
+    assert found["left"] == {"schema_not_found": 2, "malformed": 2}
+    assert offsets_left(shelf) == before
+    assert main([*command, "4"]) == 0
+    assert offsets_left(shelf) == []

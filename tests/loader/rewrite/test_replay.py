@@ -90,7 +90,7 @@ def ports(shelf: Shelf, run: str = "replay") -> RewritePorts:
 def replayed(shelf: Shelf, registry: FakeRegistry, *codes: QuarantineCode, is_dry: bool = False) -> ReplayReport:
     schemas = WriterSchemas(registry, shelf.log.storage, value_subject)  # type: ignore[arg-type]
     chosen = {"codes": frozenset(codes)} if codes else {}
-    return replay(ports(shelf), schemas, "orders", SETTINGS, **chosen, is_dry=is_dry)
+    return replay(ports(shelf), schemas, "orders", SETTINGS, **chosen, reason="ticket 4711", is_dry=is_dry)
 
 
 def _names(shelf: Shelf, kind: FileKind) -> list[str]:
@@ -126,6 +126,7 @@ def test_replay_loads_readable_messages_and_leaves_the_rest(shelf: Shelf, regist
     assert quarantined(shelf)[0] == before[7]
     commit = shelf.log.commit(report.commit_number)
     assert (commit.kind, commit.topics["orders"].foreign_ids) == (CommitKind.REPLAY, {8})
+    assert commit.reason == "ticket 4711"
     known = shelf.log.read_state().topics["orders"]
     assert (known.data.records, known.quarantine.records, known.quarantine.files) == (9, 1, 1)
     assert known.foreign_ids == {8}
@@ -408,7 +409,8 @@ def test_replay_command_prints_loaded_and_remaining_messages(
     assert run("--dry-run") == 0
     lines = capsys.readouterr().out.splitlines()
     assert re.findall(r"\d+", lines[-1]) == ["2"]
-    assert run("--format", "json", "--reason", "schema_not_found") == 0
+    assert run("--format", "json", "--reason", "schema_not_found", "--because", "ticket 12") == 0
+    assert shelf.log.commit(shelf.log.head()).reason == "ticket 12"
     expected = json.loads(capsys.readouterr().out)
     assert (expected["loaded"], expected["left"], expected["commit_number"]) == (
         {"schema_not_found": 2},
