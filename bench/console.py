@@ -32,7 +32,9 @@ from headrace.audit.strip import DAY_MS, STATE_BYTES, WINDOWS_OF_DAY
 from headrace.audit.verdict import AuditVerdict, Hop
 from headrace.audit.window import WINDOW_MS
 from headrace.console.access import ConsoleAccess
+from headrace.console.actions.storage import ActionStore
 from headrace.console.app import create_app
+from headrace.console.database import ConsoleDatabase
 from headrace.console.pages import now
 from headrace.console.sessions import SessionStore
 from headrace.pipeline.status.finding import PlatformStatus
@@ -76,8 +78,9 @@ def main() -> int:
         print(f"{args.topics} topics x {DAYS} days: {size_mb(directory):.0f} MB, written in {cpu_s:.1f} s of CPU")
         setattr(now, "platform_status", lambda settings: PlatformStatus(NOW_MS, (), ()))  # noqa: B010  (no other server)
         settings = Settings(data_dir=directory)
-        sessions = SessionStore.of_settings(settings)
-        app = create_app(settings, ConsoleAccess(None, True, settings.loader), sessions, now_ms=lambda: NOW_MS)
+        database = ConsoleDatabase.of_settings(settings)
+        sessions, actions = SessionStore(database), ActionStore(database)
+        app = create_app(settings, ConsoleAccess(None, True, settings.loader), sessions, actions, now_ms=lambda: NOW_MS)
         are_met = measure(app)
         baseline_s = _cpu_of(lambda: read_rows(directory / "audit.db"))
         print(f"baseline: verdicts of 30 days from rows instead of strips: {baseline_s * 1000:.0f} ms")

@@ -18,6 +18,7 @@ from werkzeug.routing import BaseConverter
 
 from headrace.console import formats, request_counts, security
 from headrace.console.access import ConsoleAccess
+from headrace.console.actions.storage import ActionStore
 from headrace.console.addresses import is_secure_for_browsers, public_path, trusted_hosts
 from headrace.console.audit_reader import AuditReader
 from headrace.console.context import EXTENSION, ConsoleContext, console
@@ -40,6 +41,7 @@ def create_app(
     settings: Settings,
     access: ConsoleAccess,
     sessions: SessionStore,
+    actions: ActionStore,
     *,
     version: str = "unknown",
     origins: Mapping[str, str] | None = None,
@@ -50,6 +52,7 @@ def create_app(
     Args:
         access: the users and their permissions.
         sessions: the sessions of browsers.
+        actions: the queue of actions, which an `ActionWorker` runs.
         version: the version that pages show.
         origins: the sources of the settings that are set explicitly, by dotted key; None if they are unknown.
         now_ms: the clock, in milliseconds since 1970.
@@ -70,6 +73,7 @@ def create_app(
         settings,
         access,
         sessions,
+        actions,
         SourceReader(now_ms),
         AuditReader(settings),
         RegistryReader(settings),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from flask import current_app, g
 
 from headrace.console.access import ConsoleAccess, Viewer
+from headrace.console.actions.storage import ActionStore
 from headrace.console.audit_reader import AuditReader
 from headrace.console.registry_reader import RegistryReader
 from headrace.console.sessions import SessionStore
@@ -25,6 +26,7 @@ class ConsoleContext:
     settings: Settings
     access: ConsoleAccess
     sessions: SessionStore
+    actions: ActionStore
     sources: SourceReader
     audit: AuditReader
     registry: RegistryReader

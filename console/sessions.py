@@ -14,24 +14,18 @@ from dataclasses import dataclass
 from typing import Final
 
 import sqlalchemy as sa
-from sqlalchemy.exc import SQLAlchemyError
 
-from headrace.console.errors import ConsoleUnusable
-from headrace.registry.storage.engines import PURPOSE, DatabaseAddress, Purpose, open_engine
-from headrace.settings import Settings
+from headrace.console.database import METADATA, ConsoleDatabase
 
 IDLE_MS: Final = 8 * 3_600_000
 AGE_MS_MAX: Final = 24 * 3_600_000
 SEEN_MS: Final = 60_000
 """How often the time of the last request of a session is stored."""
-CONNECTIONS: Final = 4
 ID_CHARS_MAX: Final = 128
-DATABASE_NAME: Final = "console.db"
 
-_metadata = sa.MetaData()
 _session = sa.Table(
     "console_session",
-    _metadata,
+    METADATA,
     sa.Column("id_sha256", sa.String(64), primary_key=True),
     sa.Column("user_name", sa.Text, nullable=False),
     sa.Column("password_stamp", sa.String(64), nullable=False),
@@ -56,35 +50,20 @@ class ConsoleSession:
 
 
 class SessionStore:
-    """The sessions in the database at `url`. Thread-safe; open it after forking. Its table is created if it does not
-    exist.
+    """The sessions in the console's database. Thread-safe. Its table is created if it does not exist.
 
     Raises:
         ConsoleUnusable: the database cannot be used.
     """
 
-    def __init__(self, url: str) -> None:
-        try:
-            address = DatabaseAddress.of(url)
-            self._engine = open_engine(address, CONNECTIONS)
-            with self._write() as connection:
-                _metadata.create_all(connection)
-        except (ValueError, SQLAlchemyError) as error:
-            cause = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
-            raise ConsoleUnusable(
-                f"console.database_url cannot be used: {cause}; expected sqlite:///PATH or "
-                "postgresql://USER:PASSWORD@HOST/NAME"
-            ) from error
-
-    @classmethod
-    def of_settings(cls, settings: Settings) -> SessionStore:
-        """Opens the database of `console.database_url`."""
-        return cls(settings.console.database_url or f"sqlite:///{settings.data_dir.resolve() / DATABASE_NAME}")
+    def __init__(self, database: ConsoleDatabase) -> None:
+        self._database = database
+        database.create(_session)
 
     def begin(self, user: str, password_stamp: str, now_ms: int) -> ConsoleSession:
         """Creates a session with a new id, and deletes sessions that have ended."""
         created = ConsoleSession(secrets.token_urlsafe(32), user, password_stamp)
-        with self._write() as connection:
+        with self._database.writing() as connection:
             connection.execute(
                 sa.delete(_session).where(
                     (_session.c.seen_at_ms < now_ms - IDLE_MS) | (_session.c.created_at_ms < now_ms - AGE_MS_MAX)
@@ -106,41 +85,18 @@ class SessionStore:
         if not secret or len(secret) > ID_CHARS_MAX:
             return None
         digest = _digest(secret)
-        with self._engine.connect().execution_options(**{PURPOSE: Purpose.READ}) as connection:
+        with self._database.reading() as connection:
             row = connection.execute(sa.select(_session).where(_session.c.id_sha256 == digest)).one_or_none()
         if row is None or now_ms - row.seen_at_ms > IDLE_MS or now_ms - row.created_at_ms > AGE_MS_MAX:
             return None
         if now_ms - row.seen_at_ms > SEEN_MS:
-            with self._write() as connection:
+            with self._database.writing() as connection:
                 connection.execute(sa.update(_session).where(_session.c.id_sha256 == digest).values(seen_at_ms=now_ms))
         return ConsoleSession(secret, row.user_name, row.password_stamp)
 
     def end(self, secret: str) -> None:
-        with self._write() as connection:
+        with self._database.writing() as connection:
             connection.execute(sa.delete(_session).where(_session.c.id_sha256 == _digest(secret)))
-
-    def close(self) -> None:
-        self._engine.dispose()
-
-    def _write(self) -> _Transaction:
-        return _Transaction(self._engine)
-
-
-class _Transaction:
-    """A write transaction: committed at the end of the block, rolled back by an exception."""
-
-    def __init__(self, engine: sa.Engine) -> None:
-        self._connection = engine.connect().execution_options(**{PURPOSE: Purpose.WRITE})
-
-    def __enter__(self) -> sa.Connection:
-        return self._connection
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        try:
-            if kind is None:
-                self._connection.commit()
-        finally:
-            self._connection.close()
 
 
 def _digest(secret: str) -> str:

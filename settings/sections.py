@@ -260,7 +260,7 @@ class ConsoleSettings(Section):
     public_url: str = ""
     # number of reverse proxies in front of the console whose X-Forwarded-For, -Proto and -Host headers are trusted
     proxies: int = 0
-    database_url: str = ""  # SQLAlchemy URL of the sessions; "" is SQLite in data_dir/console.db
+    database_url: str = ""  # SQLAlchemy URL of sessions and actions; "" is SQLite in data_dir/console.db
     # loopback | network: addresses on which a console without `registry.users` may listen; there it shows names, counts
     # and verdicts, and permits no change
     allow_unauthenticated_from: str = "loopback"

@@ -66,7 +66,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "console.schema_changes": ("avro_schema", "compat", "loader.load_schema"),
     "console.schema_rows": ("avro_schema",),
     "console.server": ("registry.api.server",),
-    "console.sessions": ("registry.storage.engines",),
+    "console.database": ("registry.storage.engines",),
     "headrace": (
         "avro_schema",
         "settings",
@@ -127,6 +127,8 @@ MAY_IMPORT_LIBRARIES: dict[str, tuple[str, ...]] = {
     "console": ("flask", "werkzeug"),
     "console.app": ("jinja2",),
     "console.server": ("granian",),
+    "console.actions": ("sqlalchemy",),
+    "console.database": ("sqlalchemy",),
     "console.sessions": ("sqlalchemy",),
     "pipeline.metastore_server": ("py4j",),
     "pipeline.metrics": ("prometheus_client",),

@@ -12,6 +12,7 @@ from typing import Final
 from flask import Blueprint
 
 from headrace.console.pages import (
+    actions,
     alerts,
     health,
     loads,
@@ -55,6 +56,7 @@ PAGES: Final = (
     Page(loads.blueprint, menu="Loads"),
     Page(quarantine.blueprint, menu="Quarantine"),
     Page(alerts.blueprint, menu="Alerts"),
+    Page(actions.blueprint, menu="Actions"),
     Page(system.blueprint, menu="System"),
     Page(sign_in.blueprint),
     Page(health.blueprint),

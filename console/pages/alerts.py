@@ -12,7 +12,7 @@ from flask import Blueprint, render_template, request, url_for
 from werkzeug.wrappers import Response
 
 from headrace.console.caching import unchanged
-from headrace.console.context import console
+from headrace.console.context import console, viewer
 from headrace.console.formats import plural
 from headrace.console.headline import BAD, GOOD, UNSURE, WARN, Headline
 from headrace.console.sources import Reading
@@ -188,6 +188,7 @@ def page() -> str | Response:
         pages_of=page_of,
         views=VIEWS,
         shown=shown,
+        may_act=viewer().may_administer_everything,
         table=view,
     )
 

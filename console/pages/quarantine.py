@@ -105,6 +105,7 @@ def page() -> str | Response:
         not_read=sum(one.group.count for one in rows if one.group.code == NOT_READ),
         hides_reasons=not all(may_read.values()),
         commands=[(words, command.replace("{topic}", quoted)) for words, command in COMMANDS],
+        may_act=topic.isprintable() and viewer().may_administer(topic),
         table=view,
     )
 

@@ -9,16 +9,18 @@ from typing import Final
 from flask import Blueprint, abort, render_template, request
 from werkzeug.wrappers import Response
 
+from headrace.audit.event import AuditEvent
 from headrace.audit.stored import StoredWindow
 from headrace.audit.strip import STATE_BYTES
 from headrace.audit.verdict import AuditVerdict, Hop
 from headrace.audit.window import SPECIAL_WINDOWS
 from headrace.console.audit_reader import TopicAudit
 from headrace.console.caching import unchanged
-from headrace.console.context import console
+from headrace.console.context import console, viewer
 from headrace.console.drawing.charts import topic_charts
 from headrace.console.drawing.periods import RANGE_WORDS, ShownPeriod
 from headrace.console.drawing.rails import rail_paths, rail_text
+from headrace.console.formats import iso
 from headrace.console.tables import CellKind, PagedTable, TableColumn
 
 blueprint = Blueprint("topic", __name__)
@@ -102,8 +104,16 @@ def page(topic: str) -> str | Response:
         rail_text=rail_text(found.strip),
         table=view,
         shows_all=shows_all,
+        may_act=topic.isprintable() and viewer().may_administer(topic),
+        period_of=_period_of,
         special=SPECIAL_WINDOWS,
     )
+
+
+def _period_of(event: AuditEvent) -> dict[str, str]:
+    """Returns the arguments of the action that accepts the windows of an event."""
+    found = {"topic": event.topic}
+    return found if event.start_ms < 0 else {**found, "since": iso(event.start_ms), "until": iso(event.end_ms)}
 
 
 def tier_steps(windows: Sequence[StoredWindow]) -> list[TierStep]:

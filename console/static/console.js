@@ -66,7 +66,34 @@ function chooseTheme(button) {
   });
 }
 
+/** Replaces the parts of a page whose action is not done yet, until it is. */
+function followAction() {
+  const parts = document.querySelector("#action-parts[data-moving]");
+  if (!parts) return;
+  setTimeout(async () => {
+    try {
+      const response = await fetch(location.href);
+      const page = new DOMParser().parseFromString(await response.text(), "text/html");
+      const next = page.querySelector("#action-parts");
+      if (!next) return location.reload();
+      const status = document.querySelector("#action-state");
+      const words = page.querySelector("#action-state").textContent;
+      if (status.textContent !== words) status.textContent = words;
+      if (next.innerHTML !== parts.innerHTML) {
+        const hadFocus = parts.contains(document.activeElement);
+        parts.replaceChildren(...next.childNodes);
+        if (hadFocus) document.querySelector("#main").focus();
+      }
+      parts.toggleAttribute("data-moving", next.hasAttribute("data-moving"));
+    } catch {
+      // The console does not respond: try again.
+    }
+    followAction();
+  }, 1500);
+}
+
 showLocalTimes();
+followAction();
 for (const table of document.querySelectorAll("[data-first]")) readRails(table);
 for (const field of document.querySelectorAll(".find input[placeholder]"))
   filterWhileTyping(field, document.querySelectorAll(".rails tbody tr"));

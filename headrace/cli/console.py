@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import TYPE_CHECKING
 
 from headrace.cli import registry_access
-from headrace.cli.command import CommandError, add_settings_flags, examples, origins_from, settings_from
+from headrace.cli.command import CommandError, add_settings_flags, examples, flag_values, origins_from, settings_from
 from headrace.version import VERSION
 
 if TYPE_CHECKING:
@@ -42,9 +43,12 @@ def run(args: argparse.Namespace) -> int:
 
 def serve_console(args: argparse.Namespace) -> int:
     settings, origins = settings_from(args), origins_from(args)
+    from headrace.console.actions.storage import ActionStore
+    from headrace.console.database import ConsoleDatabase
     from headrace.console.errors import ConsoleError
     from headrace.console.server import check_settings, serve
     from headrace.console.sessions import SessionStore
+    from headrace.pipeline.up.plan import child_environment
     from headrace.registry.api.server import ReservedPort
     from headrace.registry.errors import TokenKeysUnusable, UsersFileUnusable
 
@@ -54,7 +58,10 @@ def serve_console(args: argparse.Namespace) -> int:
         check_settings(settings)
         registry_access.users_of(settings.registry)
         settings.data_dir.mkdir(parents=True, exist_ok=True)
-        SessionStore.of_settings(settings).close()
+        database = ConsoleDatabase.of_settings(settings)
+        SessionStore(database)
+        ActionStore(database)
+        database.close()
     except (ConsoleError, UsersFileUnusable, TokenKeysUnusable) as error:
         raise CommandError(str(error)) from error
     try:
@@ -64,13 +71,22 @@ def serve_console(args: argparse.Namespace) -> int:
             f"console cannot listen on {address}: {error.strerror or error}; stop the process that uses the port, or "
             "choose another address with --console-listen"
         ) from error
-    return serve(reserved, lambda: _application(settings, origins), tls)
+    environment = child_environment(os.environ, flag_values(args), args.config)
+    return serve(reserved, lambda: _application(settings, origins, environment), tls)
 
 
-def _application(settings: Settings, origins: Mapping[str, str]) -> Flask:
+def _application(settings: Settings, origins: Mapping[str, str], environment: Mapping[str, str]) -> Flask:
+    """Creates the pages and starts the worker of actions. Its commands have the given environment variables."""
+    from headrace.console.actions.storage import ActionStore
+    from headrace.console.actions.worker import ActionWorker, command_runner
     from headrace.console.app import create_app
+    from headrace.console.database import ConsoleDatabase
     from headrace.console.server import access_of
     from headrace.console.sessions import SessionStore
 
     access = access_of(settings, registry_access.users_of(settings.registry))
-    return create_app(settings, access, SessionStore.of_settings(settings), version=VERSION, origins=origins)
+    database = ConsoleDatabase.of_settings(settings)
+    sessions, actions = SessionStore(database), ActionStore(database)
+    application = create_app(settings, access, sessions, actions, version=VERSION, origins=origins)
+    ActionWorker(actions, command_runner(environment)).start()
+    return application

@@ -10,9 +10,10 @@ import pytest
 from flask.testing import FlaskClient
 
 from headrace.console.addresses import trusted_hosts
+from headrace.console.database import DATABASE_NAME
 from headrace.console.errors import ConsoleUnusable
 from headrace.console.server import check_settings
-from headrace.console.sessions import AGE_MS_MAX, DATABASE_NAME, IDLE_MS
+from headrace.console.sessions import AGE_MS_MAX, IDLE_MS
 from headrace.settings import Address, ConsoleSettings, Settings
 from support.console import NOW_MS, PASSWORD, SAME_ORIGIN, console_world, user_line
 

@@ -10,7 +10,9 @@ from typing import Any
 from flask import Flask
 from flask.testing import FlaskClient
 
+from headrace.console.actions.storage import ActionStore
 from headrace.console.app import create_app
+from headrace.console.database import ConsoleDatabase
 from headrace.console.server import access_of
 from headrace.console.sessions import SessionStore
 from headrace.registry.access.authenticator import RegistryUsersFile
@@ -29,6 +31,7 @@ class ConsoleWorld:
 
     app: Flask
     sessions: SessionStore
+    actions: ActionStore
     users_path: Path
     now_ms: int = NOW_MS
 
@@ -71,8 +74,11 @@ def console_world(
         console=ConsoleSettings(**{"listen": Address("127.0.0.1", 8080), **own}),
         registry=replace(given.registry, users=str(path) if users else ""),
     )
-    sessions = SessionStore.of_settings(chosen)
+    database = ConsoleDatabase.of_settings(chosen)
+    sessions, actions = SessionStore(database), ActionStore(database)
     access = access_of(chosen, RegistryUsersFile(path) if users else None)
-    world = ConsoleWorld(Flask("none"), sessions, path)
-    world.app = create_app(chosen, access, sessions, version="1.2.3", origins=origins, now_ms=lambda: world.now_ms)
+    world = ConsoleWorld(Flask("none"), sessions, actions, path)
+    world.app = create_app(
+        chosen, access, sessions, actions, version="1.2.3", origins=origins, now_ms=lambda: world.now_ms
+    )
     return world
