@@ -430,7 +430,7 @@ def table_settings(settings: Settings, storage: Storage) -> TableSettings:
 
 @contextmanager
 def open_repair(
-    settings: Settings, log: CommitLog, output: TextIO, *, deep: bool, compares_locations: bool = True
+    settings: Settings, log: CommitLog, output: TextIO, *, deep: bool, compares_partitions: bool = True
 ) -> Iterator[Repair]:
     """Yields the object that compares Hive tables with the commit log and repairs them. Closes Spark at the end.
 
@@ -438,12 +438,12 @@ def open_repair(
         log: the commit log. The caller has opened it, or only read it if nothing will be changed.
         output: stream for the statements of an executor that only prints.
         deep: whether to list the directories too, in search of files and partitions that no commit added.
-        compares_locations: whether to find partitions with another location.
+        compares_partitions: whether to compare the partitions of existing tables.
     """
     storage = warehouse_storage(settings)
     spark = SparkConnection(settings, storage, output)
     try:
-        yield Repair(log, spark.executor, table_settings(settings, storage), new_run_id, deep, compares_locations)
+        yield Repair(log, spark.executor, table_settings(settings, storage), new_run_id, deep, compares_partitions)
     finally:
         spark.close()
 

@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     DifferencesByTopic = dict[str, list[Difference]]
     """The differences found so far, by topic. A topic without differences has an empty list."""
 
+PLANNED_PARTITIONS_TOPICS_MAX = 200
+"""Most topics for which `hive plan` compares partitions. A metastore has no request for the partitions of several
+tables, and the bundled one needs some 20 ms for each table. Loads compare all partitions in turn."""
+
 KEYS = ("registry.url", "loader.warehouse", "spark.master", "hive.database", "hive.metastore", "hive.executor")
 EXIT_CODES = """
 
@@ -96,7 +100,10 @@ def show_plan(args: argparse.Namespace) -> int:
     """Runs the verb `plan`: prints the statements that would update the tables. An SQL comment above them describes
     each difference that the statements remove. Returns the exit code."""
     differences_found: DifferencesByTopic = {}
-    with _printing(_print_plan, args, differences_found), _repairing(args, deep=False) as (repair, topics):
+    with (
+        _printing(_print_plan, args, differences_found),
+        _repairing(args, deep=False, partitions_topics_max=PLANNED_PARTITIONS_TOPICS_MAX) as (repair, topics),
+    ):
         for topic in repair.prefetched(topics):
             differences_found[topic] = list(repair.compare(topic))
     return _exit_code(differences_found, is_dry=True)
@@ -242,7 +249,8 @@ VERBS = (
     Verb(
         "plan",
         "print the statements that would update the tables",
-        "Prints, as HiveQL, the changes of `apply` to tables and partitions. Changes nothing. With "
+        "Prints, as HiveQL, the changes of `apply` to tables and partitions. Changes nothing. Of more than "
+        f"{PLANNED_PARTITIONS_TOPICS_MAX} topics it compares the tables without their partitions. With "
         "--hive-executor print it does not read the metastore, and prints all statements.",
         ("hive plan", "hive plan orders --hive-executor print"),
         show_plan,
@@ -308,16 +316,18 @@ VERBS = (
 
 
 @contextlib.contextmanager
-def _repairing(args: argparse.Namespace, *, deep: bool) -> Iterator[tuple[Repair, Sequence[str]]]:
+def _repairing(
+    args: argparse.Namespace, *, deep: bool, partitions_topics_max: int = sys.maxsize
+) -> Iterator[tuple[Repair, Sequence[str]]]:
     """Opens the tables for comparison or repair. In the context, expected errors end the command with one line.
 
     Args:
         deep: whether to list the directories too, in search of files and partitions that no commit added.
+        partitions_topics_max: most topics for which the partitions of existing tables are compared.
 
     Yields:
         The repair, and the topics of the command line (all loaded topics if it names none).
     """
-    from headrace.loader.apply.repair import LOCATIONS_TOPICS_MAX
     from headrace.pipeline.load import commit_log, open_repair
 
     settings = settings_from(args)
@@ -327,13 +337,13 @@ def _repairing(args: argparse.Namespace, *, deep: bool) -> Iterator[tuple[Repair
         log.check_format(writing=not args.dry_run)
         topics = select_topics(args.topics, log.read_state().topics)
         steps = contextlib.nullcontext() if settings.hive.executor == "print" else steps_shown()
-        has_locations = deep or len(topics) <= LOCATIONS_TOPICS_MAX
-        with steps, open_repair(settings, log, output, deep=deep, compares_locations=has_locations) as repair:
+        has_partitions = len(topics) <= partitions_topics_max or settings.hive.executor == "print"
+        with steps, open_repair(settings, log, output, deep=deep, compares_partitions=has_partitions) as repair:
             yield repair, topics
-        if not has_locations and settings.hive.executor != "print":
+        if not has_partitions:
             print(
-                f"headrace: the locations of partitions were not compared, because there are {len(topics):,} topics; "
-                f"name at most {LOCATIONS_TOPICS_MAX} topics, or run headrace hive repair",
+                f"headrace: the partitions were not compared, because there are {len(topics):,} topics; "
+                f"name at most {partitions_topics_max} topics, or run headrace hive apply --dry-run",
                 file=sys.stderr,
             )
 

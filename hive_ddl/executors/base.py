@@ -71,11 +71,6 @@ class Executor(Protocol):
         """
         ...
 
-    def existing_partitions(self, database: str, name: str) -> frozenset[PartitionValues]:
-        """Returns the values of all partitions of a table, without their locations, with one request; none if there is
-        no such table. Much cheaper than `partitions`."""
-        ...
-
     def execute(self, op: Op) -> None:
         """Carries out one operation on a table, such as `AddPartitions`.
 

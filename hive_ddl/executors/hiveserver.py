@@ -178,11 +178,6 @@ class HiveServerExecutor:
                     found[values] = _TableDescription(self._query(statement)).facts.get("Location", "")
         return found
 
-    def existing_partitions(self, database: str, name: str) -> frozenset[PartitionValues]:
-        with self._failures(f"reading the partitions of {database}.{name}"), contextlib.suppress(_TableNotFound):
-            return frozenset(values for _, values in self._listed(database, name, None))
-        return frozenset()
-
     def execute(self, op: Op) -> None:
         match op:
             case CreateTable():

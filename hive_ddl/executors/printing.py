@@ -60,9 +60,6 @@ class PrintingExecutor:
         known = self._partitions.get((database, name), {})
         return {values: known[values] for values in known if selected is None or values in selected}
 
-    def existing_partitions(self, database: str, name: str) -> frozenset[PartitionValues]:
-        return frozenset(self._partitions.get((database, name), ()))
-
     def execute(self, op: Op) -> None:
         self._output.write(render(op))
         if isinstance(op, CreateTable):

@@ -37,7 +37,6 @@ from headrace.hive_ddl.executors.base import (
     TABLES_PER_READ_MAX,
     check_creation,
     check_owner,
-    partition_values_of,
     view_problem,
 )
 from headrace.hive_ddl.executors.jvm_errors import METASTORE_FAILURES, java_class, one_line, root_cause
@@ -184,15 +183,6 @@ class SparkExecutor:
                 for partition in self._values.partitions_json(found_partitions):
                     found[tuple(partition["values"])] = partition["sd"]["location"]
         return found
-
-    def existing_partitions(self, database: str, name: str) -> frozenset[PartitionValues]:
-        with self._failures(f"reading the names of the partitions of {database}.{name}"):
-            try:
-                return frozenset(map(partition_values_of, self._partition_names(database, name, None)))
-            except METASTORE_FAILURES as error:
-                if java_class(error) != "NoSuchObjectException":
-                    raise
-                return frozenset()
 
     def execute(self, op: Op) -> None:
         match op:

@@ -70,10 +70,6 @@ MISSING_FILES_NOTE = "_missing_files"
 """A file that queries ignore. It is written into the directory of a partition with lost files: without the directory, a
 query of the whole table would fail."""
 
-LOCATIONS_TOPICS_MAX = 200
-"""Most topics for which a command without `deep` reads the locations of partitions. The bundled metastore needs some
-20 ms per table for the locations, and 4 ms for the names of the partitions. Loads compare all locations in turn."""
-
 TIME_PARTITIONS_NAMED_MAX = 5
 TOPICS_PER_PREFETCH = 100
 MOVE_ATTEMPTS_MAX = 10  # a listed name was free, but another process may take it before the move
@@ -133,15 +129,15 @@ class _Found:
 @dataclass(frozen=True, slots=True)
 class Repair:
     """Finds and repairs differences between a topic's commits and its table or files. With `deep`, also finds
-    partitions and files that no commit contains, and missing files. Without `compares_locations`, finds missing
-    partitions but not those with another location: reading the locations takes most of the time of a comparison."""
+    partitions and files that no commit contains, and missing files. Without `compares_partitions`, compares only the
+    definitions of existing tables: reading their partitions takes most of the time of a comparison."""
 
     log: CommitLog
     executor: Callable[[], Executor]
     settings: TableSettings
     new_run_id: Callable[[], str]
     deep: bool
-    compares_locations: bool = True
+    compares_partitions: bool = True
     _prefetched: dict[tuple[str, str], TableState | None] = field(default_factory=dict)
     _sha256s: dict[int, str] = field(default_factory=dict)
 
@@ -311,10 +307,11 @@ class Repair:
             return
         table = self._table(topic, state.topics[topic], kind)
         current = self._current(table)
-        committed = self._directories(topic, state, kind)
-        if _is_own(current, table) and not self.compares_locations and self._has_all_partitions(table, committed):
+        if _is_own(current, table) and not self.compares_partitions:
+            committed: Directories = {}
             found = _Found(current, {}, frozenset(), {})
         else:
+            committed = self._directories(topic, state, kind)
             found = self._found(table, current, committed)
         differences = tuple(self._differences(topic, state, kind, table, committed, found))
         if differences:
@@ -323,11 +320,6 @@ class Repair:
             table, committed = self._table(topic, state.topics[topic], kind), self._directories(topic, state, kind)
             differences = tuple(self._differences(topic, state, kind, table, committed, found))
         yield from differences
-
-    def _has_all_partitions(self, table: TableState, committed: Directories) -> bool:
-        return (
-            self.executor().existing_partitions(table.database, table.name).issuperset(map(partition_values, committed))
-        )
 
     def _found(self, table: TableState, current: TableState | None, committed: Directories) -> _Found:
         """Returns the existing partitions of a topic's table with their locations, and with `deep` its files.

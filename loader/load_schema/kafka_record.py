@@ -27,13 +27,17 @@ def load_schema_with_kafka(text: str, kafka_column: str) -> str:
         text: a load schema as Avro schema text.
         kafka_column: none, position, or full (position with key and headers).
     """
-    if kafka_column == "none":
-        return text
+    return text if kafka_column == "none" else load_text(record_with_kafka(text, kafka_column))
+
+
+def record_with_kafka(text: str, kafka_column: str) -> Record:
+    """Returns the record of the load schema `text`, with the `kafka` column unless `kafka_column` is "none"."""
     load = load_record(text)
-    name = kafka_name(load)
+    if kafka_column == "none":
+        return load
     where = _position_record(_free_name(type_names(load)), is_full=kafka_column == "full")
-    column = Field(name, Union((Primitive(PrimitiveType.NULL), where)), None)
-    return load_text(Record(load.name, (*load.fields, column)))
+    column = Field(kafka_name(load), Union((Primitive(PrimitiveType.NULL), where)), None)
+    return Record(load.name, (*load.fields, column))
 
 
 def kafka_name(load: Record) -> str:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from headrace.avro_schema import Array, Map, Primitive, PrimitiveType, Record, Type, Union
 from headrace.avro_schema.json_reader import TEXT_CHARS_MAX
 from headrace.loader.load_schema.fold import LoadState
-from headrace.loader.load_schema.kafka_record import KAFKA_COLUMN_COMMENT, load_schema_with_kafka
+from headrace.loader.load_schema.kafka_record import KAFKA_COLUMN_COMMENT, load_schema_with_kafka, record_with_kafka
 from headrace.loader.load_schema.text import load_record, load_text
 from headrace.loader.load_schema.types import NULL, nullable
 
@@ -31,13 +31,12 @@ def table_schema(text: str, kafka_column: str, comments: Mapping[int, str] = Map
         comments: the comment of each column, by the column's position. It becomes the field's doc, which Hive's
             deserializer and Spark use as the column's comment.
     """
-    files_schema = load_schema_with_kafka(text, kafka_column)
-    load = load_record(files_schema)
+    load = record_with_kafka(text, kafka_column)
     typed = _typed(load)
     assert isinstance(typed, Record)
     fields = (replace(field, doc=comments.get(position)) for position, field in enumerate(typed.fields))
     commented = replace(typed, fields=tuple(fields))
-    return files_schema if commented == load else load_text(commented)
+    return load_schema_with_kafka(text, kafka_column) if commented == load else load_text(commented)
 
 
 @lru_cache(maxsize=64)  # several steps of an applier need the schema of the same topic
@@ -54,9 +53,12 @@ def commented_table_schema(text: str, kafka_column: str, fold: str, literal_char
     comments = _comments(fold)
     if kafka_column != "none":
         comments = {**comments, len(load_record(text).fields): KAFKA_COLUMN_COMMENT}
-    uncommented, commented = table_schema(text, kafka_column), table_schema(text, kafka_column, comments)
-    chars_max = literal_chars_max if len(uncommented) <= literal_chars_max else TEXT_CHARS_MAX
-    return commented if len(commented) <= chars_max else uncommented
+    commented = table_schema(text, kafka_column, comments)
+    if len(commented) <= literal_chars_max:
+        return commented
+    uncommented = table_schema(text, kafka_column)
+    is_literal = len(uncommented) <= literal_chars_max
+    return uncommented if is_literal or len(commented) > TEXT_CHARS_MAX else commented
 
 
 def table_comment(fold: str) -> str:

@@ -54,14 +54,20 @@ def test_apply_without_differences_changes_nothing(metastore: World, capsys: pyt
     assert counts(capsys.readouterr().out) == (0, 0)
 
 
-def test_plan_of_many_topics_compares_no_locations_and_states_that(
+def test_plan_of_many_topics_compares_only_tables_and_states_that(
     metastore: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.loader.apply.repair.LOCATIONS_TOPICS_MAX", 0)
-    metastore.hive.parts[TABLE] = dict.fromkeys(metastore.hive.parts[TABLE], "file:///moved")
+    monkeypatch.setattr("headrace.cli.hive.PLANNED_PARTITIONS_TOPICS_MAX", 0)
+    metastore.hive.parts[TABLE] = {}
     assert hive(metastore, "plan") == 0
-    assert "headrace hive repair" in capsys.readouterr().err
+    assert "headrace hive apply --dry-run" in capsys.readouterr().err
+    assert hive(metastore, "apply", "--dry-run") == 1
+    metastore.hive.tables.clear()
+    capsys.readouterr()
+    assert hive(metastore, "plan") == 1
+    assert "2026-01-01/00" in capsys.readouterr().out, "the partitions of a missing table"
     monkeypatch.undo()
+    metastore.hive.parts[TABLE] = {}
     monkeypatch.setattr(SparkConnection, "executor", lambda edge: metastore.hive)
     assert hive(metastore, "plan") == 1
     assert capsys.readouterr().err == ""

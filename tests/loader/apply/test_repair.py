@@ -161,19 +161,19 @@ def test_dropped_moved_and_added_partitions_are_repaired(world: World) -> None:
     check_repaired(world, before)
 
 
-def test_a_comparison_without_locations_finds_missing_partitions_and_altered_tables(world: World) -> None:
-    names_only = Repair(world.log(), lambda: world.hive, world.tables(), world._new_run_id, False, False)
-    world.hive.parts[TABLE][TIME_PARTITION] = "file:///moved"
+def test_a_comparison_without_partitions_finds_missing_and_altered_tables(world: World) -> None:
+    tables_only = Repair(world.log(), lambda: world.hive, world.tables(), world._new_run_id, False, False)
+    del world.hive.parts[TABLE][TIME_PARTITION]
     requests = len(world.hive.partition_requests)
-    assert names_only.compare("orders") == ()
-    assert len(world.hive.partition_requests) == requests, "no locations are read"
+    assert tables_only.compare("orders") == ()
+    assert len(world.hive.partition_requests) == requests, "no partitions are read"
     table = world.hive.tables[TABLE]
     world.hive.tables[TABLE] = dataclasses.replace(table, properties={**table.properties, VERSION: "77"})
-    assert kinds(names_only.compare("orders")) == [DifferenceKind.TABLE]
-    del world.hive.parts[TABLE][TIME_PARTITION]
-    assert kinds(names_only.compare("orders")) == [DifferenceKind.TABLE, DifferenceKind.PARTITIONS]
+    assert kinds(tables_only.compare("orders")) == [DifferenceKind.TABLE]
     world.hive.tables[TABLE] = dataclasses.replace(table, properties={**table.properties, TOPIC: "other"})
-    assert kinds(names_only.compare("orders")) == [DifferenceKind.TABLE]
+    assert kinds(tables_only.compare("orders")) == [DifferenceKind.TABLE]
+    del world.hive.tables[TABLE]
+    assert kinds(tables_only.compare("orders")) == [DifferenceKind.TABLE, DifferenceKind.PARTITIONS]
 
 
 def test_foreign_files_are_moved_to_the_foreign_directory(world: World) -> None:

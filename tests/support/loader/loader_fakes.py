@@ -361,10 +361,6 @@ class FakeHive:
         self.partition_requests.append(None if wanted is None else frozenset(wanted))
         return dict(self.parts.get((database, name), {}))
 
-    def existing_partitions(self, database: str, name: str) -> frozenset[PartitionValues]:
-        self._check()
-        return frozenset(self.parts.get((database, name), ()))
-
     def execute(self, op: Op) -> None:
         self._check()
         if isinstance(op, SetProperties):
