@@ -11,7 +11,7 @@ from headrace.audit.verdict import AuditVerdict
 from headrace.console.formats import plural
 from headrace.pipeline.status.finding import PlatformStatus, StatusFinding, StatusSeverity
 
-AUDIT_KINDS: Final = frozenset({"audit-missing", "audit-differs"})
+AUDIT_KINDS: Final = frozenset({"audit-missing", "audit-extra", "audit-few-extra", "audit-differs", "audit-silent"})
 """Findings of the status about incidents of the audit, which pages show as incidents."""
 GOOD, WARN, BAD, UNSURE = "good", "warn", "bad", "unsure"
 

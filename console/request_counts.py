@@ -32,6 +32,12 @@ class ConsoleRequestCounts:
             self._durations[bisect_left(BOUNDS_S, seconds)] += 1
             self._total_s += seconds
 
+    def totals(self) -> tuple[int, int]:
+        """Returns the number of responses, and of those with status 5xx."""
+        with self._lock:
+            errors = sum(number for (_, status), number in self._responses.items() if status.startswith("5"))
+            return self._responses.total(), errors
+
     def metrics(self) -> list[StatusMetric]:
         with self._lock:
             found = [

@@ -66,7 +66,7 @@ class RunLine:
     loader's credentials. `imbalance` is the slowest task's time divided by the mean. `problem_topics` are the first of
     the `problems` topics with problems. `held_back` counts the offsets that the load left unread. `task_times` are the
     longest `TASKS_MAX` of the tasks, by their start. `topic_outcomes` are `TOPICS_MAX` of the topics with an outcome:
-    those with problems first, then those with most bytes.
+    those with problems first, then those with quarantined messages, then those with most bytes.
     """
 
     started_at_ms: int
@@ -178,7 +178,9 @@ def _topic_outcomes(report: RunReport) -> tuple[TopicOutcome, ...]:
         for topic, problem in problems.items():
             known = found.get(topic, TopicOutcome(topic, "", 0, 0, 0, ""))
             found[topic] = known._replace(outcome=outcome, problem=problem[:PROBLEM_CHARS_MAX])
-    ordered = sorted(found.values(), key=lambda one: (one.outcome != "problems", -one.bytes_read, one.topic))
+    ordered = sorted(
+        found.values(), key=lambda one: (one.outcome != "problems", not one.quarantined, -one.bytes_read, one.topic)
+    )
     return tuple(ordered[:TOPICS_MAX])
 
 

@@ -201,6 +201,19 @@ def read_late_windows(connection: Connection, since_ms: int, until_ms: int) -> d
     return {row[0]: row[1] for row in connection.execute(query)}
 
 
+def read_extra_shares(connection: Connection, more_than: int) -> dict[str, float]:
+    """See `AuditStore.extra_shares`."""
+    messages = sa.func.coalesce(_V.stored, _V.acknowledged, 0)
+    share = sa.case((messages > 0, sa.cast(_V.extra, sa.Double) / messages), else_=1.0)
+    query = (
+        sa.select(_V.topic, sa.func.max(share))
+        .where(_V.verdict == AuditVerdict.EXTRA.value, _V.extra > more_than)
+        .group_by(_V.topic)
+        .order_by(_V.topic)
+    )
+    return {row[0]: float(row[1]) for row in connection.execute(query)}
+
+
 def read_completeness_times(
     connection: Connection, since_ms: int, until_ms: int, topics: Collection[str] | None
 ) -> dict[str, CompletenessTimes]:

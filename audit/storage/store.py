@@ -373,6 +373,12 @@ class AuditStore:
         with self.database.reading() as connection:
             return reading.read_late_windows(connection, since_ms, until_ms)
 
+    def extra_shares(self, more_than: int) -> dict[str, float]:
+        """Returns by topic the largest share of extra messages among the windows with the verdict `extra` and more than
+        this number of extra messages; without topics that have none. The share is that of the messages in the log."""
+        with self.database.reading() as connection:
+            return reading.read_extra_shares(connection, more_than)
+
     def completeness_totals(self) -> dict[str, CompletenessTotals]:
         """Returns by tier, `log` and `loaded`, how many windows have become complete, by the time from their end until
         99.9 % of their messages. The numbers never decrease while the database exists."""

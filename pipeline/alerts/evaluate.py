@@ -34,6 +34,8 @@ from headrace.pipeline.status.collect import source_reports
 from headrace.pipeline.status.context import StatusContext
 from headrace.pipeline.status.disk import record_free_space
 from headrace.pipeline.status.finding import SourceReport
+from headrace.pipeline.status.parts import probed_parts
+from headrace.pipeline.status.responses import record_responses
 from headrace.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -76,6 +78,7 @@ def evaluate_alerts(settings: Settings, now_ms: int | None = None) -> AlertResul
     with AlertStore(alert_address(settings)) as store:
         with closing(StatusContext(settings, now_ms)) as context:
             record_free_space(context)
+            record_responses(context, probed_parts(context))
             reports = source_reports(context)
         return evaluate_reports(store, reports, rules, targets, now_ms)
 

@@ -63,6 +63,9 @@ RULES: Final[Mapping[str, AlertRule]] = {
         ("disk-full", PAGE, 0, 10),
         ("disk-fills", TICKET, 60, 60),
         ("audit-missing", PAGE, 20, _THREE_WINDOWS),
+        ("audit-extra", TICKET, 20, _THREE_WINDOWS),
+        # Producers that repeat requests are normal.
+        ("audit-few-extra", NONE, 0, 0),
         ("audit-differs", TICKET, 20, _THREE_WINDOWS),
         ("audit-silent", PAGE, 0, _THREE_WINDOWS),
         ("audit-incomplete", PAGE, 0, 10),

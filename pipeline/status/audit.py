@@ -8,6 +8,7 @@ reads every few seconds, and `headrace audit report` once. If that was long ago,
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from headrace.audit.event import Incident
@@ -21,6 +22,7 @@ from headrace.pipeline.status.audit_metrics import (
     complete_until,
     completeness,
     differences,
+    extra_shares,
     incident_counts,
     last_counts,
     measured_topics,
@@ -37,6 +39,9 @@ REPORT_AGE_MS_MAX: Final = 86_400_000
 LOSSES: Final = frozenset({AuditVerdict.MISSING, AuditVerdict.MISMATCH})
 SILENT_WINDOWS_MIN: Final = 6
 """A tier without counts for this number of windows of a topic is a failure."""
+EXTRA_MIN: Final = 10
+EXTRA_SHARE_MAX: Final = 0.0001
+"""At most this number, or this share, of extra messages in a window is normal: producers repeat some requests."""
 INCOMPLETE_MS: Final = 1_800_000
 """Time from the end of a window until 99.9 % of its messages should be in the table: two loads and a reserve."""
 
@@ -51,7 +56,11 @@ def audit(context: StatusContext) -> SourceReport:
         if not summaries:
             return SourceReport((StatusFact("audit", "no counts yet"),))
         recent = store.incidents(context.now_ms - DAY_MS)
-        metrics = tuple(_metrics(store, summaries, recent, context.now_ms))
+        shares = store.extra_shares(EXTRA_MIN)
+        metrics = (
+            *_metrics(store, summaries, recent, context.now_ms),
+            *extra_shares(shares, measured_topics(summaries)),
+        )
         late = store.late_windows(context.now_ms - DAY_MS, context.now_ms - INCOMPLETE_MS - WINDOW_MS)
     incidents = [one for one in recent if one.closed_at_ms is None]
     age_ms = context.now_ms - ingested_ms
@@ -64,7 +73,9 @@ def audit(context: StatusContext) -> SourceReport:
         StatusMetric("headrace_audit_topics_with_findings", len(affected)),
     )
     findings = [*_old(context, ingested_ms, checked_ms), *_incomplete(late, summaries)]
-    return SourceReport((StatusFact("audit", text, metrics),), (*map(_finding, incidents), *findings))
+    duplicated = {topic for topic, share in shares.items() if share > EXTRA_SHARE_MAX}
+    findings = [*(_finding(one, duplicated) for one in incidents), *findings]
+    return SourceReport((StatusFact("audit", text, metrics),), tuple(findings))
 
 
 def _age_ms_max(context: StatusContext) -> int:
@@ -125,9 +136,10 @@ def _metrics(
     yield from last_counts(store.last_counted_by_tier())
 
 
-def _finding(incident: Incident) -> StatusFinding:
+def _finding(incident: Incident, duplicated: AbstractSet[str]) -> StatusFinding:
+    """Returns the finding about an incident. `duplicated` are the topics with many extra messages."""
     return finding(
-        _kind(incident),
+        _kind(incident, duplicated),
         incident.topics[0],
         f"{incident.verdict.value}: {incident.sentence}",
         show=incident.command,
@@ -138,10 +150,11 @@ def _finding(incident: Incident) -> StatusFinding:
     )
 
 
-def _kind(incident: Incident) -> str:
-    """Returns the kind of the finding about an incident."""
+def _kind(incident: Incident, duplicated: AbstractSet[str]) -> str:
     if incident.verdict in LOSSES:
         return "audit-missing"
+    if incident.verdict is AuditVerdict.EXTRA:
+        return "audit-few-extra" if duplicated.isdisjoint(incident.topics) else "audit-extra"
     is_silent = incident.verdict is AuditVerdict.UNKNOWN
     longest = max(event.windows for event in incident.events)
     return "audit-silent" if is_silent and longest >= SILENT_WINDOWS_MIN else "audit-differs"

@@ -65,6 +65,16 @@ def differences(events: Iterable[AuditEvent], topics: Collection[str]) -> Iterat
             yield StatusMetric(f"headrace_audit_{name}_messages", number, (("topic", topic), ("hop", hop)))
 
 
+def extra_shares(shares: Mapping[str, float], topics: Collection[str]) -> Iterator[StatusMetric]:
+    """Yields the largest share of extra messages in a window by topic; for the other topics the largest one."""
+    largest: dict[str, float] = {}
+    for topic, share in shares.items():
+        name = topic if topic in topics else OTHER
+        largest[name] = max(largest.get(name, 0), share)
+    for topic, share in sorted(largest.items()):
+        yield StatusMetric("headrace_audit_extra_ratio", share, (("topic", topic),))
+
+
 def incident_counts(incidents: Iterable[Incident], losses: Collection[AuditVerdict]) -> Iterator[StatusMetric]:
     """Yields the number of incidents by state and severity, also if it is 0.
 

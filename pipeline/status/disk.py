@@ -3,22 +3,17 @@ broker."""
 
 from __future__ import annotations
 
-import json
-import logging
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from headrace.pipeline.status.context import StatusContext
 from headrace.pipeline.status.finding import SourceReport, StatusFact, StatusFinding, finding
 from headrace.pipeline.status.metric import StatusMetric
+from headrace.pipeline.status.samples import StatusSample, append_sample, read_samples
 from headrace.pipeline.status.wording import age_text
 from headrace.settings.addresses import RemoteDirectory, state_location, warehouse_location
-from headrace.settings.line_file import LineFile
-
-logger = logging.getLogger(__name__)
 
 LOW_BYTES: Final = 1024 * 1024 * 1024
 FULL_BYTES: Final = 64 * 1024 * 1024
@@ -27,8 +22,7 @@ BROKER_DIRECTORY: Final = "broker"
 CORRUPT_FILES: Final = "*/*.corrupt"
 CORRUPT_NAMED_MAX: Final = 3
 SAMPLES_NAME: Final = "disk.jsonl"
-SAMPLES_BYTES_MAX: Final = 64 * 1024
-"""Four days of samples."""
+"""The free bytes of disks, by the name of a directory on each; four days of samples."""
 SAMPLE_MS: Final = 600_000
 TREND_MS_MIN: Final = 3 * 3_600_000
 TREND_MS_MAX: Final = 86_400_000
@@ -36,18 +30,10 @@ TREND_MS_MAX: Final = 86_400_000
 FULL_WITHIN_MS: Final = 86_400_000
 
 
-@dataclass(frozen=True, slots=True)
-class DiskSample:
-    """The free bytes of disks at a time, by the name of a directory on each."""
-
-    time_ms: int
-    free_bytes: Mapping[str, int]
-
-
 def disks(context: StatusContext) -> SourceReport:
     """Reports the free space of each disk with a directory of data, once per disk."""
     facts, findings = [], []
-    samples = _samples(context)
+    samples = read_samples(context.log_dir / SAMPLES_NAME)
     for name, existing in _disks(context).items():
         usage = shutil.disk_usage(existing)
         text = f"{usage.free / 1024**3:,.1f} GiB of {usage.total / 1024**3:,.1f} GiB free at {existing}"
@@ -67,19 +53,14 @@ def disks(context: StatusContext) -> SourceReport:
 def record_free_space(context: StatusContext) -> None:
     """Appends the free space of each disk to `logs/disk.jsonl`, at most every ten minutes. A later status derives from
     it when a disk will be full. A failure is logged."""
-    samples = _samples(context)
-    if samples and 0 <= context.now_ms - samples[-1].time_ms < SAMPLE_MS:
-        return
-    try:
-        free = {name: shutil.disk_usage(directory).free for name, directory in _disks(context).items()}
-        context.log_dir.mkdir(parents=True, exist_ok=True)
-        line = json.dumps({"time_ms": context.now_ms, "free_bytes": free}, separators=(",", ":"))
-        LineFile(context.log_dir / SAMPLES_NAME, SAMPLES_BYTES_MAX).append(line.encode() + b"\n")
-    except OSError as error:
-        logger.warning("free_space_not_recorded error=%s", error)
+
+    def free_bytes() -> dict[str, int]:
+        return {name: shutil.disk_usage(directory).free for name, directory in _disks(context).items()}
+
+    append_sample(context.log_dir / SAMPLES_NAME, context.now_ms, SAMPLE_MS, free_bytes)
 
 
-def time_until_full_ms(samples: Sequence[DiskSample], name: str, free_bytes: int, now_ms: int) -> int | None:
+def time_until_full_ms(samples: Sequence[StatusSample], name: str, free_bytes: int, now_ms: int) -> int | None:
     """Returns the time until a disk is full, if that is within `FULL_WITHIN_MS` at the rate since the oldest sample of
     the last `TREND_MS_MAX`; otherwise, or without a sample that is older than `TREND_MS_MIN`, None.
 
@@ -87,32 +68,14 @@ def time_until_full_ms(samples: Sequence[DiskSample], name: str, free_bytes: int
         name: the name of the directory on the disk.
         free_bytes: the free space now.
     """
-    past = [one for one in samples if name in one.free_bytes and now_ms - TREND_MS_MAX <= one.time_ms <= now_ms]
+    past = [one for one in samples if name in one.values and now_ms - TREND_MS_MAX <= one.time_ms <= now_ms]
     if not past or now_ms - past[0].time_ms < TREND_MS_MIN:
         return None
-    used_bytes, elapsed_ms = past[0].free_bytes[name] - free_bytes, now_ms - past[0].time_ms
+    used_bytes, elapsed_ms = past[0].values[name] - free_bytes, now_ms - past[0].time_ms
     if used_bytes <= 0:
         return None
     left_ms = free_bytes * elapsed_ms // used_bytes
     return left_ms if left_ms <= FULL_WITHIN_MS else None
-
-
-def _samples(context: StatusContext) -> list[DiskSample]:
-    """Returns the recorded samples, oldest first. Ignores lines in another format."""
-    found = []
-    for path in LineFile(context.log_dir / SAMPLES_NAME, SAMPLES_BYTES_MAX).files():
-        try:
-            lines = path.read_bytes().splitlines()
-        except OSError:
-            continue
-        for line in lines:
-            try:
-                value = json.loads(line)
-                free = {str(name): int(number) for name, number in value["free_bytes"].items()}
-                found.append(DiskSample(int(value["time_ms"]), free))
-            except (ValueError, TypeError, KeyError, AttributeError):
-                continue
-    return found
 
 
 def _disks(context: StatusContext) -> dict[str, Path]:

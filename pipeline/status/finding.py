@@ -151,6 +151,22 @@ KINDS: Final[Mapping[str, StatusKind]] = {
             "headrace audit report --topic {subject}",
             "headrace load; or remove the cause for which loads fail",
         ),
+        StatusKind(
+            "server-errors",
+            FAILURE,
+            "responding with errors of the server",
+            "parts",
+            "headrace doctor",
+            "remove the cause that its log names",
+        ),
+        StatusKind(
+            "replica-late",
+            FAILURE,
+            "behind its source",
+            "replicas",
+            "headrace doctor",
+            "start the source registry, or on the host of the replica: headrace registry replicate",
+        ),
         StatusKind("disk-full", FAILURE, "full", "disks", "df -h", "free disk space"),
         StatusKind(
             "data-expires-soon",
@@ -287,6 +303,22 @@ KINDS: Final[Mapping[str, StatusKind]] = {
             "remove the cause that the report names, or headrace audit accept {subject} --reason TEXT",
         ),
         StatusKind(
+            "audit-extra",
+            ATTENTION,
+            "with duplicated messages by the audit",
+            "topics",
+            "headrace audit report --topic {subject}",
+            "make the producer idempotent, or headrace audit accept {subject} --reason TEXT",
+        ),
+        StatusKind(
+            "audit-few-extra",
+            ATTENTION,
+            "with a few duplicated messages by the audit",
+            "topics",
+            "headrace audit report --topic {subject}",
+            "headrace audit accept {subject} --reason TEXT",
+        ),
+        StatusKind(
             "audit-old",
             ATTENTION,
             "not up to date",
@@ -376,6 +408,14 @@ KINDS: Final[Mapping[str, StatusKind]] = {
             "headrace quarantine list {subject}",
             "headrace quarantine replay {subject}; headrace quarantine discard {subject} --because TEXT; or "
             "headrace accept {subject} --kind quarantined --reason TEXT",
+        ),
+        StatusKind(
+            "quarantine-share",
+            ATTENTION,
+            "with more than 0.1 % of its messages in quarantine",
+            "topics",
+            "headrace quarantine list {subject}",
+            "correct the producers of these messages, then headrace quarantine replay {subject}",
         ),
         StatusKind(
             "alarm-corrupt",

@@ -59,6 +59,11 @@ METRICS: Final[Mapping[str, MetricFamily]] = {
             "headrace_up_part_resident_memory_bytes", GAUGE, "memory of the processes of a part, on this machine"
         ),
         MetricFamily("headrace_up_part_connections", GAUGE, "open connections to the port of a part, on this machine"),
+        MetricFamily(
+            "headrace_up_part_error_ratio",
+            GAUGE,
+            "share of the responses of registry and console in the last minutes with status 5xx",
+        ),
         MetricFamily("headrace_load_runs_total", COUNTER, "loads by outcome, since the run log exists"),
         MetricFamily("headrace_load_duration_seconds", HISTOGRAM, "durations of the loads that did not yield"),
         MetricFamily("headrace_load_rows_total", COUNTER, "rows that loads have committed"),
@@ -70,6 +75,12 @@ METRICS: Final[Mapping[str, MetricFamily]] = {
             COUNTER,
             f'quarantined messages by topic and code of the reason; "{OTHER}" is all but the first {TOPICS_MAX} topics '
             "with any",
+        ),
+        MetricFamily(
+            "headrace_load_quarantine_ratio",
+            GAUGE,
+            f"share of the messages of a topic that the loads of the last day quarantined; the {TOPICS_MAX} topics "
+            "with the largest, no series for topics without",
         ),
         MetricFamily("headrace_load_interval_seconds", GAUGE, "time between the starts of loads"),
         MetricFamily(
@@ -116,6 +127,12 @@ METRICS: Final[Mapping[str, MetricFamily]] = {
         ),
         MetricFamily("headrace_audit_missing_messages", GAUGE, "missing messages of open events, by topic and hop"),
         MetricFamily("headrace_audit_extra_messages", GAUGE, "extra messages of open events, by topic and hop"),
+        MetricFamily(
+            "headrace_audit_extra_ratio",
+            GAUGE,
+            "largest share of extra messages in a window of a topic, of the windows with more than 10; no series for "
+            "topics without",
+        ),
         MetricFamily(
             "headrace_audit_events", GAUGE, "incidents that are open, or were closed in the last 24 hours, by severity"
         ),

@@ -26,6 +26,7 @@ from headrace.pipeline.status.processes import (
     resident_bytes,
     stopped_processes,
 )
+from headrace.pipeline.status.responses import error_shares
 from headrace.pipeline.status.wording import age_text, count_text, time_text
 from headrace.pipeline.up.part import READY_TIMEOUT_S
 from headrace.pipeline.up.up_log import (
@@ -54,6 +55,8 @@ SETTINGS_OF: Final = {
     CONSOLE: "console.listen",
 }
 """The setting that names an existing server of a part."""
+REPLICATION_LAG_S_MAX: Final = 300
+YEAR_MS: Final = 365 * 86_400_000
 DEATHS_SHOWN_MS: Final = 3_600_000
 """How long a death is a finding although the part was restarted."""
 RESTARTED: Final = frozenset({METASTORE, SQL, AUDIT, CONSOLE, ALERTS, LOAD})
@@ -90,7 +93,7 @@ class _Up:
 def parts(context: StatusContext) -> SourceReport:
     """Reports whether each part responds, and the state of the process of a part that does not."""
     up = _up(context)
-    probed = _probe(context)
+    probed = probed_parts(context)
     facts, findings = [_up_fact(up), _memory_fact(up)], _process_findings(up, probed)
     stopped_parts = {found.subject for found in findings}
     unreachable: list[str] = []
@@ -104,6 +107,10 @@ def parts(context: StatusContext) -> SourceReport:
         findings.append(_part_finding(name, result, up, context))
     findings += _clock_findings(probed.get(REGISTRY), context)
     findings += _audit_log_findings(probed.get(REGISTRY))
+    findings += _replica_findings(probed.get(REGISTRY), context.now_ms)
+    ratios, errors = error_shares(context, probed)
+    facts.append(StatusFact("error responses", "", tuple(ratios)))
+    findings += errors
     findings += _up_findings(up, unreachable, context)
     findings += _recent_deaths(up, {found.subject for found in findings}, context.now_ms)
     return SourceReport(tuple(facts), tuple(findings))
@@ -116,6 +123,11 @@ def _up(context: StatusContext) -> _Up:
     if file is None or not file.is_held:
         return _Up(None, False, file.addresses if file is not None else None, since_start)
     return _Up(file.addresses, file.addresses is None, None, since_start)
+
+
+def probed_parts(context: StatusContext) -> dict[str, ProbeResult]:
+    """Returns the results of the probes of all parts by name. Sends their requests once."""
+    return context.once("probed", lambda: _probe(context))
 
 
 def _probe(context: StatusContext) -> dict[str, ProbeResult]:
@@ -287,6 +299,23 @@ def _audit_log_findings(registry: ProbeResult | None) -> list[StatusFinding]:
             f"{count_text(lines, 'change')} could not be written to it since {mask_passwords(url)} started",
         )
         for url, lines in lost.items()
+    ]
+
+
+def _replica_findings(registry: ProbeResult | None, now_ms: int) -> list[StatusFinding]:
+    """Returns a finding for each registry server on a replica that has not copied its source for long."""
+    lags_s = {} if registry is None else registry.replication_lags_s
+    return [
+        finding(
+            "replica-late",
+            f"replica at {mask_passwords(url)}",
+            f"{age_text(round(lag_s * 1000))} behind: it lacks newer schemas of its source"
+            if lag_s * 1000 < now_ms - YEAR_MS
+            else "it has never been copied completely",
+            since_ms=max(0, now_ms - round(lag_s * 1000)) or None,
+        )
+        for url, lag_s in lags_s.items()
+        if lag_s > REPLICATION_LAG_S_MAX
     ]
 
 

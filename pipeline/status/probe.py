@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import socket
 import ssl
 import struct
@@ -16,7 +17,7 @@ import urllib.request
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from headrace.kafka_wire.cluster import KafkaCluster
@@ -29,6 +30,7 @@ from headrace.registry.errors import CredentialsRefused, RegistryError
 from headrace.settings.addresses import LiveAddresses
 
 TIMEOUT_S: Final = 5.0
+CONSOLE_BYTES_MAX: Final = 4096
 THRIFT_CALL: Final = 0x80010001  # version 1 of the binary protocol, a call
 STATUS_METHOD: Final = b"getStatus"  # of fb303, which every Hive metastore serves
 
@@ -44,11 +46,19 @@ class Health(StrEnum):
     FAILING = "failing"
 
 
+class ResponseCounts(NamedTuple):
+    """The number of responses of a server, and of those with status 5xx."""
+
+    all: int
+    errors: int
+
+
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
     """The result of a probe. `reason` is "" for `up`. `lacks_database` is True for a registry that answers while its
     database does not. `dates_ms` are the times of servers when they answered, in milliseconds since 1970, and
-    `audit_lines_lost` the numbers of changes that are missing in their audit logs, both by address.
+    `audit_lines_lost` the numbers of changes that are missing in their audit logs, both by address. So are `responses`,
+    the counts since the start of a server, and `replication_lags_s` of replicas.
     """
 
     address: str
@@ -57,6 +67,8 @@ class ProbeResult:
     lacks_database: bool = False
     dates_ms: Mapping[str, int] = field(default_factory=dict)
     audit_lines_lost: Mapping[str, int] = field(default_factory=dict)
+    responses: Mapping[str, ResponseCounts] = field(default_factory=dict)
+    replication_lags_s: Mapping[str, float] = field(default_factory=dict)
 
 
 def silence_text() -> str:
@@ -88,6 +100,9 @@ def probe_registry(client: RegistryClient) -> ProbeResult:
     ]
     dates_ms = {one.url: one.date_ms for one in servers if one.date_ms is not None}
     lost = {one.url: one.audit_lines_lost for one in servers if one.audit_lines_lost}
+    metrics = {one.url: one.metrics for one in servers if one.metrics is not None}
+    responses = {url: ResponseCounts(one.responses, one.server_errors) for url, one in metrics.items()}
+    lags_s = {url: one.replication_lag_s for url, one in metrics.items() if one.replication_lag_s is not None}
     found = _combined(client.url, results)
     if found.health == Health.UP:
         try:
@@ -96,7 +111,7 @@ def probe_registry(client: RegistryClient) -> ProbeResult:
             found = ProbeResult(client.url, Health.FAILING, str(error))
         except RegistryError:  # it ended just now, or denies the list to this user
             pass
-    return replace(found, dates_ms=dates_ms, audit_lines_lost=lost)
+    return replace(found, dates_ms=dates_ms, audit_lines_lost=lost, responses=responses, replication_lags_s=lags_s)
 
 
 def probe_brokers(cluster: KafkaCluster, bootstrap_servers: str) -> ProbeResult:
@@ -146,8 +161,8 @@ def probe_console(url: str) -> ProbeResult:
     # No verification of the certificate: the part runs on this machine.
     context = ssl._create_unverified_context()  # noqa: S323
     try:
-        with urllib.request.urlopen(f"{url}/healthz", timeout=TIMEOUT_S, context=context):  # noqa: S310  (our own URL)
-            return ProbeResult(url, Health.UP)
+        with urllib.request.urlopen(f"{url}/healthz", timeout=TIMEOUT_S, context=context) as response:  # noqa: S310  (our own URL)
+            return ProbeResult(url, Health.UP, responses=_console_responses(url, response.read(CONSOLE_BYTES_MAX)))
     except urllib.error.HTTPError as error:
         return ProbeResult(url, Health.FAILING, f"responds with status {error.code}")
     except urllib.error.URLError as error:
@@ -157,6 +172,14 @@ def probe_console(url: str) -> ProbeResult:
     if isinstance(cause, TimeoutError):
         return ProbeResult(url, Health.SILENT, silence_text())
     return ProbeResult(url, Health.DOWN, _os_reason(cause))
+
+
+def _console_responses(url: str, body: bytes) -> dict[str, ResponseCounts]:
+    try:
+        document = json.loads(body)
+        return {url: ResponseCounts(int(document["responses"]), int(document["server_errors"]))}
+    except (ValueError, TypeError, KeyError):  # the console is of another release
+        return {}
 
 
 def _probe_thrift(uri: str) -> ProbeResult:

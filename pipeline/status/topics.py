@@ -3,16 +3,19 @@ it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import itertools
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
 
-from headrace.loader.commit.alarms import AlarmKind
+from headrace.loader.commit.alarms import DAY_MS, AlarmKind
 from headrace.loader.commit.file_index import FileIndex
 from headrace.loader.inspect.alarms import OpenAlarm, open_alarms
 from headrace.loader.inspect.published_files import newest_file
 from headrace.loader.inspect.quarantine import read_rows
 from headrace.loader.open_problems import SENTENCE_CHARS_MAX, OpenProblems, TopicProblems, read_problems
+from headrace.loader.run_log import RunLine
 from headrace.loader.work_unit import FileKind
 from headrace.pipeline.status.backlog import reported_losses
 from headrace.pipeline.status.context import StatusContext
@@ -23,7 +26,7 @@ from headrace.pipeline.status.finding import (
     StatusFinding,
     finding,
 )
-from headrace.pipeline.status.metric import StatusMetric, largest_topics
+from headrace.pipeline.status.metric import TOPICS_MAX, StatusMetric, largest_topics
 from headrace.pipeline.status.wording import count_text
 from headrace.registry.client.responses import LOGIN_REMEDY
 from headrace.settings.addresses import RemoteDirectory, warehouse_location
@@ -31,6 +34,9 @@ from headrace.settings.addresses import RemoteDirectory, warehouse_location
 OTHER_ALARM: Final = "alarm"
 ALARM_KINDS: Final = {str(kind): f"alarm-{kind.value}" for kind in AlarmKind}
 """Kinds of findings, by the kind of the alarm."""
+QUARANTINE_RATIO_MAX: Final = 0.001
+QUARANTINED_MIN: Final = 10
+"""At most this share, or this number, of quarantined messages of a topic in a day is no finding of its own."""
 UNITS: Final[Mapping[str, str]] = {
     AlarmKind.QUARANTINED: "message",
     AlarmKind.LOST: "offset",
@@ -56,8 +62,49 @@ def alarms(context: StatusContext) -> SourceReport:
         StatusMetric("headrace_quarantined_messages_not_accepted", quarantined),
     )
     examples = _examples(context, index, found)
-    findings = tuple(_alarm_finding(alarm, examples.get(alarm.topic, "")) for alarm in found)
-    return SourceReport((StatusFact("quarantine", text, metrics),), findings)
+    shares = quarantine_shares(context.runs, context.now_ms - DAY_MS)
+    findings = [_alarm_finding(alarm, examples.get(alarm.topic, "")) for alarm in found]
+    findings += _share_findings(shares)
+    return SourceReport((StatusFact("quarantine", text, (*metrics, *_share_metrics(shares))),), tuple(findings))
+
+
+class QuarantineShare(NamedTuple):
+    """The number of messages of a topic that loads read, and of those that they quarantined."""
+
+    messages: int
+    quarantined: int
+
+    @property
+    def ratio(self) -> float:
+        return self.quarantined / self.messages
+
+
+def quarantine_shares(runs: Iterable[RunLine], since_ms: int) -> dict[str, QuarantineShare]:
+    """Returns the shares of the topics with quarantined messages in the loads since a time, the largest first.
+
+    Args:
+        runs: loads of the run log. One with more than 100 topics has the outcomes of those with bad messages, and of
+            the largest.
+    """
+    rows: Counter[str] = Counter()
+    quarantined: Counter[str] = Counter()
+    for one in (outcome for line in runs if line.started_at_ms >= since_ms for outcome in line.topic_outcomes):
+        rows[one.topic] += one.rows
+        quarantined[one.topic] += one.quarantined
+    shares = {topic: QuarantineShare(rows[topic] + bad, bad) for topic, bad in quarantined.items() if bad}
+    return dict(sorted(shares.items(), key=lambda item: (-item[1].ratio, item[0])))
+
+
+def _share_metrics(shares: Mapping[str, QuarantineShare]) -> Iterator[StatusMetric]:
+    for topic, one in itertools.islice(shares.items(), TOPICS_MAX):
+        yield StatusMetric("headrace_load_quarantine_ratio", one.ratio, (("topic", topic),))
+
+
+def _share_findings(shares: Mapping[str, QuarantineShare]) -> Iterator[StatusFinding]:
+    for topic, one in shares.items():
+        if one.ratio > QUARANTINE_RATIO_MAX and one.quarantined > QUARANTINED_MIN:
+            problem = f"{one.quarantined:,} of {one.messages:,} messages of the last day ({one.ratio:.2%})"
+            yield finding("quarantine-share", topic, problem)
 
 
 def _examples(context: StatusContext, index: FileIndex, found: Sequence[OpenAlarm]) -> dict[str, str]:

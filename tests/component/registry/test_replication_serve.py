@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from headrace.cli import main
-from headrace.registry.client import transport
+from headrace.registry.client import RegistryClient, transport
 from support.registry.migrated_databases import SqliteTemplate
 from support.registry.registry_calls import Registry
 from support.registry.served_registry import serve_registry
@@ -85,6 +85,10 @@ def test_replica_survives_kills_and_is_promoted_after_loss_of_its_source(
     replication = replicate()
     assert eventually(lambda: second.get("/subjects").json == ["s2", "s3"])
     assert eventually(lambda: lag_s(second) < 5)
+    with RegistryClient([first.url, second.url]) as client:
+        lags_s = [one.metrics.replication_lag_s for one in client.readiness() if one.metrics is not None]
+    assert lags_s[0] is None
+    assert lags_s[1] is not None and lags_s[1] < 60
 
     first_service.kill()
     assert eventually(lambda: lag_s(second) > 0.5), "the lag grows while the source is unreachable"

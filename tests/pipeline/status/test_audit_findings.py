@@ -14,6 +14,7 @@ from headrace.audit.stored import DATABASE_NAME
 from headrace.audit.window import WINDOW_MS
 from headrace.pipeline.status.audit import (
     AUDITOR_AGE_MS_MAX,
+    EXTRA_MIN,
     INCOMPLETE_MS,
     REPORT_AGE_MS_MAX,
     SILENT_WINDOWS_MIN,
@@ -21,6 +22,7 @@ from headrace.pipeline.status.audit import (
 )
 from headrace.pipeline.status.context import StatusContext
 from headrace.pipeline.status.finding import StatusFinding
+from headrace.pipeline.status.metric import StatusMetric
 from headrace.pipeline.up.up_file import UpFile
 from headrace.pipeline.up.up_log import PART_DIED, UP_STARTED, UpEvent
 from headrace.settings import Settings
@@ -145,3 +147,28 @@ def test_findings_of_an_incident_name_all_its_topics(tmp_path: Path) -> None:
     ]
     (found,) = findings(tmp_path, rows, START_MS + 20 * WINDOW_MS, grace_ms=0)
     assert (found.kind, found.count, found.subject, *found.others) == ("audit-missing", 4, *topics)
+
+
+@pytest.mark.parametrize(
+    ("sent", "extra", "kind"),
+    [
+        (99_900, 10, "audit-few-extra"),
+        (100_000, 10, "audit-few-extra"),
+        (120_000, 12, "audit-few-extra"),  # exactly 0.01 %
+        (100_000, 11, "audit-extra"),
+        (20, 11, "audit-extra"),
+    ],
+)
+def test_duplicated_messages_are_a_finding_of_their_own_above_their_limits(
+    tmp_path: Path, sent: int, extra: int, kind: str
+) -> None:
+    """The table has rows of messages twice."""
+    read, written = loaded(sent)
+    rows = [dataclasses.replace(SENT, count=sent, sent=sent), read, dataclasses.replace(written, count=sent + extra)]
+    now_ms = START_MS + 20 * WINDOW_MS
+    (found,) = findings(tmp_path, rows, now_ms, grace_ms=0)
+    assert (found.kind, found.subject) == (kind, "orders")
+    source = audit(StatusContext(Settings(data_dir=tmp_path), now_ms))
+    ratios = [one for fact in source.facts for one in fact.metrics if one.name == "headrace_audit_extra_ratio"]
+    expected = [StatusMetric("headrace_audit_extra_ratio", extra / sent, (("topic", "orders"),))]
+    assert ratios == (expected if extra > EXTRA_MIN else [])

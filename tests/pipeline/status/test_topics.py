@@ -10,9 +10,10 @@ import pytest
 from headrace.cli import _parser, main
 from headrace.cli.accept import KINDS
 from headrace.cli.status import print_status
-from headrace.loader.commit.alarms import AlarmKind
+from headrace.loader.commit.alarms import DAY_MS, AlarmKind
 from headrace.loader.open_problems import read_problems
 from headrace.loader.run import run_load
+from headrace.loader.run_log import RunLine, TopicOutcome, append_line
 from headrace.pipeline.status import collect, finding, topics
 from headrace.pipeline.status.finding import PlatformStatus
 from headrace.pipeline.status.topics import ALARM_KINDS, OTHER_ALARM, alarms, held_back
@@ -199,3 +200,33 @@ def test_compatible_versions_are_no_finding(world: World) -> None:
 def test_every_kind_of_alarm_has_a_finding_and_a_help_text() -> None:
     assert {*KINDS} == {kind.value for kind in AlarmKind}
     assert {*ALARM_KINDS.values(), OTHER_ALARM} <= {*finding.KINDS}
+
+
+@pytest.mark.parametrize(
+    ("rows", "quarantined", "age_ms", "is_found"),
+    [
+        (5_989, 11, 0, True),
+        (10_989, 11, 0, False),  # 0.1 %
+        (90, 10, 0, False),
+        (5_989, 11, DAY_MS, True),
+        (5_989, 11, DAY_MS + 1, False),
+    ],
+)
+def test_a_share_of_quarantined_messages_in_a_day_is_a_finding(
+    world: World, rows: int, quarantined: int, age_ms: int, is_found: bool
+) -> None:
+    """Also if the alarm is accepted. The share is that of all loads of the day."""
+    load(world)
+    logs = world.warehouse.parent / "logs"
+    line = RunLine(world.clock_ms - age_ms, 1, "committed", 0)
+    outcomes = [TopicOutcome("orders", "loaded", rows, quarantined - 1, 1, ""), TopicOutcome("clicks", "", 9, 0, 1, "")]
+    append_line(logs / "runs.jsonl", dataclasses.replace(line, topic_outcomes=tuple(outcomes)))
+    append_line(
+        logs / "runs.jsonl", dataclasses.replace(line, topic_outcomes=(outcomes[0]._replace(rows=0, quarantined=1),))
+    )
+    found = status(world)
+    assert [(one.kind, one.subject) for one in found.findings] == ([("quarantine-share", "orders")] if is_found else [])
+    ratios = [one for fact in found.facts for one in fact.metrics if one.name == "headrace_load_quarantine_ratio"]
+    is_recent = age_ms <= DAY_MS
+    ratio = quarantined / (rows + quarantined)
+    assert [(one.labels, one.value) for one in ratios] == ([((("topic", "orders"),), ratio)] if is_recent else [])

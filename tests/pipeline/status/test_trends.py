@@ -12,12 +12,12 @@ from headrace.pipeline.status.context import StatusContext
 from headrace.pipeline.status.disk import (
     SAMPLE_MS,
     SAMPLES_NAME,
-    DiskSample,
     disks,
     record_free_space,
     time_until_full_ms,
 )
 from headrace.pipeline.status.loads import trends
+from headrace.pipeline.status.samples import StatusSample
 from headrace.settings import Settings
 
 MINUTE_MS = 60_000
@@ -86,7 +86,7 @@ def test_three_imbalanced_loads_are_a_finding(
 )
 def test_time_until_a_disk_is_full(samples: dict[int, int], left_hours: float | None) -> None:
     now_ms = 1000 * HOUR_MS
-    recorded = [DiskSample(now_ms - hours * HOUR_MS, {"data_dir": gib * GIB}) for hours, gib in samples.items()]
+    recorded = [StatusSample(now_ms - hours * HOUR_MS, {"data_dir": gib * GIB}) for hours, gib in samples.items()]
     left_ms = time_until_full_ms(recorded, "data_dir", 10 * GIB, now_ms)
     expected = None if left_hours is None else 45 * MINUTE_MS if left_hours == 3 else left_hours * HOUR_MS
     assert left_ms == expected
