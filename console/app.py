@@ -21,6 +21,7 @@ from headrace.console.access import ConsoleAccess
 from headrace.console.actions.storage import ActionStore
 from headrace.console.addresses import is_secure_for_browsers, public_path, trusted_hosts
 from headrace.console.audit_reader import AuditReader
+from headrace.console.broker_reader import BrokerReader
 from headrace.console.context import EXTENSION, ConsoleContext, console
 from headrace.console.drawing.rails import HEIGHT, LOOK_OF
 from headrace.console.pages import PAGES, Page
@@ -77,6 +78,7 @@ def create_app(
         SourceReader(now_ms),
         AuditReader(settings),
         RegistryReader(settings),
+        BrokerReader(settings),
         now_ms,
         version,
         origins or {},
@@ -171,6 +173,7 @@ TITLES: Final = {
     405: "This page does not accept such requests.",
     413: "The request is too large.",
     500: "The page failed.",
+    503: "The rows are not known now.",
 }
 
 

@@ -16,9 +16,10 @@ from enum import StrEnum
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import urlencode
 
-from flask import Response, request
+from flask import Response, abort, request
 
 from headrace.console.formats import UNKNOWN, clock, iso, number, span, visible
+from headrace.console.sources import Reading
 
 T = TypeVar("T")
 Value = str | int | float | None
@@ -188,6 +189,21 @@ class PagedTable(Generic[T]):
         pages = max(1, -(-len(matching) // ROWS_PER_PAGE))
         page = min(pages, max(1, request.args.get("page", 1, type=_page_number)))
         return TableView(self, matching, len(rows), query, sort, page, now_ms, extra or {})
+
+
+def export_of(view: TableView[T], *readings: Reading[Any]) -> Response | None:
+    """Returns the rows of a view as CSV or JSON, as `TableView.export` does.
+
+    Raises:
+        ServiceUnavailable: one of the readings that the rows come from is not known. An export without its rows would
+            look complete.
+    """
+    export = view.export()
+    if export is not None:
+        for one in readings:
+            if not one.is_known:
+                abort(503, one.reason)
+    return export
 
 
 def query_text() -> str:

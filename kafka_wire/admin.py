@@ -5,8 +5,10 @@ Each function uses one connection; `KafkaCluster.request_all` and `request_any` 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from kafka.protocol.admin import (
     DescribeConfigsRequest,
@@ -18,12 +20,13 @@ from kafka.protocol.admin import (
     ListGroupsRequest,
     ListGroupsResponse,
 )
+from kafka.protocol.consumer import OffsetFetchRequest, OffsetFetchResponse
 
 from headrace.kafka_wire.connection import NONE, BrokerConnection, Message, error_name
 from headrace.kafka_wire.errors import ErrorResponse, MalformedMessage
 from headrace.kafka_wire.messages import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 from headrace.kafka_wire.primitives import Reader
-from headrace.kafka_wire.requests import fetch_committed
+from headrace.kafka_wire.requests import RetriableError, fetch_committed
 from headrace.kafka_wire.topic_partition import TopicPartition
 
 LIST_GROUPS_VERSION = 5
@@ -33,12 +36,14 @@ INSTANCE_FROM = 4
 CONSUMER_GROUP_DESCRIBE_VERSION = 0
 DESCRIBE_CONFIGS_VERSION = 4
 DESCRIBE_LOG_DIRS_VERSION = 2
+OFFSET_FETCH_OF_GROUPS = 8
 """The constants `…_VERSION` are versions of requests: each is the newest one with fields that are used here."""
 
 TOPIC = 2  # resource type of DescribeConfigs
 TOPIC_SOURCE = 1  # source of a value that is set for the topic
 CONSUMER_GROUP_TYPE = "consumer"
 """Type of groups of the new consumer protocol (KIP-848); all others are described as "classic" groups."""
+RETENTION, CLEANUP = "retention.ms", "cleanup.policy"
 NAMES_PER_REQUEST = 500
 """Maximum number of topics or groups in one describe request, because the response is hundreds of times as large."""
 
@@ -71,16 +76,25 @@ class GroupDescription:
     error: str = ""
 
 
-def groups(connection: BrokerConnection, only: str | None = None) -> list[GroupDescription]:
-    """Returns the groups that a broker coordinates, also those of other applications than consumers.
+def groups(
+    connection: BrokerConnection,
+    only: str | None = None,
+    *,
+    with_members: bool = True,
+    topic_partitions: Sequence[TopicPartition] | None = None,
+) -> list[GroupDescription]:
+    """Returns the groups that a broker coordinates, also those of other applications than consumers. Without members,
+    it sends two requests for up to `NAMES_PER_REQUEST` groups.
 
     Args:
         connection: the connection to the broker.
         only: name of the only group to return, if the broker coordinates it; None returns all.
+        with_members: whether to request the members and the assignor of each group.
+        topic_partitions: only the committed offsets of these partitions; None for all.
 
     Raises:
         ErrorResponse: the broker rejected the list or does not support a request.
-        KafkaUnavailable: the connection failed, or the broker is no longer the coordinator of a group.
+        KafkaUnavailable: the connection failed.
     """
     version = connection.version(ListGroupsRequest, LIST_GROUPS_VERSION)
     filters: dict[str, list[str]] = {"states_filter": []} if version >= STATE_FROM else {}
@@ -89,17 +103,18 @@ def groups(connection: BrokerConnection, only: str | None = None) -> list[GroupD
     response = connection.call(ListGroupsRequest(version=version, **filters), ListGroupsResponse, version)
     _check(connection, "the list of groups", response.error_code)
     listed = {one.group_id: one for one in response.groups if only in (None, one.group_id)}
-    consumer: list[str] = []
-    classic: list[str] = []
-    for group_id, one in listed.items():
-        is_classic = version < TYPE_FROM or (one.group_type or "").lower() != CONSUMER_GROUP_TYPE
-        (classic if is_classic else consumer).append(group_id)
-    described = {
-        **_describe_classic(connection, classic),
-        **(_describe_consumer(connection, consumer) if consumer else {}),
-    }
+    described = _described(connection, listed, version) if with_members else {}
+    committed: dict[str, dict[TopicPartition, int] | str] = {}
+    for requested in _chunks(list(listed)):
+        committed |= committed_of_groups(connection, requested, topic_partitions)
     return [
-        _group(connection, one, one.group_state or "" if version >= STATE_FROM else "", described[group_id])
+        _group(
+            connection,
+            one,
+            one.group_state or "" if version >= STATE_FROM else "",
+            described.get(group_id, NOT_DESCRIBED),
+            committed[group_id],
+        )
         for group_id, one in listed.items()
     ]
 
@@ -110,6 +125,80 @@ class _GroupDescription:
     state: str
     protocol: str
     members: tuple[Member, ...]
+
+
+NOT_DESCRIBED: Final = _GroupDescription(NONE, "", "", ())
+
+
+def _described(
+    connection: BrokerConnection, listed: Mapping[str, Message], version: int
+) -> dict[str, _GroupDescription]:
+    """Returns the members of the listed groups. `version` is that of the list."""
+    consumer: list[str] = []
+    classic: list[str] = []
+    for group_id, one in listed.items():
+        is_classic = version < TYPE_FROM or (one.group_type or "").lower() != CONSUMER_GROUP_TYPE
+        (classic if is_classic else consumer).append(group_id)
+    return {
+        **_describe_classic(connection, classic),
+        **(_describe_consumer(connection, consumer) if consumer else {}),
+    }
+
+
+def committed_of_groups(
+    connection: BrokerConnection, groups: Sequence[str], topic_partitions: Sequence[TopicPartition] | None = None
+) -> dict[str, dict[TopicPartition, int] | str]:
+    """Returns by group its committed offsets, or the error. Sends one request, or one per group to brokers without
+    OffsetFetch 8 (before Kafka 3.0).
+
+    Args:
+        connection: the connection to the coordinator of the groups.
+        topic_partitions: only these partitions; None for all.
+
+    Raises:
+        KafkaUnavailable: the connection failed.
+    """
+    version = connection.version(OffsetFetchRequest, OFFSET_FETCH_OF_GROUPS)
+    if version < OFFSET_FETCH_OF_GROUPS:
+        return {group: _committed_or_error(connection, group, topic_partitions) for group in groups}
+    requested = OffsetFetchRequest.OffsetFetchRequestGroup
+    topic = requested.OffsetFetchRequestTopics
+    topics = None
+    if topic_partitions is not None:
+        by_topic: dict[str, list[int]] = defaultdict(list)
+        for tp in topic_partitions:
+            by_topic[tp.topic].append(tp.partition)
+        topics = [topic(version=version, name=name, partition_indexes=numbers) for name, numbers in by_topic.items()]
+    request = OffsetFetchRequest(
+        version=version,
+        groups=[requested(version=version, group_id=group, topics=topics) for group in groups],
+        require_stable=False,
+    )
+    response = connection.call(request, OffsetFetchResponse, version)
+    found = {one.group_id: _committed_in(one) for one in response.groups}
+    return {group: found.get(group, "the response lacks the group") for group in groups}
+
+
+def _committed_or_error(
+    connection: BrokerConnection, group: str, topic_partitions: Sequence[TopicPartition] | None
+) -> dict[TopicPartition, int] | str:
+    try:
+        found = fetch_committed(connection, group)
+    except (ErrorResponse, RetriableError) as error:
+        return str(error)
+    return found if topic_partitions is None else {tp: found[tp] for tp in topic_partitions if tp in found}
+
+
+def _committed_in(group: Message) -> dict[TopicPartition, int] | str:
+    partitions = [(topic.name, one) for topic in group.topics for one in topic.partitions]
+    for code in (group.error_code or NONE, *(one.error_code for _, one in partitions)):
+        if code != NONE:
+            return f"the offsets of group {group.group_id}: {error_name(code)} (error {code})"
+    return {
+        TopicPartition(name, one.partition_index): one.committed_offset
+        for name, one in partitions
+        if one.committed_offset >= 0
+    }
 
 
 def _describe_classic(connection: BrokerConnection, group_ids: Sequence[str]) -> dict[str, _GroupDescription]:
@@ -142,14 +231,18 @@ def _describe_consumer(connection: BrokerConnection, group_ids: Sequence[str]) -
     return found
 
 
-def _group(connection: BrokerConnection, listed: Message, state: str, described: _GroupDescription) -> GroupDescription:
+def _group(
+    connection: BrokerConnection,
+    listed: Message,
+    state: str,
+    described: _GroupDescription,
+    committed: Mapping[TopicPartition, int] | str,
+) -> GroupDescription:
+    """Returns a group. `committed` are its offsets, or the error."""
     code = described.error_code
     error = "" if code == NONE else f"{error_name(code)} (error {code})"
-    committed: Mapping[TopicPartition, int] = {}
-    try:
-        committed = fetch_committed(connection, listed.group_id)
-    except ErrorResponse as refused:
-        error = error or str(refused)
+    if isinstance(committed, str):
+        error, committed = error or committed, {}
     return GroupDescription(
         listed.group_id,
         state or described.state,
@@ -234,6 +327,17 @@ def effective_topic_configs(
             if result.error_code == NONE:
                 found[result.resource_name] = {config.name: config.value or "" for config in result.configs}
     return found
+
+
+def retention_times(connection: BrokerConnection, topics: Sequence[str]) -> dict[str, int]:
+    """Returns the retention time in milliseconds by topic, -1 for topics with messages that do not expire. Topics that
+    the client may not describe are missing."""
+    configs = effective_topic_configs(connection, topics, (RETENTION, CLEANUP))
+    return {
+        topic: int(values[RETENTION]) if "delete" in values.get(CLEANUP, "delete") else -1
+        for topic, values in configs.items()
+        if values.get(RETENTION, "").lstrip("-").isdecimal()
+    }
 
 
 def _describe_topics(

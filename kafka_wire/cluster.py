@@ -31,6 +31,7 @@ from headrace.kafka_wire.connection import (
     parse_bootstrap_servers,
 )
 from headrace.kafka_wire.errors import AuthenticationFailed, BrokerSuspended, KafkaError, KafkaUnavailable
+from headrace.kafka_wire.log_heads import LogHead, log_heads
 from headrace.kafka_wire.requests import (
     EARLIEST,
     LATEST,
@@ -96,6 +97,15 @@ class EpochEndLookup:
     """
 
     ends: Mapping[TopicPartition, EpochEnd | None]
+    errors: Mapping[TopicPartition, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LogHeadLookup:
+    """The result of a request for logs from a position on: the log of each partition, None if the position is not in
+    it, or else the error in `errors`."""
+
+    heads: Mapping[TopicPartition, LogHead | None]
     errors: Mapping[TopicPartition, str] = field(default_factory=dict)
 
 
@@ -237,6 +247,15 @@ class KafkaCluster:
             queries: the epoch to look up for each partition.
         """
         return EpochEndLookup(*self._request_leaders(queries, partial(epoch_ends, queries=queries)))
+
+    def lookup_log_heads(self, positions: Mapping[TopicPartition, int]) -> LogHeadLookup:
+        """Returns the log of each partition of one topic from a position on: its ends, and the time of the first batch.
+        Sends one request per broker, and up to ATTEMPTS for partitions with a retriable error.
+
+        Args:
+            positions: the offset by partition.
+        """
+        return LogHeadLookup(*self._request_leaders(positions, partial(log_heads, positions=positions)))
 
     def _request_leaders(
         self,

@@ -34,8 +34,8 @@ from headrace.kafka_wire.topic_patterns import is_pattern
 from headrace.settings.addresses import resolve_bootstrap_servers
 
 if TYPE_CHECKING:
-    from headrace.kafka_wire.admin import GroupDescription
     from headrace.kafka_wire.cluster import ClusterMetadata, KafkaCluster
+    from headrace.kafka_wire.group_lag import GroupLag
     from headrace.kafka_wire.topic_partition import TopicPartition
 
 
@@ -64,23 +64,6 @@ class TopicRow:
     is_internal: bool
     configs: Mapping[str, str]
     partitions: tuple[PartitionRow, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LagRow:
-    """The lag of a consumer group in one partition. `committed` is None if the group has no committed offset there.
-    `end` is the end offset of the partition; None if unknown. `member` is the id of the member to which the partition
-    is assigned, or ""."""
-
-    topic: str
-    partition: int
-    committed: int | None
-    end: int | None
-    member: str
-
-    @property
-    def lag(self) -> int | None:
-        return None if self.committed is None or self.end is None else max(self.end - self.committed, 0)
 
 
 def add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -273,52 +256,29 @@ def _topic_json(row: TopicRow) -> dict[str, Any]:
 
 
 def run_groups(args: argparse.Namespace) -> int:
-    from headrace.kafka_wire.admin import groups
+    from headrace.kafka_wire.group_lag import group_lags
 
     with _cluster(args) as cluster:
-        cluster.metadata(())
-        by_node, errors = cluster.request_all(lambda connection: groups(connection, args.group))
-        found = sorted(
-            (group for node_groups in by_node.values() for group in node_groups), key=lambda group: group.group_id
-        )
-        notes = [f"groups of node {node}: {error}" for node, error in errors.items()]
-        notes += [f"group {one.group_id}: {one.error}" for one in found if one.error]
-        if not by_node and errors:
-            raise CommandError("; ".join(errors.values()))
-        ends, end_notes = _offsets(cluster, sorted({tp for one in found for tp in _topic_partitions(one)}), "latest")
-    if args.group is not None and not found:
+        found = group_lags(cluster, args.group)
+    if args.group is not None and not found.groups:
         raise CommandError(
             f"consumer group {args.group!r} does not exist; headrace broker groups lists the groups"
-            + "".join(f"; {note}" for note in notes)
+            + "".join(f"; {note}" for note in found.notes)
         )
-    lags = {one.group_id: _lag_rows(one, ends) for one in found}
-    notes += end_notes
     if args.format == "json":
-        print_json({"groups": [_group_json(one, lags[one.group_id]) for one in found], "notes": notes})
+        print_json({"groups": [_group_json(one) for one in found.groups], "notes": found.notes})
         return EXIT_OK
     if args.group is None:
-        _print_groups(found, lags, shows_all=args.all)
+        _print_groups(found.groups, shows_all=args.all)
     else:
-        _print_group(found[0], lags[args.group], shows_all=args.all)
-    _print_notes(notes, shows_all=args.all)
+        _print_group(found.groups[0], shows_all=args.all)
+    _print_notes(found.notes, shows_all=args.all)
     return EXIT_OK
 
 
-def _topic_partitions(group: GroupDescription) -> set[TopicPartition]:
-    return {*group.committed, *(tp for member in group.members for tp in member.assigned)}
-
-
-def _lag_rows(group: GroupDescription, ends: Mapping[TopicPartition, int]) -> list[LagRow]:
-    members = {tp: member.member_id for member in group.members for tp in member.assigned}
-    return [
-        LagRow(tp.topic, tp.partition, group.committed.get(tp), ends.get(tp), members.get(tp, ""))
-        for tp in sorted(_topic_partitions(group))
-    ]
-
-
-def _print_groups(groups: Sequence[GroupDescription], lags: Mapping[str, Sequence[LagRow]], *, shows_all: bool) -> None:
-    lag = _number(_total(row.lag for rows in lags.values() for row in rows))
-    rows = tuple(_group_row(one, lags[one.group_id]) for one in groups)
+def _print_groups(groups: Sequence[GroupLag], *, shows_all: bool) -> None:
+    lag = _number(_total(one.lag for one in groups))
+    rows = tuple(map(_group_row, groups))
     header = ("group", "state", "protocol", "members", "partitions", "lag")
     print_report(
         TextReport(f"{count_text(len(groups), 'group')}, lag {lag}", "group", header, rows, (3, 4, 5), is_listing=True),
@@ -326,22 +286,23 @@ def _print_groups(groups: Sequence[GroupDescription], lags: Mapping[str, Sequenc
     )
 
 
-def _group_row(group: GroupDescription, rows: Sequence[LagRow]) -> ReportRow:
-    lag = _total(row.lag for row in rows)
+def _group_row(one: GroupLag) -> ReportRow:
+    group = one.group
     cells = (
         group.group_id,
         group.state or "-",
         group.protocol or "-",
         str(len(group.members)),
-        str(len(rows)),
-        _number(lag),
+        str(len(one.partitions)),
+        _number(one.lag),
     )
-    return ReportRow(cells, ATTENTION if group.error or (lag and not group.members) else WELL, lag or 0)
+    return ReportRow(cells, ATTENTION if group.error or (one.lag and not group.members) else WELL, one.lag or 0)
 
 
-def _print_group(group: GroupDescription, rows: Sequence[LagRow], *, shows_all: bool) -> None:
+def _print_group(found: GroupLag, *, shows_all: bool) -> None:
+    group, rows = found.group, found.partitions
     facts = f"{group.state or '-'}, {group.protocol or 'no protocol'}, coordinator {group.coordinator}"
-    totals = f"group {group.group_id}: {facts}, lag {_number(_total(row.lag for row in rows))}"
+    totals = f"group {group.group_id}: {facts}, lag {_number(found.lag)}"
     members = tuple(
         ReportRow(
             (one.member_id, one.instance_id or "-", one.client_id or "-", one.host or "-", str(len(one.assigned)))
@@ -377,7 +338,8 @@ def _print_group(group: GroupDescription, rows: Sequence[LagRow], *, shows_all: 
     )
 
 
-def _group_json(group: GroupDescription, rows: Iterable[LagRow]) -> dict[str, Any]:
+def _group_json(found: GroupLag) -> dict[str, Any]:
+    group = found.group
     return {
         "group": group.group_id,
         "state": group.state,
@@ -403,7 +365,7 @@ def _group_json(group: GroupDescription, rows: Iterable[LagRow]) -> dict[str, An
                 "lag": row.lag,
                 "member_id": row.member,
             }
-            for row in rows
+            for row in found.partitions
         ],
     }
 

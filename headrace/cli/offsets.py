@@ -38,9 +38,10 @@ from headrace.cli.report import (
 from headrace.settings import Settings
 
 if TYPE_CHECKING:
+    from headrace.kafka_wire.topic_partition import TopicPartition
     from headrace.loader.commit.commit_log import CommitLog
     from headrace.loader.commit.state import LoaderState
-    from headrace.loader.inspect.offsets import PartitionStatus
+    from headrace.loader.inspect.offsets import BrokerOffsets, PartitionStatus
     from headrace.loader.offsets.choose import LogBounds, OffsetChange, OffsetChoice
     from headrace.loader.plan.discover import Discovery
 
@@ -201,8 +202,8 @@ def run_show(args: argparse.Namespace, settings: Settings) -> int:
     from headrace.loader.inspect.offsets import partition_statuses
 
     log, state = _read(settings)
-    discovery, note = _discover(settings, settings.loader.topics_include, settings.loader.topics_exclude, state)
-    found = partition_statuses(state, discovery)
+    offsets, note = _broker_offsets(settings)
+    found = partition_statuses(state, offsets)
     if args.topics:
         problem = f"has not been loaded and was not found on the brokers{f' ({note})' if note else ''}"
         topics = set(select_topics(args.topics, {one.topic for one in found}, problem))
@@ -334,6 +335,22 @@ def _discover(
     try:
         with kafka_cluster(settings) as cluster:
             return discover(cluster, tuple(include), tuple(exclude), state), ""
+    except KafkaError as error:
+        return None, f"brokers not available: {error}"
+
+
+def _broker_offsets(settings: Settings) -> tuple[Mapping[TopicPartition, BrokerOffsets] | None, str]:
+    """Returns the offsets on the brokers of the topics that loads read, and ""; if the brokers are not available, None
+    and the reason."""
+    from headrace.kafka_wire.errors import KafkaError
+    from headrace.loader.inspect.offsets import all_offsets
+    from headrace.loader.plan.discover import is_wanted
+    from headrace.pipeline.load import kafka_cluster
+
+    include, exclude = settings.loader.topics_include, settings.loader.topics_exclude
+    try:
+        with kafka_cluster(settings) as cluster:
+            return all_offsets(cluster, lambda topic: is_wanted(topic, include, exclude)), ""
     except KafkaError as error:
         return None, f"brokers not available: {error}"
 

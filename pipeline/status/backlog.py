@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.kafka_wire.admin import effective_topic_configs
+from headrace.kafka_wire.admin import retention_times
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.inspect.backlog import TopicBacklog, backlogs
 from headrace.loader.plan.discover import discover, is_wanted
@@ -25,7 +25,6 @@ from headrace.pipeline.status.metric import StatusMetric, largest_topics
 from headrace.pipeline.status.probe import Health
 from headrace.pipeline.status.wording import age_text, count_text
 
-RETENTION, CLEANUP = "retention.ms", "cleanup.policy"
 SOON_INTERVALS: Final = 6
 SOON_MS_MIN: Final = 2 * 3_600_000
 LATER_MS: Final = 86_400_000
@@ -125,7 +124,7 @@ def _expiring(found: Sequence[TopicBacklog], context: StatusContext) -> tuple[li
     behind = {one.topic: one for one in found if one.lag}
     if not behind:
         return [], ""
-    retention = _retention_ms(context, sorted(behind))
+    retention = context.cluster.request_any(lambda connection: retention_times(connection, sorted(behind)))
     unknown = len(behind) - len(retention)
     unread = {
         TopicPartition(topic, number): offset
@@ -183,19 +182,6 @@ def limits_of(retention_ms: int, interval_ms: int) -> _Limits:
     retention, so that messages of a normal age are no finding."""
     soon_ms = min(max(SOON_INTERVALS * interval_ms, SOON_MS_MIN), retention_ms // 2)
     return _Limits(soon_ms, max(soon_ms, min(LATER_MS, retention_ms // 2)))
-
-
-def _retention_ms(context: StatusContext, topics: Sequence[str]) -> dict[str, int]:
-    """Returns the retention time by topic, -1 for topics with messages that do not expire. Topics that the client
-    may not describe are missing."""
-    configs = context.cluster.request_any(
-        lambda connection: effective_topic_configs(connection, topics, (RETENTION, CLEANUP))
-    )
-    return {
-        topic: int(values[RETENTION]) if "delete" in values.get(CLEANUP, "delete") else -1
-        for topic, values in configs.items()
-        if values.get(RETENTION, "").lstrip("-").isdecimal()
-    }
 
 
 def _older(context: StatusContext, unread: Mapping[TopicPartition, int], age_ms: Mapping[str, int]) -> set[str]:

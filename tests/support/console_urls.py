@@ -7,10 +7,12 @@ import string
 from collections.abc import Iterator
 from urllib.parse import quote
 
+from werkzeug.test import TestResponse
+
 from support.audit_story import TOPICS
 from support.console import NOW_MS
 
-PAGES = ("/loads", "/loads/", "/quarantine", "/alerts", "/system")
+PAGES = ("/partitions", "/loads", "/loads/", "/quarantine", "/alerts", "/system")
 
 
 def random_urls(count: int, seed: int) -> Iterator[str]:
@@ -50,3 +52,8 @@ def random_urls(count: int, seed: int) -> Iterator[str]:
         )
         safe = "/%?&=" if chosen.random() < 0.5 else "/"
         yield f"{quote(parts, safe=safe)}?{quote(query, safe='=&%+')}"
+
+
+def is_refused_export(response: TestResponse) -> bool:
+    """Whether this is the response to a request for rows that the console does not know now."""
+    return response.status_code == 503 and "The rows are not known now." in response.text

@@ -14,6 +14,9 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
 from headrace.cli import main
+from headrace.kafka_wire.cluster import KafkaCluster
+from headrace.kafka_wire.group_lag import topic_group_lags
+from headrace.loader.inspect.offsets import topic_offsets
 
 TIMEOUT_S = 60
 
@@ -74,6 +77,7 @@ def check_topics_and_groups(address: str, capsys: pytest.CaptureFixture[str]) ->
     (line,) = [line for line in run_table(capsys, address, "groups") if line[:1] == [group]]
     assert (line[1], line[-2:]) == ("Empty", ["2", "2"])
 
+    _check_offsets(address, name, group)
     member = KafkaConsumer(name, bootstrap_servers=address, group_id=f"{group}-live", enable_auto_commit=False)
     # If kafka-python 3.0.12 learns of the partitions after it joined, it can miss its assignment: it ignores a second
     # rejoin that takes longer than a poll.
@@ -123,3 +127,21 @@ def check_consumer_protocol_members(address: str, topic: str, capsys: pytest.Cap
     (line,) = [line for line in run_table(capsys, address, "groups") if line[:1] == [group]]
     assert line == [group, "Stable", "uniform", "1", "3", "1"]
     member.close()
+
+
+def _check_offsets(address: str, topic: str, group: str) -> None:
+    """Checks the offsets of a topic with 5, 0 and 2 messages, and of a group at 3 and 2."""
+    now_ms = time.time_ns() // 1_000_000
+    with KafkaCluster(address) as cluster:
+        found = topic_offsets(cluster, topic, {0: 4, 1: 0, 2: 9})
+        offsets = [(one.start, one.end, one.high_watermark) for one in found.partitions.values()]
+        assert offsets == [(0, 5, 5), (0, 0, 0), (0, 2, 2)]
+        times = [one.first_unread_ms for one in found.partitions.values()]
+        assert times[1:] == [None, None]  # all are read; the next offset is beyond the end
+        assert times[0] is not None and 0 <= now_ms - times[0] < TIMEOUT_S * 1000
+        assert found.retention_ms == 1_234_567
+        lags = topic_group_lags(cluster, {tp: one.high_watermark for tp, one in found.partitions.items()})
+        (lag,) = [one for one in lags.groups if one.group.group_id == group]
+        assert [(one.partition, one.committed, one.lag) for one in lag.partitions] == [(0, 3, 2), (2, 2, 0)]
+        assert (lag.group.state, lag.lag, lags.notes) == ("Empty", 2, ())
+        assert topic_offsets(cluster, f"no-{topic}", {}).problem
