@@ -280,10 +280,10 @@ def _event(topic: str, run: Sequence[BadWindow], base: AuditEvent | None, new_id
 
 
 def _sentence(run: Sequence[BadWindow]) -> str:
-    """Returns the evidence of an event: the difference in its worst window, and the sums of all windows."""
+    """Returns the evidence of an event: its worst window with the difference, and the sums of several windows."""
     worst = max(run, key=lambda one: (one.missing + one.extra, -one.window_start_ms))
     if len(run) == 1:
-        return worst.sentence
+        return f"{window_text(worst.window_start_ms)}: {worst.sentence}"
     missing, extra = sum(one.missing for one in run), sum(one.extra for one in run)
     sums = [f"{count_text(missing, 'message')} missing"] if missing else []
     sums += [f"{count_text(extra, 'message')} extra"] if extra else []

@@ -4,9 +4,12 @@ most `WINDOWS_SHOWN` of them per topic, and the pending ones in one line."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Final
 
+from headrace.audit.event import AuditEvent, producers_text
+from headrace.audit.stored import ProducerFault
 from headrace.audit.verdict import FINDINGS, SEVERITY, AuditVerdict, TopicResult, WindowResult
 from headrace.audit.window import count_text, duration_text, time_text, window_text
 
@@ -75,10 +78,36 @@ def topics_listing(results: Sequence[TopicResult]) -> ReportTable:
     return ReportTable(header, rows, tuple(range(2, 2 + len(TIERS))))
 
 
-def topic_lines(result: TopicResult) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class TopicCauses:
+    """What is known about the cause of a topic's findings: its open events, and other faults of its producers as
+    sentences."""
+
+    events: tuple[AuditEvent, ...] = ()
+    faults: tuple[str, ...] = ()
+
+
+NO_CAUSES: Final = TopicCauses()
+
+
+def causes_by_topic(
+    events: Iterable[AuditEvent], faults: Iterable[ProducerFault], now_ms: int
+) -> dict[str, TopicCauses]:
+    """Returns the causes of the findings of each topic."""
+    found: dict[str, TopicCauses] = {}
+    for event in events:
+        one = found.get(event.topic, NO_CAUSES)
+        found[event.topic] = replace(one, events=(*one.events, event))
+    for fault in faults:
+        one = found.get(fault.topic, NO_CAUSES)
+        found[fault.topic] = replace(one, faults=(*one.faults, fault.sentence(now_ms)))
+    return found
+
+
+def topic_lines(result: TopicResult, causes: TopicCauses = NO_CAUSES) -> list[str]:
     """Returns the lines about one topic in the text report: its verdict in a sentence, the counts of consumers, its
-    incomplete windows (the most severe first, at most `WINDOWS_SHOWN`), one line about its pending windows, and the
-    next step if its verdict needs action."""
+    incomplete windows (the most severe first, at most `WINDOWS_SHOWN`), one line about its pending windows, the
+    producers that may be the cause, and the next step if its verdict needs action."""
     lines = [f"{result.topic}: {result.sentence}"]
     lines += [f"  {name}: {count:,}" for name, count in result.totals.items() if name.startswith("consumed by ")]
     listed = [window for window in incomplete_windows(result) if window.verdict is not AuditVerdict.PENDING]
@@ -89,6 +118,12 @@ def topic_lines(result: TopicResult) -> list[str]:
     if len(listed) > WINDOWS_SHOWN:
         lines.append(f"  … and {len(listed) - WINDOWS_SHOWN} more windows (--format json lists them)")
     lines += _pending_lines([window for window in result.windows if window.verdict is AuditVerdict.PENDING])
+    lines += [
+        f"  sent by   {producers_text(one.producers)}  (from {window_text(one.start_ms)} on)"
+        for one in causes.events[:WINDOWS_SHOWN]
+        if one.producers
+    ]
+    lines += [f"  producer  {fault}" for fault in causes.faults]
     next_step = NEXT_STEPS.get(result.verdict)
     return lines if next_step is None else [*lines, f"  next      {next_step.format(topic=result.topic)}"]
 
@@ -112,12 +147,15 @@ def incomplete_windows(result: TopicResult) -> list[WindowResult]:
     )
 
 
-def as_json(results: Sequence[TopicResult], bad_messages: int) -> dict[str, Any]:
+def as_json(
+    results: Sequence[TopicResult], bad_messages: int, causes: Mapping[str, TopicCauses] = MappingProxyType({})
+) -> dict[str, Any]:
     """Returns the report as JSON values. Complete windows are counted, but not listed.
 
     Args:
         results: the results of the topics.
         bad_messages: number of messages of the audit topic that are not audit rows.
+        causes: what is known about the causes of findings, by topic.
     """
     return {
         "verdict": worst_verdict(results).value,
@@ -136,9 +174,26 @@ def as_json(results: Sequence[TopicResult], bad_messages: int) -> dict[str, Any]
                 "latency_p50_ms": result.latency_p50_ms,
                 "latency_p95_ms": result.latency_p95_ms,
                 "incomplete_windows": [_window_json(window) for window in incomplete_windows(result)],
+                "events": [_event_json(event) for event in causes.get(result.topic, NO_CAUSES).events],
+                "producer_faults": list(causes.get(result.topic, NO_CAUSES).faults),
             }
             for result in results
         ],
+    }
+
+
+def _event_json(event: AuditEvent) -> dict[str, Any]:
+    return {
+        "id": event.id,
+        "verdict": event.verdict.value,
+        "hop": event.hop.value,
+        "start_ms": event.start_ms,
+        "end_ms": event.end_ms,
+        "windows": event.windows,
+        "missing": event.missing,
+        "extra": event.extra,
+        "producers": [{"application": application, "host": host} for application, host in event.producers],
+        "sentence": event.sentence,
     }
 
 
@@ -155,6 +210,7 @@ def _window_json(window: WindowResult) -> dict[str, Any]:
         "window_start_ms": facts.window_start_ms,
         "window_end_ms": facts.window_end_ms,
         "verdict": window.verdict.value,
+        "hop": window.hop.value,
         "sentence": window.sentence,
         "difference": window.difference,
         "counts": {

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from headrace.audit.event import PRODUCERS_MAX, producers_text
 from headrace.audit.verdict import AuditVerdict, Hop
-from headrace.audit.window import SPECIAL_WINDOWS, WINDOW_MS
+from headrace.audit.window import SPECIAL_WINDOWS, WINDOW_MS, count_text, duration_text, time_text
 
 DATABASE_NAME: Final = "audit.db"
 """The database's file in the data directory, unless `audit.database_url` names another database."""
@@ -126,6 +127,38 @@ class TopicSummary:
     messages_24h: int
     is_read: bool
     is_loaded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerFault:
+    """A fault of producers of a topic that is not a difference between tiers.
+
+    Attributes:
+        is_crash: a producer ended without the acknowledgement of messages, and not all of them are in the log.
+            Otherwise messages have times in the future.
+        start_ms, end_ms: start of the first window with the fault and end of the last one.
+        messages: the messages that did not arrive, or those with times in the future.
+        producers: application and host of the producers that counted in these windows; for a crash those that crashed.
+    """
+
+    topic: str
+    is_crash: bool
+    start_ms: int
+    end_ms: int
+    messages: int
+    producers: tuple[tuple[str, str], ...]
+
+    def sentence(self, now_ms: int) -> str:
+        """Returns the fault as a sentence; `now_ms` is the current time."""
+        count, start = count_text(self.messages, "message"), time_text(self.start_ms)
+        more = len(self.producers) - PRODUCERS_MAX
+        names = producers_text(self.producers[:PRODUCERS_MAX]) + (f" and {more:,} more" if more > 0 else "")
+        sent = f"; sent by {names}" if names else ""
+        if self.is_crash:
+            return (
+                f"{start}: {count} that a crashed producer sent without acknowledgement did not arrive in the log{sent}"
+            )
+        return f"{start}: {count} with times up to {duration_text(self.end_ms - now_ms)} in the future{sent}"
 
 
 class Percentiles(NamedTuple):

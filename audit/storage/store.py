@@ -26,6 +26,7 @@ from headrace.audit.row import AuditRow, Tier
 from headrace.audit.storage import reading
 from headrace.audit.storage.completeness import read_totals
 from headrace.audit.storage.engine import AuditDatabase
+from headrace.audit.storage.producer_faults import read_producer_faults
 from headrace.audit.storage.report import read_report
 from headrace.audit.storage.retention import prune, without_late
 from headrace.audit.storage.rows import (
@@ -60,6 +61,7 @@ from headrace.audit.stored import (
     CompletenessTimes,
     CompletenessTotals,
     CountedCommit,
+    ProducerFault,
     StoredWindow,
     TopicSummary,
 )
@@ -378,6 +380,12 @@ class AuditStore:
         this number of extra messages; without topics that have none. The share is that of the messages in the log."""
         with self.database.reading() as connection:
             return reading.read_extra_shares(connection, more_than)
+
+    def producer_faults(self, now_ms: int) -> list[ProducerFault]:
+        """Returns the faults of producers that are no difference between tiers: by topic, messages with times in the
+        future, and messages of the last day that crashed producers did not deliver."""
+        with self.database.reading() as connection:
+            return read_producer_faults(connection, now_ms)
 
     def completeness_totals(self) -> dict[str, CompletenessTotals]:
         """Returns by tier, `log` and `loaded`, how many windows have become complete, by the time from their end until

@@ -21,7 +21,10 @@ from headrace.console.drawing.charts import topic_charts
 from headrace.console.drawing.periods import RANGE_WORDS, ShownPeriod
 from headrace.console.drawing.rails import rail_paths, rail_text
 from headrace.console.formats import iso
+from headrace.console.headline import other_findings
+from headrace.console.pages.now import read_status
 from headrace.console.tables import CellKind, PagedTable, TableColumn
+from headrace.pipeline.status.finding import PlatformStatus, StatusFinding
 
 blueprint = Blueprint("topic", __name__)
 
@@ -74,8 +77,9 @@ def page(topic: str) -> str | Response:
     context = console()
     now_ms = context.now_ms()
     period = ShownPeriod.of(request.args.get("range", ""), request.args.get("at", ""), now_ms)
+    findings = findings_of(topic, read_status().value)
     revision = context.sources.read("audit revision", context.audit.revision)
-    if (response := unchanged(revision)) is not None:
+    if (response := unchanged(revision, variant=repr(findings))) is not None:
         return response
     name = f"topic {period.name} {period.first_ms} {topic}"
     audit = context.sources.read(name, lambda: context.audit.topic(topic, period, now_ms))
@@ -95,6 +99,7 @@ def page(topic: str) -> str | Response:
         audit=audit,
         summary=found.summary,
         events=sorted(found.events, key=lambda one: (not one.is_open, -one.start_ms)),
+        findings=findings,
         period=period,
         ranges=RANGE_WORDS,
         steps=tier_steps(settled),
@@ -114,6 +119,12 @@ def _period_of(event: AuditEvent) -> dict[str, str]:
     """Returns the arguments of the action that accepts the windows of an event."""
     found = {"topic": event.topic}
     return found if event.start_ms < 0 else {**found, "since": iso(event.start_ms), "until": iso(event.end_ms)}
+
+
+def findings_of(topic: str, status: PlatformStatus | None) -> list[StatusFinding]:
+    """Returns the findings of the status about a topic or its files, without those about incidents of the audit. The
+    status folds equal findings of several topics into one, which the first page shows."""
+    return [one for one in other_findings(status) if one.subject == topic or one.subject.startswith(f"{topic}/")]
 
 
 def tier_steps(windows: Sequence[StoredWindow]) -> list[TierStep]:

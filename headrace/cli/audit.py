@@ -41,9 +41,10 @@ from headrace.cli.report import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from headrace.audit.ingest import IngestResult
+    from headrace.audit.report import TopicCauses
     from headrace.audit.storage.store import AuditStore
     from headrace.audit.verdict import Acceptance, Period, TopicResult, WindowResult
     from headrace.settings import Settings
@@ -151,7 +152,7 @@ def _instant_ms(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     from headrace.audit.errors import AuditError
-    from headrace.audit.report import as_json, has_findings, worst_verdict
+    from headrace.audit.report import as_json, causes_by_topic, has_findings, worst_verdict
     from headrace.audit.verdict import AuditVerdict
     from headrace.pipeline.audit_store import open_audit_store, update_stored_verdicts
 
@@ -161,7 +162,10 @@ def run(args: argparse.Namespace) -> int:
             ingested, outage = ingest_counts(store, settings)
             topics = _audited_topics(store, settings, args.topic)
             update_stored_verdicts(store, settings)
-            results = store.report(topics, now_ms=_now_ms(), period=_period(args))
+            now_ms = _now_ms()
+            results = store.report(topics, now_ms=now_ms, period=_period(args))
+            events = store.events(now_ms, only_open=True, counts_clean_windows=False)
+            causes = causes_by_topic(events, store.producer_faults(now_ms), now_ms)
     except AuditError as error:
         raise CommandError(str(error)) from error
     if args.topic and not results:
@@ -169,9 +173,9 @@ def run(args: argparse.Namespace) -> int:
             f"the audit has no counts of {', '.join(args.topic)} in this period; check --since and --until"
         )
     if args.format == "json":
-        print_json({**as_json(results, ingested.bad), "not_fresh": outage})
+        print_json({**as_json(results, ingested.bad, causes), "not_fresh": outage})
     else:
-        _print_text(results, ingested, shows_all=args.all)
+        _print_text(results, ingested, causes, shows_all=args.all)
     if outage:
         # Findings may be caused by counts that could not be read.
         raise CommandError(
@@ -307,7 +311,9 @@ def _audited_topics(store: AuditStore, settings: Settings, patterns: Sequence[st
     return select_topics(patterns, topics, NO_COUNTS)
 
 
-def _print_text(results: Sequence[TopicResult], ingested: IngestResult, *, shows_all: bool) -> None:
+def _print_text(
+    results: Sequence[TopicResult], ingested: IngestResult, causes: Mapping[str, TopicCauses], *, shows_all: bool
+) -> None:
     from headrace.audit.report import COLUMN_DESCRIPTIONS, topics_listing
 
     if not results:
@@ -320,7 +326,7 @@ def _print_text(results: Sequence[TopicResult], ingested: IngestResult, *, shows
     )
     print_report(report, shows_all=shows_all)
     print()
-    _print_topics(results, shows_all=shows_all or len(results) <= ROWS_SHOWN_MAX)
+    _print_topics(results, causes, shows_all=shows_all or len(results) <= ROWS_SHOWN_MAX)
     print()
     for column, meaning in COLUMN_DESCRIPTIONS.items():
         print(f"{column}: {meaning}")
@@ -346,15 +352,15 @@ def _severity(result: TopicResult) -> int:
     return SEVERITY.index(result.verdict) if result.verdict in EXPIRABLE else WELL
 
 
-def _print_topics(results: Sequence[TopicResult], *, shows_all: bool) -> None:
+def _print_topics(results: Sequence[TopicResult], causes: Mapping[str, TopicCauses], *, shows_all: bool) -> None:
     """Prints lines about each topic, the most severe first: all, or some lines about topics that need care."""
-    from headrace.audit.report import topic_lines
+    from headrace.audit.report import NO_CAUSES, topic_lines
 
     ordered = sorted(results, key=_severity, reverse=True)
-    shown = ordered if shows_all else [one for one in ordered if _severity(one) > WELL]
+    shown = ordered if shows_all else [one for one in ordered if _severity(one) > WELL or one.topic in causes]
     printed = 0
     for number, result in enumerate(shown):
-        lines = topic_lines(result)
+        lines = topic_lines(result, causes.get(result.topic, NO_CAUSES))
         if number and not shows_all and printed + len(lines) > LINES_SHOWN_MAX:
             print(f"… and the windows of {count_text(len(shown) - number, 'more topic')}; --all or --topic shows them")
             return

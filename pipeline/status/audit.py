@@ -13,7 +13,7 @@ from typing import Final
 
 from headrace.audit.event import Incident
 from headrace.audit.storage.store import AuditStore
-from headrace.audit.stored import TopicSummary
+from headrace.audit.stored import ProducerFault, TopicSummary
 from headrace.audit.strip import DAY_MS, day_of
 from headrace.audit.verdict import AuditVerdict
 from headrace.audit.window import WINDOW_MS
@@ -26,6 +26,7 @@ from headrace.pipeline.status.audit_metrics import (
     incident_counts,
     last_counts,
     measured_topics,
+    producer_faults,
     windows_by_verdict,
 )
 from headrace.pipeline.status.context import StatusContext
@@ -56,10 +57,11 @@ def audit(context: StatusContext) -> SourceReport:
         if not summaries:
             return SourceReport((StatusFact("audit", "no counts yet"),))
         recent = store.incidents(context.now_ms - DAY_MS)
-        shares = store.extra_shares(EXTRA_MIN)
+        shares, faults = store.extra_shares(EXTRA_MIN), store.producer_faults(context.now_ms)
         metrics = (
             *_metrics(store, summaries, recent, context.now_ms),
             *extra_shares(shares, measured_topics(summaries)),
+            *producer_faults(faults, measured_topics(summaries)),
         )
         late = store.late_windows(context.now_ms - DAY_MS, context.now_ms - INCOMPLETE_MS - WINDOW_MS)
     incidents = [one for one in recent if one.closed_at_ms is None]
@@ -74,6 +76,7 @@ def audit(context: StatusContext) -> SourceReport:
     )
     findings = [*_old(context, ingested_ms, checked_ms), *_incomplete(late, summaries)]
     duplicated = {topic for topic, share in shares.items() if share > EXTRA_SHARE_MAX}
+    findings += [_of_producer(one, context.now_ms) for one in faults]
     findings = [*(_finding(one, duplicated) for one in incidents), *findings]
     return SourceReport((StatusFact("audit", text, metrics),), tuple(findings))
 
@@ -117,6 +120,12 @@ def _incomplete(late: Mapping[str, int], summaries: Sequence[TopicSummary]) -> l
         for one in summaries
         if one.is_loaded and one.topic in late
     ]
+
+
+def _of_producer(fault: ProducerFault, now_ms: int) -> StatusFinding:
+    """Returns the finding about a wrong clock, or about a crash with undelivered messages."""
+    kind = "audit-crashed" if fault.is_crash else "audit-ahead"
+    return finding(kind, fault.topic, fault.sentence(now_ms), identity=fault.topic)
 
 
 def _metrics(

@@ -12,7 +12,14 @@ from typing import Final
 
 from headrace.audit.event import AuditEvent, Incident
 from headrace.audit.row import Tier
-from headrace.audit.stored import COMPLETENESS_BOUNDS_MS, LOADED, LOG, CompletenessTotals, TopicSummary
+from headrace.audit.stored import (
+    COMPLETENESS_BOUNDS_MS,
+    LOADED,
+    LOG,
+    CompletenessTotals,
+    ProducerFault,
+    TopicSummary,
+)
 from headrace.audit.strip import STATE_BYTES, WINDOWS_OF_DAY, place_of
 from headrace.audit.verdict import AuditVerdict
 from headrace.pipeline.status.metric import OTHER, TOPICS_MAX, StatusMetric, histogram
@@ -73,6 +80,16 @@ def extra_shares(shares: Mapping[str, float], topics: Collection[str]) -> Iterat
         largest[name] = max(largest.get(name, 0), share)
     for topic, share in sorted(largest.items()):
         yield StatusMetric("headrace_audit_extra_ratio", share, (("topic", topic),))
+
+
+def producer_faults(faults: Iterable[ProducerFault], topics: Collection[str]) -> Iterator[StatusMetric]:
+    """Yields the messages of crashed producers that did not arrive, and those with times in the future, by topic."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for fault in faults:
+        name = "undelivered" if fault.is_crash else "future"
+        counts[name, fault.topic if fault.topic in topics else OTHER] += fault.messages
+    for (name, topic), number in sorted(counts.items()):
+        yield StatusMetric(f"headrace_audit_{name}_messages", number, (("topic", topic),))
 
 
 def incident_counts(incidents: Iterable[Incident], losses: Collection[AuditVerdict]) -> Iterator[StatusMetric]:

@@ -319,6 +319,22 @@ KINDS: Final[Mapping[str, StatusKind]] = {
             "headrace audit accept {subject} --reason TEXT",
         ),
         StatusKind(
+            "audit-crashed",
+            ATTENTION,
+            "with messages of a crashed producer that did not arrive",
+            "topics",
+            "headrace audit report --topic {subject}",
+            "send them again, unless the application did so after its restart; the finding ends after a day",
+        ),
+        StatusKind(
+            "audit-ahead",
+            ATTENTION,
+            "with times in the future",
+            "topics",
+            "headrace audit report --topic {subject}",
+            "correct the clock of the named host, or the time zone of the application",
+        ),
+        StatusKind(
             "audit-old",
             ATTENTION,
             "not up to date",

@@ -128,6 +128,12 @@ METRICS: Final[Mapping[str, MetricFamily]] = {
         MetricFamily("headrace_audit_missing_messages", GAUGE, "missing messages of open events, by topic and hop"),
         MetricFamily("headrace_audit_extra_messages", GAUGE, "extra messages of open events, by topic and hop"),
         MetricFamily(
+            "headrace_audit_undelivered_messages",
+            GAUGE,
+            "messages of the last 24 hours that a crashed producer sent and that did not arrive, by topic",
+        ),
+        MetricFamily("headrace_audit_future_messages", GAUGE, "messages with times in the future, by topic"),
+        MetricFamily(
             "headrace_audit_extra_ratio",
             GAUGE,
             "largest share of extra messages in a window of a topic, of the windows with more than 10; no series for "

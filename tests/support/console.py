@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -82,3 +84,32 @@ def console_world(
         chosen, access, sessions, actions, version="1.2.3", origins=origins, now_ms=lambda: world.now_ms
     )
     return world
+
+
+class _Events(HTMLParser):
+    """Collects the texts of the items in lists of the class `events`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        self._is_inside = False
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        if tag == "ol" and "events" in (dict(attributes).get("class") or "").split():
+            self._is_inside = True
+        elif tag == "li" and self._is_inside:
+            self.texts.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._is_inside = self._is_inside and tag != "ol"
+
+    def handle_data(self, data: str) -> None:
+        if self._is_inside and self.texts:
+            self.texts[-1] += f" {data}"
+
+
+def event_texts(html: str) -> list[str]:
+    """Returns the texts of the incidents and findings that a page lists, with single spaces."""
+    parser = _Events()
+    parser.feed(html)
+    return [re.sub(r"\s+", " ", text).strip() for text in parser.texts]
