@@ -43,6 +43,9 @@ logger = logging.getLogger(__name__)
 REQUESTS_MAX: Final = 50
 """Requests to one target in one evaluation; the rest follows in the next one."""
 THREADS_MAX: Final = 8
+DELIVERY_S_MAX: Final = 40.0
+"""No request to a target begins later in an evaluation. With the time limit of a request, all end before `LEASE_MS` has
+passed, and the next evaluation is not late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +148,10 @@ def deliver(store: AlertStore, targets: Sequence[AlertTarget], now_ms: int) -> t
 def _deliver_to(store: AlertStore, target: AlertTarget, now_ms: int) -> tuple[int, str]:
     """Sends the due deliveries of one target. Returns the number of accepted events and the first error."""
     delivered, first_error = 0, ""
+    started_s = time.monotonic()
     for _ in range(REQUESTS_MAX):
+        if time.monotonic() - started_s > DELIVERY_S_MAX:
+            break
         batch, notices = _claim(store, target, now_ms)
         if not batch:
             break

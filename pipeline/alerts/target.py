@@ -11,10 +11,11 @@ import hashlib
 import http.client
 import json
 import re
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -32,6 +33,9 @@ from headrace.settings.masking import MASK
 from headrace.version import VERSION
 
 TIMEOUT_S: Final = 10.0
+"""Time limit of each step of a request, such as the connection or a part of the response."""
+SEND_S_MAX: Final = 20.0
+"""Time limit of a whole request: a target that responds byte by byte must not delay the alerts of others."""
 ALERTMANAGER_PATH: Final = "/api/v2/alerts"
 TRIED_AGAIN: Final = frozenset({408, 425, 429})
 """Responses below 500 that concern the target and not these alerts."""
@@ -73,7 +77,39 @@ def targets_of(settings: Settings) -> tuple[AlertTarget, ...]:
     found = [_webhook(url, labels, repeat_ms, console_url) for url in alerts.webhook_urls]
     found += [_alertmanager(alerts.alertmanager_url, labels, console_url)] if alerts.alertmanager_url else []
     found += [_apprise(url, repeat_ms) for url in alerts.notify]
-    return tuple({target.name: target for target in found}.values())
+    return tuple({target.name: replace(target, send=limited(target)) for target in found}.values())
+
+
+_sending: dict[str, threading.Thread] = {}
+"""The newest request to each target, by name; it may still run after its time limit."""
+
+
+def limited(target: AlertTarget) -> Callable[[Sequence[Notice], int], None]:
+    """Returns the function `send` of a target with the time limit `SEND_S_MAX`. While a request that exceeded it still
+    runs, further ones fail at once, so that a target has at most one such request."""
+
+    def send(notices: Sequence[Notice], now_ms: int) -> None:
+        previous = _sending.get(target.name)
+        if previous is not None and previous.is_alive():
+            raise NotificationFailed("the previous request has not ended", is_target_down=True)
+        errors: list[Exception | None] = []
+
+        def run() -> None:
+            try:
+                target.send(notices, now_ms)
+                errors.append(None)
+            except Exception as error:  # raised below
+                errors.append(error)
+
+        _sending[target.name] = thread = threading.Thread(target=run, name=target.name, daemon=True)
+        thread.start()
+        thread.join(SEND_S_MAX)
+        if not errors:
+            raise NotificationFailed(f"no complete response within {SEND_S_MAX:g} s", is_target_down=True)
+        if errors[0] is not None:
+            raise errors[0]
+
+    return send
 
 
 def target_name(kind: str, url: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ class WebhookReceiver:
     Attributes:
         url: its address, without a path.
         responses: status codes of the next requests; 0 accepts a request and does not respond. Then 200.
+        trickles: responds byte by byte, without an end.
+        body: the content of each response.
         requests: the paths, headers and bodies of all requests.
         released: ends requests without a response.
     """
@@ -25,6 +28,8 @@ class WebhookReceiver:
     url: str = ""
     responses: list[int] = field(default_factory=list)
     requests: list[tuple[str, dict[str, str], Any]] = field(default_factory=list)
+    trickles: bool = False
+    body: bytes = b"a\x1bb\nc\n"
     released: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -50,12 +55,18 @@ def webhook_receiver() -> Iterator[WebhookReceiver]:
             if not code:
                 receiver.released.wait(60)
                 return
+            if receiver.trickles:
+                self.wfile.write(b"HTTP/1.1 200 OK\r\nX: ")
+                while not receiver.released.wait(0.05):
+                    self.wfile.write(b"x")
+                return
             self.send_response(code)
             if code in (301, 302, 307, 308):
                 self.send_header("Location", f"{receiver.url}/elsewhere")
-            self.send_header("Content-Length", "6")
+            self.send_header("Content-Length", str(len(receiver.body)))
             self.end_headers()
-            self.wfile.write(b"a\x1bb\nc\n")
+            with contextlib.suppress(ConnectionError):  # a client need not read it
+                self.wfile.write(receiver.body)
 
         def log_message(self, *_: object) -> None:
             pass

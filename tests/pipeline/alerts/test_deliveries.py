@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.pipeline.alerts import storage
+from headrace.pipeline.alerts import evaluate, storage
 from headrace.pipeline.alerts.alert import AlertState
 from headrace.pipeline.alerts.delivery import (
     BACK_OFF_MS,
@@ -29,7 +29,7 @@ from headrace.pipeline.alerts.delivery import (
     silence_of,
 )
 from headrace.pipeline.alerts.errors import AlertStoreUnavailable, NotificationFailed
-from headrace.pipeline.alerts.evaluate import AlertResult, evaluate_reports
+from headrace.pipeline.alerts.evaluate import DELIVERY_S_MAX, AlertResult, evaluate_reports
 from headrace.pipeline.alerts.message import Notice
 from headrace.pipeline.alerts.rule import rules_of
 from headrace.pipeline.alerts.storage import AlertStore
@@ -243,6 +243,16 @@ def test_deliveries_to_a_removed_target_are_finished(machine: Machine, hook: Rec
     machine.evaluate("orders")
     with machine.store.reading() as reader:
         assert [one.outcome for one in reader.log(10)] == [DeliveryOutcome.FAILED]
+
+
+def test_a_slow_target_gets_the_rest_in_the_next_evaluation(
+    machine: Machine, hook: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times_s = itertools.count(0.0, DELIVERY_S_MAX * 0.4)
+    monkeypatch.setattr(evaluate.time, "monotonic", lambda: next(times_s))
+    topics = [f"t{number}" for number in range(3 * BATCH_MAX)]
+    assert machine.evaluate(*topics).delivered == 2 * BATCH_MAX
+    assert machine.evaluate(*topics).delivered == BATCH_MAX
 
 
 def test_a_hanging_target_does_not_delay_another(machine: Machine, hook: Receiver) -> None:

@@ -132,6 +132,32 @@ def test_a_receiver_that_hangs_times_out(receiver: WebhookReceiver, monkeypatch:
     assert raised.value.is_target_down
 
 
+def test_a_receiver_that_responds_byte_by_byte_times_out_and_gets_one_request_at_a_time(
+    receiver: WebhookReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(target, "SEND_S_MAX", 0.3)
+    receiver.trickles = True
+    settings = AlertsSettings(webhook_urls=(receiver.url,))
+    for reason in ("no complete response within", "the previous request has not ended"):
+        with pytest.raises(NotificationFailed, match=reason) as raised:
+            send(settings, FIRING)
+        assert raised.value.is_target_down
+    assert len(receiver.requests) == 1
+    receiver.released.set()
+
+
+@pytest.mark.parametrize("code", [200, 500])
+def test_a_large_response_is_not_read(receiver: WebhookReceiver, code: int) -> None:
+    receiver.responses, receiver.body = [code], b"x" * 10_000_000
+    settings = AlertsSettings(webhook_urls=(receiver.url,))
+    if code == 200:
+        send(settings, FIRING)
+        return
+    with pytest.raises(NotificationFailed) as raised:
+        send(settings, FIRING)
+    assert len(str(raised.value)) == len("HTTP 500: ") + target.ERROR_CHARS_MAX
+
+
 def test_a_receiver_that_refuses_connections() -> None:
     with pytest.raises(NotificationFailed, match="Connection refused") as raised:
         send(AlertsSettings(webhook_urls=(f"http://127.0.0.1:{free_port()}/secret-token",)), FIRING)
