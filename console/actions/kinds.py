@@ -54,7 +54,7 @@ class ActionArgument:
 
     Attributes:
         choices: the permitted values and their words; empty for a text.
-        pattern: what a text must match; None for any text.
+        pattern: the form of a text; None for any text.
         is_optional: whether it may be "".
         is_fixed: whether the form shows the value without a field.
     """
@@ -87,16 +87,16 @@ class ActionKind:
 
     Attributes:
         name: the name in URLs and in the database.
-        title: what it does, as a heading.
-        sentence: what it does, and what it leaves unchanged.
+        title: its effect, as a heading.
+        sentence: its effect, and the data that stays unchanged.
         verb: the word of the button that confirms it.
-        unit: what it changes: messages, windows or alerts.
+        unit: the changed things: message, window or alert.
         arguments: the first one is the object, a topic or the subject of a finding.
         command: the words of the command after `headrace`. A word with an empty argument is left out. Besides the
             arguments there are `reason`, `author`, `note` (reason and author), `count` (of the dry run) and `pattern`
             (matches exactly the object).
         read: returns the outcome in the command's JSON.
-        permission: what its users need.
+        permission: the permission of its users.
         undo: the command that undoes it, with the same arguments; "" if there is none.
         deletes: whether data is lost, so that the user must type the name of the object.
         may_be_empty: whether it makes sense if the dry run changes nothing.

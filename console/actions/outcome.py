@@ -53,7 +53,8 @@ def of_rewrite(document: Any) -> ActionOutcome:
     """The outcome of `headrace quarantine replay` or `discard`."""
     changed: Mapping[str, int] = document["loaded"] if "loaded" in document else document["discarded"]
     left: Mapping[str, int] = document["left"]
-    facts = [(code, f"{changed.get(code, 0):,}, {left.get(code, 0):,} stay") for code in sorted({*changed, *left})]
+    codes = sorted({*changed, *left})
+    facts = [(code, f"{changed.get(code, 0):,} of {changed.get(code, 0) + left.get(code, 0):,}") for code in codes]
     return ActionOutcome(
         sum(changed.values()),
         _facts(facts),

@@ -1,4 +1,4 @@
-"""Who may request and confirm actions in the pages, and what these show."""
+"""Permissions to request and confirm actions in the pages, and the content of these pages."""
 
 from __future__ import annotations
 

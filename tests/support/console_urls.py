@@ -12,14 +12,24 @@ from werkzeug.test import TestResponse
 from support.audit_story import TOPICS
 from support.console import NOW_MS
 
-PAGES = ("/partitions", "/loads", "/loads/", "/quarantine", "/alerts", "/system")
+PAGES = (
+    "/partitions",
+    "/loads",
+    "/loads/",
+    "/quarantine",
+    "/alerts",
+    "/actions",
+    "/actions/",
+    "/actions/new",
+    "/system",
+)
 
 
 def random_urls(count: int, seed: int) -> Iterator[str]:
     """Returns requests that resemble the console's, with random values."""
     chosen = random.Random(seed)
     alphabet = string.printable + "é漢\u202e\x00🙂"
-    keys = ("range", "at", "q", "show", "sort", "page", "as", "next", "user", "topic")
+    keys = ("range", "at", "q", "show", "sort", "page", "as", "next", "user", "topic", "action", "code")
     values = (
         "7d",
         "30d",
@@ -35,6 +45,8 @@ def random_urls(count: int, seed: int) -> Iterator[str]:
         "silences",
         "deliveries",
         "tasks",
+        "quarantine-discard",
+        "audit-accept",
         "%00",
         "1e5",
         "",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import http.server
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -16,6 +16,8 @@ from urllib.parse import quote
 import pytest
 
 from headrace.audit.storage.store import AuditStore
+from headrace.console.actions.kinds import ACTION_KINDS
+from headrace.console.actions.worker import ActionWorker, CommandResult
 from headrace.console.pages import now
 from headrace.loader.run_log import append_line
 from headrace.pipeline.status.finding import PlatformStatus, StatusFact, finding
@@ -38,7 +40,7 @@ from support.registry.migrated_databases import SqliteTemplate
 from support.registry.served_registry import serve_registry
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Page
 
 pytestmark = [
     pytest.mark.browser,
@@ -69,6 +71,7 @@ PAGES = {
     "one load": f"/loads/{SLOW.run_id}",
     "quarantine": "/quarantine",
     "alerts": "/alerts",
+    "actions": "/actions?show=open",
     "system": "/system",
     "schemas": "/schemas",
     "subject": "/schemas/subject?name=orders-value",
@@ -76,6 +79,30 @@ PAGES = {
     "schema to try": "/schemas/try?name=orders-value",
     "sign-in": "/sign-in",
 }
+ACTION_PAGES = {
+    "request": "/actions/new?action=quarantine-discard&topic=orders",
+    "request to silence": "/actions/new?action=alert-silence&subject=disk&kind=disk-low&duration=2h",
+    "log": "/actions",
+    "dry run done": "/actions/1",
+    "failed": "/actions/2",
+    "queued": "/actions/3",
+}
+DISCARDED = {
+    "discarded": {"framing": 2},
+    "left": {"malformed": 1},
+    "commit_number": 0,
+    "problems": [],
+    "notes": [SCRIPT],
+}
+
+
+def command(words: Sequence[str], is_wanted: Callable[[], bool]) -> CommandResult:
+    """Stands for the commands of actions: topics named `bad` fail, and a change is committed."""
+    if words[-1] == "bad":
+        return CommandResult(error=SCRIPT)
+    if "audit" in words:
+        return CommandResult([{"window": "2026-11-18 06:30Z", "verdict": "missing", "difference": -12}])
+    return CommandResult({**DISCARDED, "commit_number": 0 if "--dry-run" in words else 7})
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +120,8 @@ def world(tmp_path_factory: pytest.TempPathFactory, sqlite_template: SqliteTempl
         append_line(directory / "logs" / "runs.jsonl", line)
     patch = pytest.MonkeyPatch()
     patch.setattr(now, "platform_status", lambda settings: STATUS)
-    users = user_line("lea") + "grant lea read *\ngrant anonymous read *\n"
+    users = user_line("lea") + user_line("ada")
+    users += "grant lea read *\ngrant ada admin *\ngrant anonymous read *\n"
     with serve_registry(sqlite_template.copy_to(directory / "registry.db")) as registry:
         register_samples(registry)
         yield console_world(directory, users, Settings(registry=RegistrySettings(url=registry.url)))
@@ -119,6 +147,101 @@ def test_pages_are_accessible_and_fit_the_screen(browser: Browser, url: str, vie
             problems += [f"{name}: {one}" for one in found]
             page.close()
     assert problems == []
+
+
+def sign_in(page: Page, url: str, user: str) -> None:
+    page.goto(f"{url}/sign-in?next=/topics")
+    page.get_by_label("User").fill(user)
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Sign in").click()
+    page.wait_for_url("**/topics")
+
+
+@pytest.fixture
+def actions(world: ConsoleWorld, tmp_path: Path) -> ConsoleWorld:
+    """A console with the same counts, and the actions of `ACTION_PAGES`. Only some tests start its worker."""
+    (tmp_path / "audit.db").symlink_to(world.users_path.parent / "audit.db")
+    own = console_world(tmp_path, world.users_path.read_text())
+    for topic in ("orders", "bad", "clicks"):
+        arguments = {"topic": topic, "code": "framing"}
+        own.actions.request(ACTION_KINDS["quarantine-discard"], arguments, "ada", NOW_MS)
+        if topic != "clicks":
+            worker_of(own).step()
+    return own
+
+
+def worker_of(world: ConsoleWorld) -> ActionWorker:
+    return ActionWorker(world.actions, command, lambda: NOW_MS)
+
+
+@pytest.fixture
+def actions_url(actions: ConsoleWorld) -> Iterator[str]:
+    with served(actions) as found:
+        yield found
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_pages_of_actions_are_accessible_and_fit_the_screen(browser: Browser, actions_url: str, view: str) -> None:
+    problems = []
+    with context_of(browser, view) as context:
+        sign_in(context.new_page(), actions_url, "ada")
+        for name, path in ACTION_PAGES.items():
+            page = context.new_page()
+            said = watched(page)
+            page.goto(actions_url + path)
+            assert "49" not in page.locator("main").inner_text()
+            found = [*accessibility_findings(page), *said]
+            found += ["wider than the screen"] if is_wider_than_screen(page) else []
+            problems += [f"{name}: {one}" for one in found]
+            page.close()
+    assert problems == []
+
+
+def press_until(page: Page, words: str) -> None:
+    """Presses Tab until the focus is on an element with the words, and then Enter."""
+    for _ in range(80):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent").strip().startswith(words):
+            page.keyboard.press("Enter")
+            return
+    raise AssertionError(f"the keyboard does not reach {words}")
+
+
+def test_event_is_accepted_by_keyboard_alone(browser: Browser, actions: ConsoleWorld, actions_url: str) -> None:
+    worker_of(actions).start()
+    with context_of(browser, "light") as context:
+        page = context.new_page()
+        sign_in(page, actions_url, "ada")
+        page.goto(f"{actions_url}/topics/payments.captured")
+        press_until(page, "Accept")
+        page.wait_for_url("**/actions/new?*")
+        press_until(page, "Start the dry run")
+        page.wait_for_url("**/actions/4")
+        page.get_by_text("Dry run: 1 window").wait_for()  # the page follows the action
+        page.keyboard.press("Tab")
+        while page.evaluate("document.activeElement.name") != "reason":
+            page.keyboard.press("Tab")
+        page.keyboard.type("disk of kafka-2, ticket 4711")
+        page.keyboard.press("Enter")
+        page.get_by_text("Changed: 1 window").wait_for()
+        assert page.locator("#action-state").inner_text() == "The action is done."
+
+
+def test_messages_are_deleted_without_script_after_typing_the_name(
+    browser: Browser, actions: ConsoleWorld, actions_url: str
+) -> None:
+    worker_of(actions).start()
+    with context_of(browser, "light", java_script_enabled=False) as context:
+        page = context.new_page()
+        sign_in(page, actions_url, "ada")
+        page.goto(f"{actions_url}/actions/1")
+        page.get_by_label("Reason").fill("tests")
+        page.get_by_label("Type the name").fill("other")
+        page.get_by_role("button", name="Delete 2 messages").click()
+        assert "does not match" in page.get_by_role("alert").inner_text()
+        page.get_by_label("Type the name").fill("orders")
+        page.get_by_role("button", name="Delete 2 messages").click()
+        page.get_by_text("Changed: 2 messages").wait_for()  # the page is loaded again by itself
 
 
 def test_stored_scripts_do_not_run(browser: Browser, url: str) -> None:
@@ -235,6 +358,23 @@ def test_form_of_another_port_is_rejected_although_it_sends_the_cookie(browser: 
         assert "headrace=" in (answer.value.request.all_headers().get("cookie") or "")
         page.goto(url)
         assert "lea" in page.locator(".who").inner_text()
+    server.shutdown()
+    server.server_close()
+
+
+def test_action_of_a_page_of_another_port_is_rejected(browser: Browser, actions_url: str) -> None:
+    handler = type("Foreign", (_ForeignPage,), {"target": f"{actions_url}/actions"})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with context_of(browser, "light") as context:
+        page = context.new_page()
+        sign_in(page, actions_url, "ada")
+        with page.expect_response(f"{actions_url}/actions") as answer:
+            page.goto(f"http://127.0.0.1:{server.server_port}/")
+        assert answer.value.status == 403
+        assert "headrace=" in (answer.value.request.all_headers().get("cookie") or "")
+        page.goto(f"{actions_url}/actions")
+        assert page.locator("tbody tr").count() == 3
     server.shutdown()
     server.server_close()
 
