@@ -22,6 +22,7 @@ from headrace.console.actions.storage import ActionStore
 from headrace.console.addresses import is_secure_for_browsers, public_path, trusted_hosts
 from headrace.console.audit_reader import AuditReader
 from headrace.console.broker_reader import BrokerReader
+from headrace.console.commit_reader import CommitReader
 from headrace.console.context import EXTENSION, ConsoleContext, console
 from headrace.console.drawing.rails import HEIGHT, LOOK_OF
 from headrace.console.pages import PAGES, Page
@@ -77,6 +78,7 @@ def create_app(
         actions,
         SourceReader(now_ms),
         AuditReader(settings),
+        CommitReader(settings),
         RegistryReader(settings),
         BrokerReader(settings),
         now_ms,

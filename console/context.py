@@ -11,6 +11,7 @@ from headrace.console.access import ConsoleAccess, Viewer
 from headrace.console.actions.storage import ActionStore
 from headrace.console.audit_reader import AuditReader
 from headrace.console.broker_reader import BrokerReader
+from headrace.console.commit_reader import CommitReader
 from headrace.console.registry_reader import RegistryReader
 from headrace.console.sessions import SessionStore
 from headrace.console.sources import SourceReader
@@ -30,6 +31,7 @@ class ConsoleContext:
     actions: ActionStore
     sources: SourceReader
     audit: AuditReader
+    commits: CommitReader
     registry: RegistryReader
     brokers: BrokerReader
     now_ms: Callable[[], int]

@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 
 from flask import Response, abort, request
 
-from headrace.console.formats import UNKNOWN, clock, iso, number, span, visible
+from headrace.console.formats import UNKNOWN, clock, iso, number, size, span, visible
 from headrace.console.sources import Reading
 
 T = TypeVar("T")
@@ -33,17 +33,19 @@ PARAMETERS: Final = ("q", "sort", "page", "as")
 
 
 class CellKind(StrEnum):
-    """How the values of a column are shown: `TIME` and `DURATION` are milliseconds, `STATE` the name of a state."""
+    """How the values of a column are shown: `TIME` and `DURATION` are milliseconds, `BYTES` a number of
+    bytes, `STATE` the name of a state."""
 
     TEXT = "text"
     NUMBER = "number"
+    BYTES = "bytes"
     TIME = "time"
     DURATION = "duration"
     STATE = "state"
     CODE = "code"
 
 
-RIGHT: Final = frozenset({CellKind.NUMBER, CellKind.DURATION})
+RIGHT: Final = frozenset({CellKind.NUMBER, CellKind.BYTES, CellKind.DURATION})
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +255,7 @@ def _text(kind: CellKind, value: Value, now_ms: int) -> str:
         return clock(int(value), now_ms)
     if kind == CellKind.DURATION:
         return span(int(value))
-    return number(value)
+    return size(int(value)) if kind == CellKind.BYTES else number(value)
 
 
 def _plain(kind: CellKind, value: Value) -> Value:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import json
 import sys
 import time
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from headrace.cli.command import (
     print_table,
     settings_from,
 )
-from headrace.cli.loaded_state import LoadedState, loader_errors_as_command_errors, open_loaded_state
+from headrace.cli.loaded_state import loader_errors_as_command_errors, open_loaded_state
 from headrace.cli.report import ROWS_SHOWN_MAX, add_all_flag, add_topic_patterns, count_text, print_lines, select_topics
 from headrace.cli.terminal import steps_shown
 
@@ -141,14 +140,12 @@ def drop(args: argparse.Namespace) -> int:
 
 
 def explain(args: argparse.Namespace) -> int:
-    from headrace.loader.load_schema import LoadState
-    from headrace.loader.load_schema import explain as rules_of
+    from headrace.loader.inspect.topic_tables import table_rules, topic_named
 
     with open_loaded_state(args) as known:
-        (topic,) = args.topics
+        topic = topic_named(known.log.state, args.topics[0])
         loaded = known.topic(topic).load_schema
-    fold = LoadState.from_json(json.loads(loaded.fold))
-    rules = rules_of(fold)
+        versions, rules = table_rules(known.topic(topic))
     if args.format == "json":
         rows = [
             {
@@ -160,7 +157,7 @@ def explain(args: argparse.Namespace) -> int:
             }
             for item in rules
         ]
-        print_json({"topic": topic, "subject": loaded.subject, "versions": list(fold.versions), "rules": rows})
+        print_json({"topic": topic, "subject": loaded.subject, "versions": list(versions), "rules": rows})
         return EXIT_OK
     if rules:
         print_table(
@@ -168,33 +165,22 @@ def explain(args: argparse.Namespace) -> int:
             [(str(item.version), item.column, item.rule, item.detail, item.reason) for item in rules],
             right=(0,),
         )
-    versions = ", ".join(map(str, fold.versions))
+    version_texts = ", ".join(map(str, versions))
     count = f"{len(rules):,} rule{'' if len(rules) == 1 else 's'}"
     name = styled(topic, "head")
-    print(f"{name}: subject {loaded.subject}, versions {versions}; {count}, not counting unchanged fields")
+    print(f"{name}: subject {loaded.subject}, versions {version_texts}; {count}, not counting unchanged fields")
     return EXIT_OK
-
-
-def _topic_of(known: LoadedState, name: str) -> str:
-    """Returns the topic that the user means by a name: the loaded topic with this name, or the one whose table has this
-    name; if there is neither, the name itself.
-
-    Args:
-        known: the state of the loader.
-    """
-    topics = known.log.state.topics
-    return name if name in topics else next((item for item, state in topics.items() if state.table == name), name)
 
 
 def latest(args: argparse.Namespace) -> int:
     from headrace.hive_ddl.render import render_statements
     from headrace.loader.inspect.latest_view import latest_view, newest_id
+    from headrace.loader.inspect.topic_tables import topic_named
     from headrace.loader.plan.schema_cache import SchemaCache
     from headrace.registry.client.of_settings import registry_client
 
     with open_loaded_state(args) as known, loader_errors_as_command_errors():
-        (name,) = args.topics
-        topic = _topic_of(known, name)
+        topic = topic_named(known.log.state, args.topics[0])
         state = known.topic(topic)
         loaded, settings = state.load_schema, known.settings
         schema_id = newest_id(state)
@@ -216,10 +202,10 @@ def latest(args: argparse.Namespace) -> int:
 
 def history(args: argparse.Namespace) -> int:
     from headrace.loader.inspect.history import table_history
+    from headrace.loader.inspect.topic_tables import topic_named
 
     with open_loaded_state(args) as known:
-        (name,) = args.topics
-        topic = _topic_of(known, name)
+        topic = topic_named(known.log.state, args.topics[0])
         table = known.topic(topic).table
         changes = table_history(known.log, topic)
     if args.format == "json":
@@ -294,7 +280,7 @@ VERBS = (
     Verb(
         "history",
         "show when the columns of a table changed, and how",
-        "Shows when the columns of a table changed, how, and with which version of the schema, from all commits "
+        "Shows when the columns of a table changed, how, and with which version of the schema, from the commits "
         "of the topic. Takes the name of the topic or of the table. Needs no metastore.",
         ("hive history orders", "hive history orders --format json"),
         history,

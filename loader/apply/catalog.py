@@ -277,7 +277,9 @@ def column_rows(topics: Mapping[str, TopicState], tables: TableSettings) -> Iter
     """Yields the rows of the table `columns`: the columns of each topic's table, partition columns last."""
     for topic, known in sorted(topics.items()):
         fold = LoadState.from_json(json.loads(known.load_schema.fold))
-        added, first = column_versions(fold), min(fold.versions, default=None)
+        # Hive's names are in lower case.
+        added = {name.lower(): version for name, version in column_versions(fold).items()}
+        first = min(fold.versions, default=None)
         schema = parse_schema(tables.table_schema(topic, known), strict=False)
         columns = [
             (column.name, column.type, column.comment, added.get(column.name, first))

@@ -154,6 +154,9 @@ class LoadSchema:
     `version` is the newest of these subject versions, `writer_ids` are the schema ids of all. `text` is the load schema
     as Avro schema, and `fold` the data from which the next version continues, as canonical JSON. `revision` counts the
     changes from 1. `time_property` is the subject's metadata property `headrace.time`, or "".
+
+    `commit_number` is the commit with this revision, and `previous_commit_number` that of the revision before, 0 for
+    none: readers of the table's history follow these links. The log sets both when it numbers the commit.
     """
 
     revision: int
@@ -163,6 +166,8 @@ class LoadSchema:
     text: str
     writer_ids: frozenset[int]
     time_property: str
+    commit_number: int = 0
+    previous_commit_number: int = 0
 
 
 @dataclass(frozen=True, slots=True)

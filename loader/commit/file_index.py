@@ -109,6 +109,11 @@ class FileIndex:
         self._topics: dict[str, _Topic] = {}
         self._sha256s: dict[int, str] = {} if sha256s is None else sha256s
 
+    @property
+    def commit_number(self) -> int:
+        """The newest commit that the log has read."""
+        return self._log.state.commit_number
+
     def days(self, topic: str, kind: FileKind) -> tuple[str, ...]:
         """Returns the days for which the topic has or had files of this kind (data or quarantine), in order:
         `dt=2026-01-31`.

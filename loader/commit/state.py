@@ -209,13 +209,27 @@ def _fold_starts(
 
 def as_next_commit(proposal: Commit, state: LoaderState) -> Commit:
     """Returns a copy of the commit `proposal` that continues the log after `state`: with the next number, the
-    predecessor's checksum and, for each topic, the number of the topic's previous commit."""
+    predecessor's checksum and, for each topic, the numbers of the topic's previous commit and of its previous change of
+    the load schema."""
     numbered = proposal.with_number(state.commit_number + 1, state.sha256)
     topics = {}
     for topic, committed in numbered.topics.items():
         known = state.topics.get(topic)
-        topics[topic] = dataclasses.replace(committed, previous_commit_number=known.commit_number if known else 0)
+        topics[topic] = dataclasses.replace(
+            committed,
+            previous_commit_number=known.commit_number if known else 0,
+            load_schema=_linked(committed.load_schema, known, numbered.commit_number),
+        )
     return dataclasses.replace(numbered, topics=topics)
+
+
+def _linked(load_schema: LoadSchema | None, known: TopicState | None, commit_number: int) -> LoadSchema | None:
+    """Returns the changed load schema of a commit with its links to this commit and to the previous change; None if the
+    commit does not change it."""
+    if load_schema is None:
+        return None
+    before = known.load_schema.commit_number if known else 0
+    return dataclasses.replace(load_schema, commit_number=commit_number, previous_commit_number=before)
 
 
 def _staged_run(commit: Commit) -> frozenset[str]:

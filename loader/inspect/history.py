@@ -27,7 +27,7 @@ def table_history(log: CommitLog, topic: str) -> tuple[TableChange, ...]:
     """Returns the changes of a topic's load schema, oldest first. Not every one changed a column; `changes` is empty
     then.
 
-    Reads every commit of the topic, which takes long after years of loads every ten minutes.
+    Reads only the commits that changed the load schema: each names the one before.
 
     Args:
         log: the commit log, after a call of `read_state`.
@@ -54,9 +54,10 @@ def table_history(log: CommitLog, topic: str) -> tuple[TableChange, ...]:
 def _newest_first(log: CommitLog, topic: str) -> Iterator[tuple[int, int, LoadSchema]]:
     """Yields (commit number, commit time in ms, new load schema) of each commit that changed the load schema, newest
     first."""
-    for document in log.history(topic, log.state):
-        schema = document.value.topics[topic].load_schema
-        if schema is not None:
-            yield document.value.commit_number, document.value.committed_at_ms, schema
-            if schema.revision == 1:
-                return
+    commit_number = log.state.topics[topic].load_schema.commit_number
+    while commit_number:
+        commit = log.commit(commit_number)
+        schema = commit.topics[topic].load_schema
+        assert schema is not None, "the link names a commit that changes the load schema"
+        yield commit_number, commit.committed_at_ms, schema
+        commit_number = schema.previous_commit_number

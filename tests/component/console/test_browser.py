@@ -21,7 +21,7 @@ from headrace.console.actions.worker import ActionWorker, CommandResult
 from headrace.console.pages import now
 from headrace.loader.run_log import append_line
 from headrace.pipeline.status.finding import PlatformStatus, StatusFact, finding
-from headrace.settings import RegistrySettings, Settings
+from headrace.settings import LoaderSettings, RegistrySettings, Settings
 from support.audit_story import TOPICS, fill_store
 from support.console import NOW_MS, PASSWORD, ConsoleWorld, console_world, user_line
 from support.console_browser import (
@@ -36,6 +36,7 @@ from support.console_browser import (
 )
 from support.console_loads import LINES, SLOW
 from support.console_schemas import register_samples
+from support.console_tables import loaded_world
 from support.registry.migrated_databases import SqliteTemplate
 from support.registry.served_registry import serve_registry
 
@@ -70,6 +71,11 @@ PAGES = {
     "loads": "/loads",
     "one load": f"/loads/{SLOW.run_id}",
     "quarantine": "/quarantine",
+    "tables": "/tables",
+    "columns of a table": "/tables/orders",
+    "rules of a table": "/tables/orders?show=rules",
+    "history of a table": "/tables/orders?show=history",
+    "days of a table": "/tables/orders?show=days",
     "alerts": "/alerts",
     "actions": "/actions?show=open",
     "system": "/system",
@@ -124,7 +130,8 @@ def world(tmp_path_factory: pytest.TempPathFactory, sqlite_template: SqliteTempl
     users += "grant lea read *\ngrant ada admin *\ngrant anonymous read *\n"
     with serve_registry(sqlite_template.copy_to(directory / "registry.db")) as registry:
         register_samples(registry)
-        yield console_world(directory, users, Settings(registry=RegistrySettings(url=registry.url)))
+        loader = LoaderSettings(warehouse=str(loaded_world(directory).warehouse))
+        yield console_world(directory, users, Settings(registry=RegistrySettings(url=registry.url), loader=loader))
     patch.undo()
 
 
@@ -248,7 +255,14 @@ def test_stored_scripts_do_not_run(browser: Browser, url: str) -> None:
     with context_of(browser, "light") as context:
         page = context.new_page()
         said = watched(page)
-        for path in ("/?show=all", "/topics", f"/?q={quote(SCRIPT)}", f"/topics?q={quote(SCRIPT)}"):
+        for path in (
+            "/?show=all",
+            "/topics",
+            "/tables",
+            "/tables/orders",
+            f"/?q={quote(SCRIPT)}",
+            f"/topics?q={quote(SCRIPT)}",
+        ):
             page.goto(url + path)
         assert said == []
         assert "49" not in page.locator("main").inner_text()

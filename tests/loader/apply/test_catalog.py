@@ -65,6 +65,14 @@ def test_a_new_version_adds_its_columns_with_their_version(world: World) -> None
     assert [row["row_count"] for row in rows(world, "tables")] == [16]
 
 
+def test_version_of_a_column_is_known_although_hive_folds_its_name(world: World) -> None:
+    load(world)
+    world.registry.register("orders-value", 2, ORDER_V2.replace('"note"', '"noteText"'))
+    world.cluster.topics["orders"].logs[0].append(2)
+    load(world)
+    assert {one["column_name"]: one["since_version"] for one in rows(world, "columns")}["notetext"] == 2
+
+
 def test_a_load_without_changes_writes_the_time_and_the_lag_and_no_columns(world: World) -> None:
     load(world)
     columns = world.warehouse / "_catalog/columns/columns.avro"
