@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import multiprocessing
 import os
@@ -19,7 +20,7 @@ from granian.log import LogLevels
 from headrace.console.access import ConsoleAccess
 from headrace.console.addresses import is_secure_for_browsers, public_path, trusted_hosts
 from headrace.console.errors import ConsoleUnusable
-from headrace.registry.api.server import ReservedPort, ServerCertificate, print_when_ready
+from headrace.registry.api.listening import ReservedPort, ServerCertificate, print_when_ready
 from headrace.settings import Settings
 from headrace.settings.values import is_loopback
 
@@ -107,6 +108,8 @@ def serve(
         threading.Thread(target=_end_with_parent, args=(parent,), daemon=True).start()
         return application
 
+    # The worker is a copy of this process. Objects that no collection visits stay in pages that both share.
+    gc.freeze()
     try:
         server.serve(target_loader=load, wrap_loader=False)
     except SystemExit as end:

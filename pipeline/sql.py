@@ -21,12 +21,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark.errors import PySparkException
-
-from headrace.hive_ddl.executors.jvm_errors import one_line, root_cause
-
 if TYPE_CHECKING:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
@@ -116,6 +113,9 @@ def run_query(session: SparkSession, statement: str, database: str, *, with_valu
     Raises:
         QueryFailed: Spark cannot parse or run the query, or the statement writes.
     """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
     try:
         _reject_writes(session, statement)
         if session.catalog.databaseExists(database):
@@ -146,6 +146,10 @@ def _error_follows_semicolon(statement: str, failure: str) -> bool:
 
 def error_line(error: PySparkException | Py4JError) -> str:
     """Returns Spark's error message in one line, without the stack trace."""
+    from py4j.protocol import Py4JError, Py4JJavaError
+
+    from headrace.hive_ddl.executors.jvm_errors import one_line, root_cause
+
     if isinstance(error, Py4JError):
         return root_cause(error)
     origin = getattr(error, "_origin", None)

@@ -70,7 +70,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "console.registry_reader": ("avro_schema", "registry.client", "registry.errors", "registry.names"),
     "console.schema_changes": ("avro_schema", "compat", "loader.load_schema"),
     "console.schema_rows": ("avro_schema",),
-    "console.server": ("registry.api.server",),
+    "console.server": ("registry.api.listening",),
     "console.database": ("registry.storage.engines",),
     "headrace": (
         "avro_schema",

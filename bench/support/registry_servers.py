@@ -24,7 +24,8 @@ def _application(url: str) -> Any:
 def front_without_cache(url: str, port: int, workers: int) -> None:
     """Runs the server of `headrace registry serve`, without caches."""
     from headrace.registry.api.asgi_front import AsgiFront
-    from headrace.registry.api.server import ReservedPort, serve
+    from headrace.registry.api.listening import ReservedPort
+    from headrace.registry.api.server import serve
     from headrace.registry.storage.revision_check import open_revision_reader
 
     def front() -> AsgiFront:

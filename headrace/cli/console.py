@@ -49,7 +49,7 @@ def serve_console(args: argparse.Namespace) -> int:
     from headrace.console.server import check_settings, serve
     from headrace.console.sessions import SessionStore
     from headrace.pipeline.up.plan import child_environment
-    from headrace.registry.api.server import ReservedPort
+    from headrace.registry.api.listening import ReservedPort
     from headrace.registry.errors import TokenKeysUnusable, UsersFileUnusable
 
     address = settings.console.listen

@@ -59,7 +59,8 @@ def serve_registry(args: argparse.Namespace) -> int:
     registry_access.check_audit_log(settings)
     # Only the workers need it, but this import reports a missing library before they start.
     import headrace.registry.api.app  # noqa: F401
-    from headrace.registry.api.server import ReservedPort, serve
+    from headrace.registry.api.listening import ReservedPort
+    from headrace.registry.api.server import serve
     from headrace.registry.errors import RegistryError
     from headrace.registry.operation.audit_log import new_lost_counts
     from headrace.registry.operation.metrics import SPARE_SLOTS, new_counts

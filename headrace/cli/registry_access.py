@@ -16,8 +16,8 @@ from headrace.settings.values import is_loopback
 
 if TYPE_CHECKING:
     from headrace.registry.access.authenticator import RegistryUsersFile
+    from headrace.registry.api.listening import ServerCertificate
     from headrace.registry.api.mtls import MtlsListener
-    from headrace.registry.api.server import ServerCertificate
 
 logger = logging.getLogger(__name__)
 
@@ -189,7 +189,7 @@ def tls_of(settings: RegistrySettings | ConsoleSettings) -> ServerCertificate | 
     Raises:
         CommandError: the certificate or its key cannot be used.
     """
-    from headrace.registry.api.server import ServerCertificate
+    from headrace.registry.api.listening import ServerCertificate
 
     if not settings.tls_certificate:
         return None

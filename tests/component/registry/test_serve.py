@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from headrace.cli import main
-from headrace.registry.api.server import ReservedPort
+from headrace.registry.api.listening import ReservedPort
 from headrace.registry.client import RegistryClient
 from headrace.registry.errors import RegistryUnavailable
 from support.processes import kill_with_children
