@@ -94,16 +94,16 @@ class TableView(Generic[T]):
 
     @property
     def pages(self) -> int:
-        return max(1, -(-self.total // ROWS_PER_PAGE))
+        return max(1, -(-self.total // self.table.page_rows))
 
     @property
     def first(self) -> int:
         """The number of the first shown row, from 1; 0 without rows."""
-        return min(self.total, (self.page - 1) * ROWS_PER_PAGE + 1)
+        return min(self.total, (self.page - 1) * self.table.page_rows + 1)
 
     @property
     def shown(self) -> Sequence[T]:
-        return self.matching[(self.page - 1) * ROWS_PER_PAGE : self.page * ROWS_PER_PAGE]
+        return self.matching[(self.page - 1) * self.table.page_rows : self.page * self.table.page_rows]
 
     @property
     def rows(self) -> list[list[TableCell]]:
@@ -153,12 +153,14 @@ class TableView(Generic[T]):
 @dataclass(frozen=True, slots=True)
 class PagedTable(Generic[T]):
     """A table. `name` is part of the names of exported files. `searched` returns the texts of a row that the search
-    looks into, and `empty` is the sentence that a table without rows shows."""
+    looks into, and `empty` is the sentence that a table without rows shows. `page_rows` is the number of rows
+    of a page."""
 
     name: str
     columns: tuple[TableColumn[T], ...]
     searched: Callable[[T], Iterable[str]]
     empty: str
+    page_rows: int = ROWS_PER_PAGE
     keys: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -188,7 +190,7 @@ class PagedTable(Generic[T]):
             sort = ""
         else:
             matching = _sorted(matching, column, descending=sort.startswith("-"))
-        pages = max(1, -(-len(matching) // ROWS_PER_PAGE))
+        pages = max(1, -(-len(matching) // self.page_rows))
         page = min(pages, max(1, request.args.get("page", 1, type=_page_number)))
         return TableView(self, matching, len(rows), query, sort, page, now_ms, extra or {})
 

@@ -39,7 +39,7 @@ def read_strips(
 
 def read_windows(connection: Connection, query: sa.Select[Any]) -> list[StoredWindow]:
     """Returns the windows of a query of `WINDOW_VERDICT`."""
-    return [_window(row) for row in connection.execute(query.with_only_columns(*_COLUMNS))]
+    return [_window(row) for row in connection.execute(query.with_only_columns(*_COLUMNS)).all()]
 
 
 _COLUMNS: Final = tuple(
@@ -74,6 +74,10 @@ _COLUMNS: Final = tuple(
 )
 
 
+_VERDICTS: Final = {one.value: one for one in AuditVerdict}
+_HOPS: Final = {one.value: one for one in Hop}
+
+
 def _window(row: Sequence[Any]) -> StoredWindow:
     """Returns a window from its `_COLUMNS`; by position, because a page shows thousands of windows."""
     topic, start_ms, verdict, hop, difference, missing, extra, sent, acknowledged, stored, written, quarantined = row[
@@ -84,8 +88,8 @@ def _window(row: Sequence[Any]) -> StoredWindow:
     return StoredWindow(
         topic,
         start_ms,
-        AuditVerdict(verdict),
-        Hop(hop),
+        _VERDICTS[verdict],
+        _HOPS[hop],
         difference,
         missing,
         extra,

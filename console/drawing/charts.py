@@ -89,7 +89,7 @@ def _add(column: _Column, window: StoredWindow) -> None:
     column.sent = (column.sent or 0) + window.sent
     if window.stored is not None:
         column.stored = (column.stored or 0) + window.stored
-    if window.verdict in EXPIRABLE or window.verdict == AuditVerdict.ACCEPTED:
+    if window.verdict in _BAND_VERDICTS:
         column.missing += window.missing
         column.extra += window.extra
         column.state = max(column.state, window.verdict.value, key=_BAND_ORDER.index)
@@ -98,6 +98,7 @@ def _add(column: _Column, window: StoredWindow) -> None:
         column.time_ms = max(column.time_ms or 0, reached_ms)
 
 
+_BAND_VERDICTS: Final = frozenset({*EXPIRABLE, AuditVerdict.ACCEPTED})
 _BAND_ORDER: Final = ("", "accepted", "unknown", "extra", "missing", "mismatch")
 
 

@@ -58,6 +58,7 @@ WINDOWS: Final[PagedTable[StoredWindow]] = PagedTable(
     ),
     lambda one: (one.verdict.value, one.sentence),
     "All windows of this time are complete.",
+    page_rows=50,  # below the charts, more rows would be half of the browser's work
 )
 
 
