@@ -54,11 +54,14 @@ LOADER = [
 NOTEBOOK = ["pandas>=2.2,<3", "pyarrow>=18,<27"]
 # Services that receive alerts by `alerts.notify` (docs/alerts.md).
 NOTIFY = ["apprise>=1.9,<3"]
+# Sign-in to the console through an OpenID provider (docs/console.md). Authlib's client needs requests.
+CONSOLE_OIDC = ["authlib>=1.8,<1.10", "requests>=2.32,<3"]
 ALL = sorted({*PRODUCER, *REGISTRY, *BROKER, *LOADER})
 DEV = [
     *ALL,
     *NOTEBOOK,
     *NOTIFY,
+    *CONSOLE_OIDC,
     "aiokafka>=0.12,<0.15",
     "axe-playwright-python>=0.1.4,<0.2",  # brings playwright; tests of the console need Debian's chromium too
     "confluent-kafka[avro,schemaregistry]>=2.11,<2.17",
@@ -226,6 +229,7 @@ setup(
         "all": ALL,
         "notebook": NOTEBOOK,
         "notify": NOTIFY,
+        "console-oidc": CONSOLE_OIDC,
         "dev": DEV,
     },
 )

@@ -14,9 +14,11 @@ counts and verdicts.
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from headrace.console.sessions import ConsoleSession
 from headrace.registry.access.authenticator import RegistryUsersFile
 from headrace.registry.access.permissions import (
     ALL_PERMISSIONS,
@@ -29,6 +31,9 @@ from headrace.registry.access.permissions import (
 from headrace.registry.access.required_permissions import TOO_BUSY
 from headrace.registry.access.users import Principal
 from headrace.settings import LoaderSettings
+
+if TYPE_CHECKING:
+    from headrace.console.oidc import OidcLogin
 
 WRONG: Final = "The user name or the password is wrong."
 BUSY: Final = "Too many passwords are being checked. Try again in a second."
@@ -79,11 +84,12 @@ class Viewer:
 @dataclass(frozen=True, slots=True)
 class ConsoleAccess:
     """The users of the console. `users` is None without `registry.users`; `is_local` states whether the console listens
-    on loopback only."""
+    on loopback only. `oidc` is the sign-in through an OpenID provider, if the settings name one."""
 
     users: RegistryUsersFile | None
     is_local: bool
     loader: LoaderSettings
+    oidc: OidcLogin | None = None
 
     def anonymous(self) -> Viewer:
         if self.users is not None:
@@ -114,12 +120,20 @@ class ConsoleAccess:
     def password_stamp(self, user: str) -> str:
         return "" if self.users is None else self.users.password_stamp(user)
 
-    def of_session(self, user: str, password_stamp: str) -> Viewer | None:
+    def of_session(self, session: ConsoleSession) -> Viewer | None:
         """Returns the viewer of a session; None if the user no longer exists or has another password than at its
-        sign-in."""
+        sign-in, or if the user signed in through an OpenID provider that the settings no longer name."""
+        user = session.user
         if self.users is None:
             return None if user else self.anonymous()
+        if session.roles is not None:
+            return self.of_roles(user, session.roles) if self.oidc is not None else None
         principal = self.users.principal_of_user(user)
-        if principal is None or password_stamp != self.users.password_stamp(user):
+        if principal is None or session.password_stamp != self.users.password_stamp(user):
             return None
         return Viewer(principal, self.loader)
+
+    def of_roles(self, user: str, roles: Sequence[str]) -> Viewer:
+        """Returns the viewer for a user of the OpenID provider with these roles."""
+        assert self.users is not None, "check_settings requires registry.users"
+        return Viewer(self.users.principal_with_roles(user, roles), self.loader)

@@ -1,6 +1,7 @@
 """Errors of the console.
 
 ConsoleError
+├─ OidcSignInFailed   a sign-in through an OpenID provider failed
 └─ ConsoleUnusable   the settings do not permit to start it, or its database cannot be used
 """
 
@@ -13,3 +14,13 @@ class ConsoleError(Exception):
 
 class ConsoleUnusable(ConsoleError):
     """The console cannot start. The message names the setting to change."""
+
+
+class OidcSignInFailed(ConsoleError):
+    """A sign-in through an OpenID provider failed. The message is a sentence for the browser; `reason` is for the log.
+    `is_unreachable` means that the provider did not respond."""
+
+    def __init__(self, message: str, reason: str, *, is_unreachable: bool = False) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.is_unreachable = is_unreachable

@@ -33,7 +33,9 @@ HEADERS: Final[Mapping[str, str]] = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-PUBLIC_ENDPOINTS: Final = frozenset({"static", "health.healthz", "sign_in.page", "sign_in.submit"})
+PUBLIC_ENDPOINTS: Final = frozenset(
+    {"static", "health.healthz", "sign_in.page", "sign_in.submit", "sign_in.begin", "sign_in.finish"}
+)
 """Endpoints without a permission check."""
 ENDPOINTS_OF_PROGRAMS: Final = frozenset({"metrics.page"})
 """Endpoints that clients request without a browser: they get 401 in place of the page that signs in."""
@@ -115,7 +117,7 @@ def _identified() -> tuple[ConsoleSession | None, Viewer]:
             abort(401, str(error))
     secret = request.cookies.get(request_cookie(), "")
     session = console().sessions.find(secret, console().now_ms()) if secret else None
-    found = None if session is None else access.of_session(session.user, session.password_stamp)
+    found = None if session is None else access.of_session(session)
     return (None, access.anonymous()) if found is None else (session, found)
 
 
@@ -132,12 +134,16 @@ def form_token() -> str:
     return str(g.session.form_token)
 
 
-def begin_session(user: str) -> None:
-    """Begins the session of a user who has just signed in, with a new id, and ends the browser's previous one."""
+def begin_session(user: str, roles: tuple[str, ...] | None = None) -> None:
+    """Begins a session with a new id after a sign-in, and ends the browser's previous session.
+
+    Args:
+        roles: the roles that an OpenID provider stated; None for a user of the users file.
+    """
     if g.session is not None:
         console().sessions.end(g.session.secret)
-    stamp = console().access.password_stamp(user)
-    g.session = g.new_session = console().sessions.begin(user, stamp, console().now_ms())
+    stamp = console().access.password_stamp(user) if roles is None else ""
+    g.session = g.new_session = console().sessions.begin(user, stamp, console().now_ms(), roles)
 
 
 def end_session() -> None:

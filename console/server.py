@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from granian import Granian
 from granian.constants import HTTPModes, Interfaces, RuntimeModes, SSLProtocols
@@ -23,6 +23,9 @@ from headrace.console.errors import ConsoleUnusable
 from headrace.registry.api.listening import ReservedPort, ServerCertificate, print_when_ready
 from headrace.settings import Settings
 from headrace.settings.values import is_loopback
+
+if TYPE_CHECKING:
+    from headrace.console.oidc import OidcLogin
 
 logger = logging.getLogger(__name__)
 
@@ -55,13 +58,45 @@ def check_settings(settings: Settings) -> None:
         )
     public_path(own)
     trusted_hosts(own)
+    oidc_of(settings)
     if users and not is_local and not is_secure_for_browsers(own):
         logger.warning("passwords_sent_unencrypted, set console.tls_certificate listen=%s", own.listen)
 
 
 def access_of(settings: Settings, users: Any) -> ConsoleAccess:
     """Returns the permissions of viewers. `users` is the content of `registry.users`; None if that is not set."""
-    return ConsoleAccess(users, is_loopback(settings.console.listen.host), settings.loader)
+    return ConsoleAccess(users, is_loopback(settings.console.listen.host), settings.loader, oidc_of(settings))
+
+
+def oidc_of(settings: Settings) -> OidcLogin | None:
+    """Returns the sign-in through an OpenID provider; None if the settings name none.
+
+    Raises:
+        ConsoleUnusable: a setting is missing or invalid, or Authlib is not installed.
+    """
+    own = settings.console
+    if not own.oidc_issuer:
+        return None
+    if not own.oidc_client_id or not settings.registry.users:
+        raise ConsoleUnusable(
+            "console.oidc_issuer needs console.oidc_client_id, and registry.users: the file with the grants of roles"
+        )
+    if "openid" not in own.oidc_scopes.split():
+        raise ConsoleUnusable(f"console.oidc_scopes is {own.oidc_scopes!r}; add the scope openid")
+    try:
+        from headrace.console.oidc import OidcLogin, is_provider_url
+
+        if not is_provider_url(own.oidc_issuer):
+            raise ConsoleUnusable(f"console.oidc_issuer is {own.oidc_issuer!r}; expected an https URL")
+        return OidcLogin(settings)
+    except ImportError as error:
+        raise ConsoleUnusable(
+            f"console.oidc_issuer needs the package {error.name}; install headrace[console-oidc]"
+        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConsoleUnusable(
+            f"console.oidc_client_secret_file {own.oidc_client_secret_file} cannot be read: {error}"
+        ) from error
 
 
 def serve(

@@ -266,6 +266,12 @@ class ConsoleSettings(Section):
     allow_unauthenticated_from: str = "loopback"
     tls_certificate: str = ""  # PEM file of the server certificate with its chain; "" serves plain HTTP
     tls_key: str = ""  # PEM file of its unencrypted private key; "" if `tls_certificate` contains the key
+    # issuer URL of an OpenID provider through which users may sign in; needs the extra console-oidc. `user_claim` and
+    # `roles_claim` of the section registry name the claims
+    oidc_issuer: str = ""
+    oidc_client_id: str = ""  # id of the console at the provider
+    oidc_client_secret_file: str = ""  # file that holds its secret; "" for a client without one
+    oidc_scopes: str = "openid profile"  # scopes to request; one of them should add the claim with the roles
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -134,6 +134,7 @@ MAY_IMPORT_LIBRARIES: dict[str, tuple[str, ...]] = {
     "console.server": ("granian",),
     "console.actions": ("sqlalchemy",),
     "console.database": ("sqlalchemy",),
+    "console.oidc": ("authlib",),
     "console.sessions": ("sqlalchemy",),
     "pipeline.metastore_server": ("py4j",),
     "pipeline.metrics": ("prometheus_client",),

@@ -117,7 +117,7 @@ TABLES: Final[Mapping[str, PagedTable[Any]]] = {one.name: one for one in (COLUMN
 
 @dataclass(frozen=True, slots=True)
 class FoundTable:
-    """A table, and the rows of one of its views: `days` of the view of days, `rows` of the others."""
+    """A table, and the rows of one of its views. The view of days also has `days`."""
 
     table: LoadedTable
     rows: tuple[Any, ...]

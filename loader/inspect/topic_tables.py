@@ -31,7 +31,7 @@ from headrace.loader.work_unit import FileKind
 class LoadedTable:
     """The table of one topic. `version` is the newest version of the subject in it. `rows`, `bytes` and `files` do not
     include quarantined messages. `complete_until_ms` is the time up to which the table is complete, None if unknown.
-    `owner` and `doc` are those of the newest schema, "" for none."""
+    `owner` and `doc` come from the newest schema, "" for none."""
 
     topic: str
     table: str

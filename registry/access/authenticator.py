@@ -26,7 +26,7 @@ import secrets
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -130,6 +130,12 @@ class RegistryUsersFile:
         self._reload_if_due()
         policy = self._state.policy
         return policy.principals[name] if name in policy.hashes else None
+
+    def principal_with_roles(self, name: str, roles: Sequence[str]) -> Principal:
+        """Returns the principal of a user of an OpenID provider: with the permissions of its roles as of the present
+        users file."""
+        self._reload_if_due()
+        return self._state.policy.with_roles(name, roles)
 
     def password_stamp(self, name: str) -> str:
         """Returns a text that changes when the password of a user changes; "" if the user does not exist or has no

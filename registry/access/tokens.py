@@ -7,6 +7,7 @@ can send tokens with unknown key ids. While the key set cannot be read, the prev
 
 from __future__ import annotations
 
+import hmac
 import logging
 import threading
 import time
@@ -134,12 +135,15 @@ class TokenVerifier:
         self._keys = keys
         self._rules = rules
 
-    def verify(self, token: str) -> TokenIdentity:
+    def verify(self, token: str, nonce: str | None = None) -> TokenIdentity:
         """Returns the identity in a token.
 
+        Args:
+            nonce: the nonce of a sign-in, for an id token (OpenID Connect Core 1.0, 3.1.3.7); None for other tokens.
+
         Raises:
-            TokenRejected: the token is malformed, the issuer did not sign it, it has another issuer or audience, has
-                expired, is not valid yet, or lacks the expiry or the user.
+            TokenRejected: the token is malformed, the issuer did not sign it, it has another issuer, audience or nonce,
+                has expired, is not valid yet, or lacks the expiry or the user.
         """
         rules = self._rules
         try:
@@ -157,10 +161,25 @@ class TokenVerifier:
             )
         except (jwt.PyJWTError, ValueError, TypeError) as error:
             raise TokenRejected(str(error)) from error
+        if nonce is not None:
+            _check_sign_in(claims, nonce, rules.audience)
         name = claims.get(rules.user_claim)
         if not isinstance(name, str) or not name:
             raise TokenRejected(f"the token has no claim {rules.user_claim} with a user name")
         return TokenIdentity(name, _roles(claims, rules.roles_claim), float(claims["exp"]) + LEEWAY_S)
+
+
+def _check_sign_in(claims: Mapping[str, Any], nonce: str, client_id: str) -> None:
+    """Checks the claims that only id tokens have.
+
+    Raises:
+        TokenRejected: the token is of another sign-in, or was issued to another client.
+    """
+    if not hmac.compare_digest(str(claims.get("nonce", "")).encode("utf-8", "replace"), nonce.encode()):
+        raise TokenRejected("the nonce is not that of the sign-in")
+    audiences = claims["aud"] if isinstance(claims["aud"], list) else [claims["aud"]]
+    if claims.get("azp", client_id if len(audiences) == 1 else None) != client_id:
+        raise TokenRejected("the token was issued to another client (azp)")
 
 
 def _roles(claims: Mapping[str, Any], path: str) -> tuple[str, ...]:

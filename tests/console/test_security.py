@@ -148,7 +148,7 @@ def test_session_cookie_is_unreadable_and_changes_at_sign_in(tmp_path: Path) -> 
         secrets.append(cookie.split("=")[1].split(";")[0])
     assert secrets[0] != secrets[1]
     with sqlite3.connect(tmp_path / DATABASE_NAME) as database:
-        rows = database.execute("SELECT * FROM console_session").fetchall()
+        rows = database.execute("SELECT * FROM console_login").fetchall()
     assert len(rows) == 1  # the first session has ended
     assert not any(secret in str(row) for secret in secrets for row in rows)
 
