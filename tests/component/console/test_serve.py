@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import signal
 import sqlite3
+import ssl
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +18,9 @@ from typing import Any
 import pytest
 
 from headrace import cli
+from support.certificates import Authority
+from support.console import PASSWORD, SAME_ORIGIN, user_line
+from support.servers.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.servers
 
@@ -74,6 +80,69 @@ def test_worker_ends_with_killed_parent_and_is_replaced_after_its_own_death(
     while time.monotonic() < deadline and Path(f"/proc/{second}").exists():
         time.sleep(0.05)
     assert not Path(f"/proc/{second}").exists()
+
+
+def users_and_settings(directory: Path, **console: str) -> Path:
+    """Writes a users file and a settings file that names it; returns the settings file."""
+    (directory / "users").write_text(user_line("lea") + "grant lea read *\n")
+    lines = [f'[registry]\nusers = "{directory / "users"}"', "[console]"]
+    path = directory / "headrace.toml"
+    path.write_text("\n".join([*lines, *(f'{name} = "{value}"' for name, value in console.items())]))
+    return path
+
+
+def test_console_serves_https_with_a_secure_cookie(tmp_path: Path, start_service: Callable[..., Any]) -> None:
+    authority = Authority(tmp_path / "certificates")
+    certificate, key = authority.certificate("console")
+    settings = users_and_settings(tmp_path, tls_certificate=str(certificate), tls_key=str(key))
+    service = start_service(*SERVE, str(tmp_path), "--config", str(settings))
+    url = service.addresses["console"]
+    assert url.startswith("https://127.0.0.1:")
+    context = ssl.create_default_context(cafile=authority.ca_file)
+    session, cookie = signed_in(url, context)
+    assert cookie.startswith("__Host-headrace=")
+    assert {"Secure", "HttpOnly", "Path=/"} <= {part.strip() for part in cookie.split(";")}
+    with session.open(f"{url}/topics") as page:
+        assert '<span class="user">lea</span>' in page.read().decode()
+    with pytest.raises((OSError, http.client.HTTPException)):
+        urllib.request.urlopen(url.replace("https:", "http:"), timeout=30)
+
+
+def signed_in(url: str, context: ssl.SSLContext | None = None) -> tuple[urllib.request.OpenerDirector, str]:
+    """Signs in the user `lea`. Returns a client with the session's cookie, and the header that set the cookie."""
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.HTTPCookieProcessor(), _KeepRedirect()]
+    if context is not None:
+        handlers.append(urllib.request.HTTPSHandler(context=context))
+    client = urllib.request.build_opener(*handlers)
+    form = urllib.parse.urlencode({"user": "lea", "password": PASSWORD}).encode()
+    with client.open(urllib.request.Request(f"{url}/sign-in", form, SAME_ORIGIN)) as response:
+        return client, str(response.headers["Set-Cookie"])
+
+
+class _KeepRedirect(urllib.request.HTTPRedirectHandler):
+    """Returns the redirect of the sign-in, whose headers have the cookie."""
+
+    def http_error_303(self, request: Any, response: Any, *_: Any) -> Any:
+        return response
+
+
+@pytest.mark.postgres
+def test_sessions_in_postgresql_outlive_the_console_and_are_shared(
+    tmp_path: Path, start_service: Callable[..., Any], postgres_server: PostgresServer
+) -> None:
+    database = postgres_server.new_database()
+    settings = users_and_settings(tmp_path, database_url=database)
+    consoles = [start_service(*SERVE, str(tmp_path / name), "--config", str(settings)) for name in ("a", "b")]
+    first, second = (one.addresses["console"] for one in consoles)
+    session, _ = signed_in(first)
+    for url in (first, second):
+        with session.open(f"{url}/topics") as page:
+            assert '<span class="user">lea</span>' in page.read().decode()
+    assert not list(tmp_path.glob("*/console.db"))
+    assert consoles[0].stop() == 0
+    third = start_service(*SERVE, str(tmp_path / "a"), "--config", str(settings)).addresses["console"]
+    with session.open(f"{third}/topics") as page:
+        assert '<span class="user">lea</span>' in page.read().decode()
 
 
 @pytest.mark.parametrize(
