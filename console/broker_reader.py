@@ -7,9 +7,12 @@ once, so that brokers that do not respond leave threads for other sources.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from headrace.console.errors import ConsoleError
@@ -28,10 +31,24 @@ TIMEOUT_S: Final = 2.0
 OUTAGE_S: Final = 5.0
 REFUSED_S: Final = 60.0
 READS_MAX: Final = 6
+USER_READS_MAX: Final = 2
+"""Reads of messages at once for each user."""
 
 
 class BrokersBusy(ConsoleError):
-    """`READS_MAX` earlier reads of the brokers have not ended."""
+    """Earlier reads of the brokers have not ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicTimes:
+    """The partitions of a topic at a time. `offsets` has the first message at or after it of the partitions with one,
+    `messages` is the number of offsets up to a second time. `problem` is "", or the reason of missing partitions."""
+
+    partitions: tuple[int, ...]
+    offsets: Mapping[int, int]
+    errors: Mapping[int, str]
+    messages: int = 0
+    problem: str = ""
 
 
 class BrokerReader:
@@ -42,6 +59,7 @@ class BrokerReader:
         self._lock = threading.Lock()
         self._running = threading.BoundedSemaphore(READS_MAX)
         self._outage: tuple[float, KafkaError] | None = None
+        self._of_users: Counter[str] = Counter()
 
     def all_partitions(self) -> Mapping[TopicPartition, BrokerOffsets]:
         """Returns the offsets of all topics that loads read."""
@@ -60,6 +78,45 @@ class BrokerReader:
         """Returns the groups that have committed offsets of these partitions."""
         return self.use(lambda cluster: topic_group_lags(cluster, ends))
 
+    def times(self, topic: str, time_ms: int) -> TopicTimes:
+        """Returns the offsets of a topic's partitions at a time, with one request per broker."""
+        return self.use(lambda cluster: _times(cluster, topic, time_ms))
+
+    def between(self, topic: str, since_ms: int, until_ms: int) -> TopicTimes:
+        """Returns the offsets of a topic's partitions at a time, and the number of offsets up to a later one, with two
+        requests per broker, and a third one for partitions without a message after the later time."""
+
+        def read(cluster: KafkaCluster) -> TopicTimes:
+            first = _times(cluster, topic, since_ms)
+            starts = {TopicPartition(topic, number): offset for number, offset in first.offsets.items()}
+            until = cluster.lookup_offsets_at(dict.fromkeys(starts, until_ms))
+            open_ended = [tp for tp, offset in until.offsets.items() if offset < 0]
+            ends = {**until.offsets, **cluster.lookup_offsets(open_ended, "latest", read_committed=False).offsets}
+            errors = {tp.partition: text for tp, text in until.errors.items()}
+            messages = sum(max(0, ends.get(tp, start) - start) for tp, start in starts.items())
+            return replace(first, errors={**first.errors, **errors}, messages=messages)
+
+        return self.use(read)
+
+    @contextlib.contextmanager
+    def read_of(self, user: str) -> Iterator[None]:
+        """Counts a read of messages for a user while the context is open.
+
+        Raises:
+            BrokersBusy: `USER_READS_MAX` reads of this user have not ended.
+        """
+        with self._lock:
+            if self._of_users[user] >= USER_READS_MAX:
+                raise BrokersBusy(f"{USER_READS_MAX} earlier reads of this user have not ended; try again later")
+            self._of_users[user] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._of_users[user] -= 1
+                if not self._of_users[user]:
+                    del self._of_users[user]
+
     def use(self, read: Callable[[KafkaCluster], T]) -> T:
         """Returns the result of `read`, which gets a client with a time limit for each request."""
         if not self._running.acquire(blocking=False):
@@ -70,12 +127,32 @@ class BrokerReader:
                     raise self._outage[1].with_traceback(None)
                 self._outage = None
             with kafka_cluster(self._settings, TIMEOUT_S) as cluster:
-                return read(cluster)
-        except (AuthenticationFailed, KafkaUnavailable) as error:
-            with self._lock:
-                if self._outage is None:
-                    wait_s = REFUSED_S if isinstance(error, AuthenticationFailed) else OUTAGE_S
-                    self._outage = (time.monotonic() + wait_s, error)
-            raise
+                try:
+                    return read(cluster)
+                except AuthenticationFailed as error:
+                    self._note(error, REFUSED_S)
+                    raise
+                except KafkaUnavailable as error:
+                    if not cluster.is_reached:  # else one broker or partition is unavailable
+                        self._note(error, OUTAGE_S)
+                    raise
         finally:
             self._running.release()
+
+    def _note(self, error: KafkaError, wait_s: float) -> None:
+        with self._lock:
+            self._outage = (time.monotonic() + wait_s, error)
+
+
+def _times(cluster: KafkaCluster, topic: str, time_ms: int) -> TopicTimes:
+    found = cluster.metadata([topic]).topics.get(topic)
+    if found is None or found.error:
+        problem = found.error if found is not None else "the brokers return no metadata of the topic"
+        return TopicTimes((), {}, {}, problem=problem)
+    partitions = sorted(found.partitions)
+    response = cluster.lookup_offsets_at({TopicPartition(topic, number): time_ms for number in partitions})
+    return TopicTimes(
+        tuple(partitions),
+        {tp.partition: offset for tp, offset in response.offsets.items() if offset >= 0},
+        {tp.partition: text for tp, text in response.errors.items()},
+    )

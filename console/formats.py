@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Collection
 from datetime import UTC, datetime
@@ -9,6 +10,7 @@ from typing import Any, Final
 
 UNKNOWN: Final = "–"
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86_400
+_NUMBER: Final = re.compile(r"[0-9]{1,18}")
 YEAR_MS: Final = 365 * DAY_S * 1000
 # Controls, bidirectional controls and other invisible characters, and halves of surrogate pairs.
 _INVISIBLE: Final = re.compile(
@@ -93,3 +95,43 @@ def sentence(text: str, names: Collection[str] = ()) -> str:
 def plural(count: int, word: str, words: str = "") -> str:
     """Returns `1 topic`, `2 topics`; `words` is an irregular plural."""
     return f"{count:,} {word if count == 1 else words or word + 's'}"
+
+
+def bytes_text(data: bytes, bytes_max: int) -> str:
+    """Returns bytes as text if they are UTF-8 without a zero byte, else in hexadecimal, with the length if they are
+    longer than `bytes_max`."""
+    shown = data[:bytes_max]
+    more = f" … ({len(data):,} bytes)" if len(data) > bytes_max else ""
+    try:
+        # Drops an incomplete character at the end.
+        text = codecs.getincrementaldecoder("utf-8")().decode(shown, final=not more)
+    except UnicodeDecodeError:
+        return f"0x{shown.hex()}{more}"
+    # A message in the wire format begins with a zero byte. It is not text, even if all its bytes decode.
+    return f"0x{shown.hex()}{more}" if "\0" in text else f"{text}{more}"
+
+
+def parse_offset(text: str) -> int:
+    """Parses an offset, or another number from 0 on.
+
+    Raises:
+        ValueError: with a sentence for the page.
+    """
+    if not _NUMBER.fullmatch(text):
+        raise ValueError("An offset is a whole number from 0 on.")
+    return int(text)
+
+
+def parse_time(text: str) -> int:
+    """Parses milliseconds since 1970, or a time such as `2026-01-31 12:00`, in UTC unless it has an offset.
+
+    Raises:
+        ValueError: with a sentence for the page.
+    """
+    if _NUMBER.fullmatch(text):
+        return int(text)
+    try:
+        found = datetime.fromisoformat(text)
+        return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
+    except (ValueError, OverflowError) as error:
+        raise ValueError("A time is like 2026-01-31 12:00 in UTC, or in milliseconds since 1970.") from error

@@ -175,6 +175,14 @@ class RegistryReader:
         """Returns the registry's verdict on a new schema, and its messages. Stores nothing."""
         return self._use(lambda client: client.check_compatibility(subject, text, references))
 
+    def client(self) -> RegistryClient:
+        """Returns the client, to decode messages.
+
+        Raises:
+            RegistryUnavailable: an earlier request had no response a moment ago.
+        """
+        return self._connected()
+
     def _use(self, read: Callable[[RegistryClient], T]) -> T:
         if not self._running.acquire(blocking=False):
             raise RegistryBusy(f"{REQUESTS_MAX} earlier requests to the registry have not ended; try again later")

@@ -14,6 +14,7 @@ from werkzeug.wrappers import Response
 from headrace.pipeline.status.metric import StatusMetric, histogram
 
 EXTENSION: Final = "headrace-request-counts"
+UNAVAILABLE: Final = "503"
 BOUNDS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
@@ -33,9 +34,14 @@ class ConsoleRequestCounts:
             self._total_s += seconds
 
     def totals(self) -> tuple[int, int]:
-        """Returns the number of responses, and of those with status 5xx."""
+        """Returns the number of responses, and of those with status 5xx, except 503: another part does not respond, or
+        the console is busy."""
         with self._lock:
-            errors = sum(number for (_, status), number in self._responses.items() if status.startswith("5"))
+            errors = sum(
+                number
+                for (_, status), number in self._responses.items()
+                if status.startswith("5") and status != UNAVAILABLE
+            )
             return self._responses.total(), errors
 
     def metrics(self) -> list[StatusMetric]:

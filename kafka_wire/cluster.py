@@ -159,6 +159,11 @@ class KafkaCluster:
         close_all(self._connections.values())
         self._connections.clear()
 
+    @property
+    def is_reached(self) -> bool:
+        """Whether a broker has responded with metadata."""
+        return bool(self._metadata.brokers)
+
     def expect_topics(self, topics: Iterable[str]) -> None:
         """Announces topics that later calls use, so that one metadata request covers them all."""
         self._expected_topics = frozenset(topics)

@@ -269,8 +269,8 @@ def read_loader_state(settings: Settings) -> LoaderState:
 def rows_of(
     loaded: LoaderState | None, on_brokers: Mapping[TopicPartition, BrokerOffsets] | None
 ) -> list[ShownPartition]:
-    """Returns a row for each partition that was loaded or is on the brokers. An argument is None if it is unknown;
-    without the loader's state the lags are unknown, too."""
+    """Returns a row for each partition of the commit log or the brokers. An unknown argument is None. Without
+    the loader's state the lags are unknown, too."""
     found = on_brokers or {}
     rows = [
         ShownPartition(one, found.get(TopicPartition(one.topic, one.partition)))
@@ -302,7 +302,7 @@ def _groups(topic: str, found: Reading[TopicOffsets]) -> Reading[GroupLags]:
 
 
 def _group_rows(found: GroupLags | None) -> list[GroupOffset]:
-    """Returns the partitions of all groups, those of the group with the largest lag first."""
+    """Returns the partitions of all groups, sorted by the lag of the group."""
     largest_first: Sequence[GroupLag] = sorted(found.groups if found else (), key=lambda one: -(one.lag or 0))
     return [
         GroupOffset(one.group.group_id, one.group.state, lag.partition, lag.committed, lag.end, lag.lag)

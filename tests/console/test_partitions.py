@@ -184,30 +184,52 @@ def test_topic_that_does_not_exist_is_not_found(world: ConsoleWorld, monkeypatch
     assert "Not known:" in world.client().get("/partitions?topic=orders").text  # it was loaded
 
 
-@pytest.mark.parametrize("error", [AuthenticationFailed("wrong password"), KafkaUnavailable("no broker")])
-def test_failing_brokers_are_not_contacted_again_at_once(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    clock = [100.0]
-    logins: list[int] = []
+class Unreachable:
+    """A client whose reads fail. `is_reached` states whether a broker responded before."""
 
-    def connect(settings: Settings, timeout_s: float) -> Any:
-        logins.append(1)
+    def __init__(self, *, is_reached: bool) -> None:
+        self.is_reached = is_reached
+
+    def __enter__(self) -> Unreachable:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("error", "is_reached", "wait_s"),
+    [
+        (AuthenticationFailed("wrong password"), True, 60),
+        (KafkaUnavailable("no broker"), False, 5),
+        (KafkaUnavailable("no leader of one partition"), True, 0),
+    ],
+)
+def test_failing_brokers_are_not_contacted_again_at_once(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, is_reached: bool, wait_s: float
+) -> None:
+    clock, connections = [100.0], []
+
+    def connect(settings: Settings, timeout_s: float) -> Unreachable:
+        connections.append(1)
+        return Unreachable(is_reached=is_reached)
+
+    def read(cluster: object) -> None:
         raise error
 
     monkeypatch.setattr(broker_reader, "kafka_cluster", connect)
     monkeypatch.setattr(broker_reader.time, "monotonic", lambda: clock[0])
     reader = BrokerReader(NO_BROKERS)
-    for _ in range(3):
+    for later_s, expected in ((0.0, 1), (0.0, 1 if wait_s else 2), (wait_s - 0.1, 1 if wait_s else 3)):
+        clock[0] += max(0.0, later_s)
         with pytest.raises(type(error)):
-            reader.all_partitions()
-    assert len(logins) == 1
-    clock[0] += 59 if isinstance(error, AuthenticationFailed) else 4
+            reader.use(read)
+        assert len(connections) == expected
+    clock[0] += 0.2
+    before = len(connections)
     with pytest.raises(type(error)):
-        reader.all_partitions()
-    assert len(logins) == 1
-    clock[0] += 2
-    with pytest.raises(type(error)):
-        reader.all_partitions()
-    assert len(logins) == 2
+        reader.use(read)
+    assert len(connections) == before + 1
 
 
 def test_row_without_broker_has_no_held_back_messages() -> None:

@@ -14,6 +14,9 @@ from support.console import NOW_MS
 
 PAGES = (
     "/partitions",
+    "/messages",
+    "/messages/part",
+    "/find",
     "/loads",
     "/loads/",
     "/quarantine",
@@ -29,7 +32,26 @@ def random_urls(count: int, seed: int) -> Iterator[str]:
     """Returns requests that resemble the console's, with random values."""
     chosen = random.Random(seed)
     alphabet = string.printable + "é漢\u202e\x00🙂"
-    keys = ("range", "at", "q", "show", "sort", "page", "as", "next", "user", "topic", "action", "code")
+    keys = (
+        "range",
+        "at",
+        "q",
+        "show",
+        "sort",
+        "page",
+        "as",
+        "next",
+        "user",
+        "topic",
+        "action",
+        "code",
+        "partition",
+        "offset",
+        "count",
+        "key",
+        "since",
+        "until",
+    )
     values = (
         "7d",
         "30d",

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import base64
 import http.server
 import re
 import threading
@@ -24,6 +25,7 @@ from headrace.pipeline.status.finding import PlatformStatus, StatusFact, finding
 from headrace.settings import LoaderSettings, RegistrySettings, Settings
 from support.audit_story import TOPICS, fill_store
 from support.console import NOW_MS, PASSWORD, ConsoleWorld, console_world, user_line
+from support.console_brokers import replace_brokers
 from support.console_browser import (
     CHROMIUM,
     VIEWS,
@@ -57,6 +59,7 @@ STATUS = PlatformStatus(
     ),
     (StatusFact("registry", SCRIPT),),
 )
+CREDENTIALS = base64.b64encode(f"lea:{PASSWORD}".encode()).decode()
 PAGES = {
     "now": "/",
     "now in 30 days": "/?range=30d&show=all",
@@ -68,6 +71,11 @@ PAGES = {
     "partitions": "/partitions",
     "partitions of a topic": "/partitions?topic=payments.captured",
     "groups of a topic": f"/partitions?topic={quote(TOPICS[-1], safe='')}&show=groups",
+    "messages": "/messages?topic=payments.captured",
+    "find": "/find",
+    "message found": "/find?topic=payments.captured&partition=0&offset=40",
+    "time found": f"/find?topic=payments.captured&at={NOW_MS}",
+    "key to find": f"/find?topic=payments.captured&key={quote('<script>alert(1)</script>')}",
     "loads": "/loads",
     "one load": f"/loads/{SLOW.run_id}",
     "quarantine": "/quarantine",
@@ -126,8 +134,9 @@ def world(tmp_path_factory: pytest.TempPathFactory, sqlite_template: SqliteTempl
         append_line(directory / "logs" / "runs.jsonl", line)
     patch = pytest.MonkeyPatch()
     patch.setattr(now, "platform_status", lambda settings: STATUS)
+    replace_brokers(patch)
     users = user_line("lea") + user_line("ada")
-    users += "grant lea read *\ngrant ada admin *\ngrant anonymous read *\n"
+    users += "grant lea read *\ngrant lea payload *\ngrant ada admin *\ngrant anonymous read *\n"
     with serve_registry(sqlite_template.copy_to(directory / "registry.db")) as registry:
         register_samples(registry)
         loader = LoaderSettings(warehouse=str(loaded_world(directory).warehouse))
@@ -147,6 +156,8 @@ def test_pages_are_accessible_and_fit_the_screen(browser: Browser, url: str, vie
     with context_of(browser, view) as context:
         for name, path in PAGES.items():
             page = context.new_page()
+            if name == "messages":
+                page.set_extra_http_headers({"Authorization": f"Basic {CREDENTIALS}"})
             said = watched(page)
             page.goto(url + path)
             found = [*accessibility_findings(page), *said]
@@ -268,6 +279,31 @@ def test_stored_scripts_do_not_run(browser: Browser, url: str) -> None:
         assert "49" not in page.locator("main").inner_text()
         page.goto(url)
         assert "onerror" in page.locator("main").inner_text()  # as text
+
+
+def test_scripts_in_messages_and_names_of_brokers_do_not_run(browser: Browser, url: str) -> None:
+    with context_of(browser, "light") as context:
+        context.set_extra_http_headers({"Authorization": f"Basic {CREDENTIALS}"})
+        page = context.new_page()
+        said = watched(page)
+        for name in ("partitions", "groups of a topic", "messages", "time found", "key to find"):
+            page.goto(url + PAGES[name])
+            assert "<script>alert(1)" in page.locator("main").inner_text(), name  # as text
+        assert said == []
+
+
+def test_message_is_found_without_script(browser: Browser, url: str) -> None:
+    with context_of(browser, "light", java_script_enabled=False) as context:
+        page = context.new_page()
+        page.goto(f"{url}/find")
+        form = page.get_by_role("region", name="By offset")
+        form.get_by_label("Topic").fill("payments.captured")
+        form.get_by_label("Offset").fill("40")
+        form.get_by_role("button").click()
+        assert page.locator("h1").inner_text() == "The message has not been loaded."
+        page.get_by_role("link", name="Partitions of the topic").click()
+        page.get_by_role("link", name="Consumer groups").click()
+        assert "show=groups" in page.url
 
 
 def test_pages_work_without_script(browser: Browser, url: str) -> None:
