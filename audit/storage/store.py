@@ -150,8 +150,11 @@ class AuditStore:
         """
         new = [storable(row) for row in rows]
         with self._changing({row.topic for row in new}) as connection:
+            if not self.database.is_sqlite:
+                # A lock of the log's rows would not stop another process while there are none.
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(log_id, 0))))
             query = sa.select(INGESTED.c.partition, INGESTED.c.next_offset).where(INGESTED.c.topic == log_id)
-            stored = {row.partition: row.next_offset for row in connection.execute(query.with_for_update())}
+            stored = {row.partition: row.next_offset for row in connection.execute(query)}
             if any(stored.get(partition) != position for partition, position in before.items()):
                 return False
             insert_rows(connection, new)

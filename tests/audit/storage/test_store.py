@@ -5,14 +5,18 @@ from __future__ import annotations
 import dataclasses
 import multiprocessing
 import sqlite3
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headrace.audit.errors import StoreUnavailable
 from headrace.audit.offsets import OffsetCheck
 from headrace.audit.row import AUDITOR, AuditOutcome, AuditRow, Tier
+from headrace.audit.storage import store as store_module
+from headrace.audit.storage.rows import upsert
 from headrace.audit.storage.store import AuditStore
 from headrace.audit.verdict import Acceptance, AuditVerdict
 from headrace.audit.window import SPECIAL_WINDOWS
@@ -94,6 +98,36 @@ def test_counts_of_the_log_and_positions_change_only_if_no_other_auditor_has_mov
         with pytest.raises(RuntimeError):
             store.add_log_counts("t/id", {0: 6}, {0: 9}, failing())
         assert store.next_offsets("t/id") == {0: 6, 1: 7}
+
+
+def test_two_auditors_that_begin_together_do_not_move_a_position_back(
+    new_address: NewAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one has read tombstones only, which have no counts, and waits before it stores its position."""
+    address, has_read, other_is_done = new_address(), threading.Event(), threading.Event()
+    results: dict[str, bool] = {}
+
+    def count(name: str, end: int, rows: list[AuditRow]) -> None:
+        with AuditStore(address) as store:
+            results[name] = store.add_log_counts("t/id", {0: None}, {0: end}, rows)
+
+    def slow_upsert(*arguments: Any) -> None:
+        if threading.current_thread() is first:
+            has_read.set()
+            other_is_done.wait(0.5)
+        upsert(*arguments)
+
+    first = threading.Thread(target=count, args=("first", 5, []))
+    monkeypatch.setattr(store_module, "upsert", slow_upsert)
+    with AuditStore(address) as store:  # the tables exist
+        first.start()
+        assert has_read.wait(60)
+        count("second", 7, [row("0-7")])
+        other_is_done.set()
+        first.join(60)
+        assert sorted(results.values()) == [False, True]
+        assert store.next_offsets("t/id") == {0: 5 if results["first"] else 7}
+        assert store.rows("t") == ([] if results["first"] else [row("0-7")])
 
 
 def test_offsets_that_the_auditor_counted_do_not_replace_those_of_loads(tmp_path: Path) -> None:
