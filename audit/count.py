@@ -35,21 +35,30 @@ def message_hash(key: bytes | None, value: bytes) -> int:
 
 class MessageTally:
     """A running count of messages: number, bytes and fingerprint. `bytes` is the size of keys and values before
-    compression. `late` and `latencies` are not compared."""
+    compression. Equality compares only these three; `late`, `no_time` and `errors` count messages as an audit row
+    does."""
 
-    __slots__ = ("bytes", "count", "fingerprint", "late", "latencies")
+    __slots__ = ("bytes", "count", "errors", "fingerprint", "late", "latencies", "no_time")
 
     def __init__(self, count: int = 0, bytes: int = 0, fingerprint: int = 0) -> None:
         self.count = count
         self.bytes = bytes
         self.fingerprint = fingerprint
-        self.late = 0
+        self.late = self.no_time = self.errors = 0
         self.latencies = LatencyHistogram()
 
     def add(self, count: int, size_bytes: int, fingerprint: int) -> None:
         self.count += count
         self.bytes += size_bytes
         self.fingerprint = (self.fingerprint + fingerprint) & FINGERPRINT_MASK
+
+    def merge(self, other: MessageTally) -> None:
+        """Adds the messages of another count."""
+        self.add(other.count, other.bytes, other.fingerprint)
+        self.late += other.late
+        self.no_time += other.no_time
+        self.errors += other.errors
+        self.latencies.merge(other.latencies)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, MessageTally):
@@ -73,6 +82,13 @@ class WindowCounter:
     def add(self, topic: str, time_ms: int, key: bytes | None, value: bytes) -> MessageTally:
         """Counts one message in the window of its message time, with the size and the hash of its key and value.
         Returns the count of the window."""
+        tally = self.tally(topic, time_ms)
+        tally.add(1, len(value) + (len(key) if key is not None else 0), message_hash(key, value))
+        return tally
+
+    def tally(self, topic: str, time_ms: int) -> MessageTally:
+        """Returns the count of the window of a message time, or of the special window that counts messages with this
+        time."""
         windows = self._tallies.get(topic)
         if windows is None:
             windows = self._tallies[topic] = {}
@@ -82,7 +98,6 @@ class WindowCounter:
             tally = windows.get(start_ms)
             if tally is None:
                 tally = windows[start_ms] = MessageTally()
-        tally.add(1, len(value) + (len(key) if key is not None else 0), message_hash(key, value))
         return tally
 
     def __iter__(self) -> Iterator[tuple[str, int, MessageTally]]:

@@ -8,8 +8,7 @@ in the window instead (`WindowTimes`), because all messages of a commit are coun
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from headrace.audit.window import SPECIAL_WINDOWS, WINDOW_MS
@@ -35,13 +34,13 @@ NO_LATENCY: Final = Latency()
 
 
 class LatencyHistogram:
-    """Sums up latencies in milliseconds. Not thread-safe."""
+    """Sums up latencies in milliseconds. Not thread-safe. `buckets` are the numbers of latencies by bucket."""
 
-    __slots__ = ("_buckets", "count", "max_ms", "total_ms")
+    __slots__ = ("buckets", "count", "max_ms", "total_ms")
 
-    def __init__(self) -> None:
-        self.count = self.total_ms = self.max_ms = 0
-        self._buckets: dict[int, int] = {}
+    def __init__(self, count: int = 0, total_ms: int = 0, max_ms: int = 0) -> None:
+        self.count, self.total_ms, self.max_ms = count, total_ms, max_ms
+        self.buckets: dict[int, int] = {}
 
     def add(self, latency_ms: int, messages: int = 1) -> None:
         latency_ms = max(0, latency_ms)
@@ -49,16 +48,20 @@ class LatencyHistogram:
         self.total_ms += latency_ms * messages
         self.max_ms = max(self.max_ms, latency_ms)
         bucket = _bucket(latency_ms)
-        self._buckets[bucket] = self._buckets.get(bucket, 0) + messages
+        self.buckets[bucket] = self.buckets.get(bucket, 0) + messages
 
-    def add_all(self, latencies_ms: Iterable[int]) -> None:
-        for latency_ms, messages in Counter(latencies_ms).items():
-            self.add(latency_ms, messages)
+    def merge(self, other: LatencyHistogram) -> None:
+        """Adds the latencies of another histogram."""
+        self.count += other.count
+        self.total_ms += other.total_ms
+        self.max_ms = max(self.max_ms, other.max_ms)
+        for bucket, messages in other.buckets.items():
+            self.buckets[bucket] = self.buckets.get(bucket, 0) + messages
 
     def latency(self) -> Latency:
         if not self.count:
             return NO_LATENCY
-        bounds = {_upper_bound(bucket): messages for bucket, messages in self._buckets.items()}
+        bounds = {_upper_bound(bucket): messages for bucket, messages in self.buckets.items()}
         p95_ms, p99_ms = (min(self.max_ms, _percentile(bounds, self.count, percent)) for percent in (95, 99))
         return Latency(round(self.total_ms / self.count), p95_ms, p99_ms, self.max_ms)
 

@@ -21,16 +21,17 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from enum import Enum
-from itertools import groupby, repeat
+from itertools import repeat
 from pathlib import Path
 from typing import Any, Final
 
-from headrace.audit.count import FINGERPRINT_MASK, message_hash
-from headrace.audit.latency import LatencyHistogram, late_count
+from headrace.audit.count import MessageTally
+from headrace.audit.latency import late_count
 from headrace.audit.row import AuditOutcome, AuditRow, Tier, counted_row_id
 from headrace.audit.spool import SLOTS, Spool, sent_word_index
+from headrace.audit.tally import REFERENCE, SentMessage, Tallies, message_size
 from headrace.audit.window import WINDOW_MS, counted_window
 
 logger = logging.getLogger(__name__)
@@ -63,15 +64,9 @@ class OpenRow:
     """The running count of one topic and window. `take_rows` turns it into an audit row and ends it."""
 
     __slots__ = (
-        "bytes",
-        "count",
+        "acknowledged",
         "end_ms",
-        "errors",
-        "fingerprint",
         "is_taken",
-        "late",
-        "latencies",
-        "no_time",
         "progress",
         "sent",
         "sent_word_index",
@@ -79,24 +74,36 @@ class OpenRow:
         "slot",
         "start_ms",
         "topic",
+        "words",
     )
 
-    def __init__(self, topic: str, start_ms: int, sequence: int, slot: int) -> None:
+    def __init__(self, topic: str, start_ms: int, sequence: int, slot: int, spool: Spool | None) -> None:
         self.topic = topic
         self.start_ms = start_ms
         self.end_ms = start_ms + WINDOW_MS if start_ms >= 0 else start_ms  # special windows contain no message time
         self.sequence = sequence
         self.slot = slot
-        self.sent_word_index = sent_word_index(slot)
-        self.sent = self.count = self.bytes = self.fingerprint = self.late = self.no_time = self.errors = 0
-        self.latencies = LatencyHistogram()
+        # `sent` is stored in the word `sent_word_index` of `words`: of the spool, or of a list if the row has no slot.
+        self.words: memoryview[int] | list[int] = [0]
+        self.sent_word_index = 0
+        if spool is not None and slot >= 0:
+            self.words, self.sent_word_index = spool.words, sent_word_index(slot)
+        self.sent = 0
+        self.acknowledged = MessageTally()  # with the messages without a time among the sent ones, and the failed ones
         self.progress = -1  # sent + count + errors at the last `take_rows`: an unchanged row is ready for publication
         self.is_taken = False
 
 
-Ticket = tuple[OpenRow, int, int]
-"""The row, size in bytes and hash of one counted message, returned by `count_sent` for `acknowledge`, `count_failed` or
-`withdraw`."""
+class Ticket:
+    """One counted message, returned by `count_sent` for `acknowledge`, `count_failed` or `withdraw`."""
+
+    __slots__ = ("fingerprint", "latency_s", "row", "size_bytes")
+
+    def __init__(self, row: OpenRow, size_bytes: int, fingerprint: int, latency_s: float | None = None) -> None:
+        self.row = row
+        self.size_bytes = size_bytes
+        self.fingerprint = fingerprint
+        self.latency_s = latency_s
 
 
 class ProducerCounter:
@@ -114,6 +121,7 @@ class ProducerCounter:
         datacenter: name of the data centre, the setting `audit.datacenter`.
         late_after_ms: time after the end of a window after which messages of it count as late, the setting
             `audit.grace`.
+        tallies: the functions that add up acknowledged messages.
     """
 
     def __init__(
@@ -125,7 +133,9 @@ class ProducerCounter:
         instance: str = "",
         datacenter: str = "",
         late_after_ms: int = LATE_AFTER_MS,
+        tallies: Tallies = REFERENCE,
     ) -> None:
+        self._tallies = tallies
         self.application = application
         self.datacenter = datacenter
         self._late_after_ms = late_after_ms
@@ -177,20 +187,31 @@ class ProducerCounter:
         """
         if value is None:
             return None
-        size, fingerprint = len(value) if key is None else len(key) + len(value), message_hash(key, value)
+        return Ticket(
+            self.count_row(topic, time_ms, has_time), message_size(key, value), self._tallies.hash(key, value)
+        )
+
+    def count_row(self, topic: str, time_ms: int, has_time: bool) -> OpenRow:
+        """Counts a message like `count_sent`, and returns the running count of its window."""
+        try:
+            row = self._latest[topic]
+            # Without a lock, which would double the cost: CPython changes threads only at calls and loops, and there is
+            # none from the line above to `return`. `take_rows` removes a row from `_latest` before it reads `sent`.
+            if row.start_ms <= time_ms < row.end_ms and has_time:
+                row.sent += 1
+                row.words[row.sent_word_index] = row.sent
+                return row
+        except KeyError:
+            pass
         with self._lock:
-            row = self._latest.get(topic)
-            if row is None or not row.start_ms <= time_ms < row.end_ms:
-                row = self._latest[topic] = self._open_row(topic, self._window(topic, time_ms))
+            row = self._latest[topic] = self._open_row(topic, self._window(topic, time_ms))
             row.sent += 1
+            row.words[row.sent_word_index] = row.sent
             if not has_time:
-                row.no_time += 1
-            spool = self._spool
-            if spool is not None and row.slot >= 0:
-                spool.words[row.sent_word_index] = row.sent
+                row.acknowledged.no_time += 1
         if self._unlogged:
             self._log()
-        return row, size, fingerprint
+        return row
 
     def withdraw(self, ticket: Ticket | None) -> None:
         """Uncounts a message that the Kafka client did not accept; `ticket` is the result of `count_sent`.
@@ -200,12 +221,14 @@ class ProducerCounter:
         """
         if ticket is None:
             return
-        row = ticket[0]
+        self.withdraw_from(ticket.row)
+
+    def withdraw_from(self, row: OpenRow) -> None:
+        """Uncounts a message like `withdraw`; `row` is the result of `count_row`."""
         with self._lock:
             if not row.is_taken:
                 row.sent -= 1
-                if row.slot >= 0 and self._spool is not None:
-                    self._spool.words[row.sent_word_index] = row.sent
+                row.words[row.sent_word_index] = row.sent
 
     def acknowledge(
         self,
@@ -222,36 +245,40 @@ class ProducerCounter:
             now_ms: the current time, which decides which messages are late; None for the clock of the machine.
         """
         now_ms = wall_clock_ms() if now_ms is None else now_ms
-        acknowledgements = [each for each in zip(tickets, latencies_s, strict=False) if each[0] is not None]
+        counted: list[SentMessage] = []
+        for ticket, latency_s in zip(tickets, latencies_s, strict=False):
+            if ticket is not None:
+                ticket.latency_s = latency_s
+                counted.append(ticket)
+        self.acknowledge_all(counted, now_ms)
+
+    def acknowledge_all(self, messages: list[SentMessage], now_ms: int) -> None:
+        """Counts messages that the brokers acknowledged at `now_ms`."""
         with self._lock:
-            for row, run in groupby(acknowledgements, key=_row_of):
-                self._acknowledge_run(row, list(run), now_ms)
+            for tally in self._tallies.of_sent(messages):
+                row: OpenRow = messages[tally.first].row
+                if row.is_taken:
+                    row = self._open_row(row.topic, row.start_ms)
+                counted = row.acknowledged
+                counted.merge(tally.messages)
+                counted.late += late_count(row.start_ms, now_ms, self._late_after_ms, tally.messages.count)
+                if row.slot >= 0 and self._spool is not None:
+                    self._spool.set_counts(row.slot, counted.count, counted.bytes, counted.fingerprint)
         if self._unlogged:
             self._log()
-
-    def _acknowledge_run(self, row: OpenRow, run: Sequence[Any], now_ms: int) -> None:
-        """Counts acknowledged messages of one row, pairs of ticket and latency. Sums cost less than a loop."""
-        if row.is_taken:
-            row = self._open_row(row.topic, row.start_ms)
-        tickets, latencies_s = zip(*run, strict=True)
-        _, sizes, fingerprints = zip(*tickets, strict=True)
-        row.count += len(run)
-        row.bytes += sum(sizes)
-        row.fingerprint = (row.fingerprint + sum(fingerprints)) & FINGERPRINT_MASK
-        row.late += late_count(row.start_ms, now_ms, self._late_after_ms, len(run))
-        row.latencies.add_all([int(latency_s * 1000) for latency_s in latencies_s if latency_s is not None])
-        if row.slot >= 0 and self._spool is not None:
-            self._spool.set_counts(row.slot, row.count, row.bytes, row.fingerprint)
 
     def count_failed(self, ticket: Ticket | None) -> None:
         """Counts a message that was not acknowledged as an error; `ticket` is the result of `count_sent`."""
         if ticket is None:
             return
-        row = ticket[0]
+        self.count_failed_of(ticket.row)
+
+    def count_failed_of(self, row: OpenRow) -> None:
+        """Counts an error like `count_failed`; `row` is the result of `count_row`."""
         with self._lock:
             if row.is_taken:
                 row = self._open_row(row.topic, row.start_ms)
-            row.errors += 1
+            row.acknowledged.errors += 1
 
     def count_acknowledged(
         self, topic: str, time_ms: int, key: bytes | None, value: bytes | None, latency_s: float | None = None
@@ -266,10 +293,9 @@ class ProducerCounter:
         """
         if value is None:
             return
-        size = len(value) if key is None else len(key) + len(value)
         with self._lock:
             row = self._open_row(topic, self._window(topic, time_ms))
-        self.acknowledge([(row, size, message_hash(key, value))], [latency_s])
+        self.acknowledge([Ticket(row, message_size(key, value), self._tallies.hash(key, value))], [latency_s])
 
     def on_delivery(self, time_ms: int) -> Callable[[Any, Any], None]:
         """Returns a confluent-kafka delivery callback `(error, message)` for a message with this message time."""
@@ -279,7 +305,7 @@ class ProducerCounter:
                 self.count_acknowledged(message.topic(), time_ms, message.key(), message.value(), message.latency())
             elif message.value() is not None:
                 with self._lock:
-                    self._open_row(message.topic(), self._window(message.topic(), time_ms)).errors += 1
+                    self._open_row(message.topic(), self._window(message.topic(), time_ms)).acknowledged.errors += 1
 
         return count
 
@@ -299,7 +325,7 @@ class ProducerCounter:
                 del self._rows[row.topic, row.start_ms]
                 row.is_taken = True
                 if self._latest.get(row.topic) is row:
-                    del self._latest[row.topic]
+                    del self._latest[row.topic]  # before `sent` is read; see `count_sent`
                 if row.slot >= 0 and self._spool is not None:
                     self._spool.set_final(row.slot)
                 audit_row = self._audit_row(row, now_ms)
@@ -318,10 +344,12 @@ class ProducerCounter:
     def close(self) -> None:
         """Closes the spool, which stores unpublished rows for the next process; without such rows it is deleted."""
         with self._lock:
+            self._latest.clear()
             if self._spool is not None:
                 for row in self._rows.values():
                     if row.slot >= 0:
                         self._spool.set_final(row.slot)
+                    row.words, row.sent_word_index = [row.sent], 0
                 self._spool.close()
                 self._spool = None
             self._spool_dir = self._unopened_spool_dir = None
@@ -365,7 +393,7 @@ class ProducerCounter:
             self._sequence += 1
             self._open_spool()
             slot = self._open_slot(topic, start_ms)
-            row = self._rows[topic, start_ms] = OpenRow(topic, start_ms, self._sequence, slot)
+            row = self._rows[topic, start_ms] = OpenRow(topic, start_ms, self._sequence, slot, self._spool)
         return row
 
     def _open_slot(self, topic: str, start_ms: int) -> int:
@@ -396,25 +424,26 @@ class ProducerCounter:
             logger.warning(text, *values)
 
     def _audit_row(self, row: OpenRow, now_ms: int) -> AuditRow:
-        latency = row.latencies.latency()
+        counted = row.acknowledged
+        latency = counted.latencies.latency()
         return AuditRow(
             id=counted_row_id(self.instance, row.sequence),
             tier=Tier.PRODUCER,
             outcome=AuditOutcome.ACKNOWLEDGED,
             topic=row.topic,
             window_start_ms=row.start_ms,
-            count=row.count,
-            bytes=row.bytes,
-            fingerprint=row.fingerprint,
+            count=counted.count,
+            bytes=counted.bytes,
+            fingerprint=counted.fingerprint,
             application=self.application,
             host=self.host,
             instance=self.instance,
             emitted_at_ms=now_ms,
             sent=row.sent,
             datacenter=self.datacenter,
-            late=row.late,
-            no_time=row.no_time,
-            errors=row.errors,
+            late=counted.late,
+            no_time=counted.no_time,
+            errors=counted.errors,
             latency_mean_ms=latency.mean_ms,
             latency_p95_ms=latency.p95_ms,
             latency_p99_ms=latency.p99_ms,
@@ -422,15 +451,10 @@ class ProducerCounter:
         )
 
 
-def _row_of(acknowledgement: Any) -> OpenRow:
-    row: OpenRow = acknowledgement[0][0]
-    return row
-
-
 def _is_ready(row: OpenRow, now_ms: int, selection: RowSelection) -> bool:
     if selection is RowSelection.ALL:
         return True
-    progress = row.sent + row.count + row.errors
+    progress = row.sent + row.acknowledged.count + row.acknowledged.errors
     is_unchanged, row.progress = progress == row.progress, progress
     return (is_unchanged or selection is RowSelection.ENDED) and row.start_ms + WINDOW_MS <= now_ms
 

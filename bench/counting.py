@@ -1,11 +1,12 @@
 """Measures the cost of the audit's counting when producing, consuming and loading, with and without it in one run.
 
-    python -m bench.counting [--messages 100000] [--rounds 7]
+    python -m bench.counting [--messages 100000] [--rounds 15]
 
-Producing and consuming go through a registry and a broker of this run; a task of a load reads a log in memory. The two
+Producing and consuming go through a registry and a broker of this run, without start and end of the clients; the
+messages belong to seven windows, and their counts are published. A task of a load reads a log in memory. The two
 variants run alternately. Prints the CPU time of this process per message in the best round of each variant, and the
 difference in percent. Without counting, the producer's counter ignores each message, and the core of the task is built
-with `HR_UNCOUNTED`, which leaves out sizes, hashes and latencies.
+with `HR_UNCOUNTED`, which leaves out sizes, hashes and latencies. Both variants determine the time of each message.
 """
 
 from __future__ import annotations
@@ -22,18 +23,25 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from bench import loader_task, producer
-from headrace import Consumer, KafkaSettings, RegistrySettings, Settings
+from headrace import Consumer, KafkaSettings, Producer, RegistrySettings, Settings
 from headrace.audit.producer_counter import ProducerCounter
+from headrace.audit.tally import REFERENCE
 from headrace.avro_codec.core import build, library
 from headrace.avro_schema import parse_schema
+from headrace.clients import producer as producer_module
 from headrace.loader import task
 from headrace.loader.load_schema import EMPTY, fold
+
+START_MS = 1_767_225_600_000
+SPAN_MS = 3_600_000
+"""One hour of message time, seven rows. With a row for every 100 messages, publishing the rows would cost more than
+counting."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--messages", type=int, default=100_000)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=15)
     args = parser.parse_args()
     print(
         f"{args.messages:,} messages, best of {args.rounds} rounds, {os.cpu_count()} cores, "
@@ -53,16 +61,24 @@ def main() -> None:
 
 
 def measure_clients(settings: Settings, messages: int, rounds: int) -> None:
-    sample = producer.page_views(messages)
+    sample = [(key, {**value, "timestamp": START_MS + SPAN_MS * n // messages}) for n, (key, value) in
+              enumerate(producer.page_views(messages))]  # fmt: skip
     gc.freeze()  # otherwise collections would traverse the sample, which an application does not hold
     topic = f"counting-{time.time_ns()}"
 
-    def produce() -> None:
-        producer.produce_headrace(settings, topic, sample, "")
+    def produce() -> float:
+        with Producer(settings, app="bench") as client:
+            client.send(topic, sample[0][1], key=sample[0][0], schema=producer.SCHEMA)
+            client.flush()
+            began = time.process_time()
+            for key, value in sample:
+                client.send(topic, value, key=key, schema=producer.SCHEMA)
+            client.flush()
+            return time.process_time() - began
 
-    def produce_uncounted() -> None:
+    def produce_uncounted() -> float:
         with uncounted_producers():
-            produce()
+            return produce()
 
     compare("produce", produce, produce_uncounted, messages, rounds)
     topic = f"counting-read-{time.time_ns()}"
@@ -84,36 +100,45 @@ def measure_load(directory: Path, messages: int, rounds: int) -> None:
         build.build(directory / f"{name}.so", build.compiler(), *flags)
         cores[name] = library.Library(directory / f"{name}.so")
 
-    def load(name: str) -> None:
+    def load(name: str) -> float:
         task.core_library = lambda: cores[name]  # replaces the installed core
+        began = time.process_time()
         loader_task.load(log, messages, state.text, "snappy")
+        return time.process_time() - began
 
     compare("load task", lambda: load("counted"), lambda: load("uncounted"), messages, rounds)
 
 
-def consume(settings: Settings, topic: str, count: int, app: str | None) -> None:
+def consume(settings: Settings, topic: str, count: int, app: str | None) -> float:
     with Consumer(settings, topics=[topic], until_end=True, app=app) as consumer:
+        next(consumer)
+        began = time.process_time()
         assert sum(1 for _ in consumer) == count
+        return time.process_time() - began
 
 
 @contextmanager
 def uncounted_producers() -> Iterator[None]:
     """Lets all producers of this process ignore their messages in the audit."""
-    count_sent: Any = ProducerCounter.count_sent
-    ProducerCounter.count_sent = lambda *_: None  # type: ignore[method-assign]
+    replaced: Any = producer_module
+    count_row, core_tallies = ProducerCounter.count_row, producer_module.core_tallies
+    ProducerCounter.count_row = lambda *_: None  # type: ignore[method-assign,assignment]
+    replaced.core_tallies = lambda _: REFERENCE._replace(hash=lambda *_: 0)
     try:
         yield
     finally:
-        ProducerCounter.count_sent = count_sent  # type: ignore[method-assign]
+        ProducerCounter.count_row = count_row  # type: ignore[method-assign]
+        replaced.core_tallies = core_tallies
 
 
-def compare(name: str, counted: Callable[[], None], uncounted: Callable[[], None], messages: int, rounds: int) -> None:
-    costs: dict[Callable[[], None], list[float]] = {counted: [], uncounted: []}
+def compare(
+    name: str, counted: Callable[[], float], uncounted: Callable[[], float], messages: int, rounds: int
+) -> None:
+    """Prints the CPU seconds that both variants return, per message."""
+    costs: dict[Callable[[], float], list[float]] = {counted: [], uncounted: []}
     for _ in range(rounds):
         for variant, found in costs.items():
-            began = time.process_time()
-            variant()
-            found.append((time.process_time() - began) / messages * 1e6)
+            found.append(variant() / messages * 1e6)
     best, base = min(costs[counted]), min(costs[uncounted])
     print(f"{name:10}{best:>16.3f}{base:>12.3f}{(best / base - 1) * 100:>9.1f}%", flush=True)
 

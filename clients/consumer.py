@@ -467,10 +467,12 @@ class Consumer:
                 return None
             topic_partition = (record.topic, record.partition)
             try:
-                schema_id, value, time_ms = self._decoder.decode(record)
+                schema_id, value, time_ms, time_fields = self._decoder.decode(record)
             except UndecodableMessage as error:
                 if self._options.on_undecodable is None:
                     self._commits.set_current(topic_partition, record.offset + 1)
+                    if self._count is not None:
+                        self._count.count_undecodable(record)
                     raise
                 # Before the callback, so that a `seek` in it takes precedence.
                 self._commits.set_current(topic_partition, record.offset + 1)
@@ -480,13 +482,17 @@ class Consumer:
                     self._commits.revert(topic_partition, record.offset + 1)
                     self._requeue(record)
                     raise
+                if self._count is not None:
+                    self._count.count_undecodable(record)
                 continue
             except BaseException:
                 self._requeue(record)
                 raise
             self._commits.set_current(topic_partition, record.offset + 1)
-            if self._count is not None:
-                self._count.add(record, record.timestamp_ms if time_ms is None else time_ms)
+            if self._count is not None and record.value is not None:
+                self._count.delivered.append((record, record.timestamp_ms if time_ms is None else time_ms))
+                if time_ms is None and time_fields:
+                    self._count.count_without_time(record)
             return Message(
                 *topic_partition, record.offset, record.timestamp_ms, record.key, value, record.headers, schema_id
             )

@@ -10,11 +10,13 @@ from typing import Any, Final
 
 import confluent_kafka
 
-from headrace.audit.count import WindowCounter
+from headrace.audit.count import MessageTally, WindowCounter
 from headrace.audit.producer_counter import wall_clock_ms
 from headrace.audit.row import AuditOutcome, AuditRow, Tier, range_row_id
-from headrace.audit.window import WINDOW_MS, is_time
+from headrace.audit.tally import DeliveredMessage
+from headrace.avro_codec import core_library
 from headrace.clients.audit_publisher import AuditPublisher
+from headrace.clients.core_tallies import core_tallies
 from headrace.clients.decoding import FetchedRecord
 from headrace.clients.fork_safety import prevent_free
 from headrace.clients.kafka_client import create_client
@@ -36,6 +38,10 @@ class ConsumerCounter:
         registry: registers the schema of the counts.
     """
 
+    delivered: list[DeliveredMessage]
+    """Delivered messages that are not added up yet, at most those of one fetch: each message with its message time. The
+    consumer appends each message except tombstones."""
+
     def __init__(self, settings: Settings, brokers: dict[str, Any], registry: RegistryClient, app: str) -> None:
         self._app = app
         self._topic = settings.audit.topic
@@ -43,6 +49,8 @@ class ConsumerCounter:
         self._host = socket.gethostname()
         self._datacenter, self._late_after_ms = settings.audit.datacenter, settings.audit.grace.ms
         self._now_ms = wall_clock_ms()
+        self.delivered = []
+        self._tallies = core_tallies(core_library())
         self._counters: dict[tuple[str, int], WindowCounter] = {}
         self._ranges: dict[tuple[str, int], tuple[int, int]] = {}
         self._published_at = time.monotonic()
@@ -52,28 +60,50 @@ class ConsumerCounter:
         self._kafka = kafka
         self._publisher = AuditPublisher(kafka, kafka.poll, registry, self._topic, subject)
 
-    def add(self, record: FetchedRecord, time_ms: int) -> None:
-        """Counts a message when it is delivered. Its latency ends when `publish_if_due` was called last, before the
-        fetch. `time_ms` is the message time."""
-        if record.topic == self._topic or record.value is None:
-            return
+    def count_without_time(self, record: FetchedRecord) -> None:
+        """Counts a delivered message, which must also be in `delivered`, as one without a time in its time fields."""
+        if record.topic != self._topic:
+            self._tally_of(record).no_time += 1
+
+    def count_undecodable(self, record: FetchedRecord) -> None:
+        """Counts a message that cannot be decoded as an error. It is not delivered."""
+        if record.topic != self._topic:
+            self._tally_of(record).errors += 1
+
+    def _tally_of(self, record: FetchedRecord) -> MessageTally:
+        """Returns the count of the record's timestamp."""
         topic_partition = (record.topic, record.partition)
-        start, end = self._ranges.get(topic_partition, (record.offset, 0))
-        # Offsets may go back: a partition that returns to this member is read from its last commit.
-        self._ranges[topic_partition] = (min(start, record.offset), max(end, record.offset + 1))
+        self._extend_range(topic_partition, record.offset, record.offset + 1)
+        return self._counter(topic_partition).tally(record.topic, record.timestamp_ms)
+
+    def _counter(self, topic_partition: tuple[str, int]) -> WindowCounter:
         counter = self._counters.get(topic_partition)
         if counter is None:
             counter = self._counters[topic_partition] = WindowCounter()
-        tally = counter.add(record.topic, time_ms, record.key, record.value)
-        if is_time(time_ms):
-            latency_ms = self._now_ms - time_ms
-            tally.latencies.add(latency_ms)
-            tally.late += latency_ms - WINDOW_MS + time_ms % WINDOW_MS > self._late_after_ms
+        return counter
+
+    def _extend_range(self, topic_partition: tuple[str, int], start: int, end: int) -> None:
+        # Offsets may go back: a partition that returns to this member is read from its last commit.
+        first, last = self._ranges.get(topic_partition, (start, end))
+        self._ranges[topic_partition] = (min(first, start), max(last, end))
+
+    def _add_delivered(self) -> None:
+        """Adds up the delivered messages. Their latency ends before the fetch after which they were delivered."""
+        delivered, self.delivered = self.delivered, []
+        for tally in self._tallies.of_delivered(delivered, self._now_ms, self._late_after_ms):
+            record = delivered[tally.first][0]
+            if record.topic == self._topic:
+                continue
+            topic_partition = (record.topic, record.partition)
+            self._extend_range(topic_partition, tally.start, tally.end)
+            self._counter(topic_partition).tally(record.topic, tally.window_start_ms).merge(tally.messages)
 
     def publish_if_due(self) -> None:
         """Starts to publish the counts if `PUBLISH_EVERY_S` have passed since the last time. Does not wait for the
         brokers."""
         self._kafka.poll(0)
+        if self.delivered:
+            self._add_delivered()
         self._now_ms = wall_clock_ms()
         if time.monotonic() - self._published_at > PUBLISH_EVERY_S:
             self._publisher.add_rows(self._take_rows())
@@ -97,6 +127,7 @@ class ConsumerCounter:
         prevent_free(self._kafka)
 
     def _take_rows(self) -> list[AuditRow]:
+        self._add_delivered()
         now_ms = time.time_ns() // 1_000_000
         rows = []
         for topic_partition, counter in self._counters.items():
@@ -131,6 +162,8 @@ class ConsumerCounter:
                         end=end,
                         datacenter=self._datacenter,
                         late=tally.late,
+                        no_time=tally.no_time,
+                        errors=tally.errors,
                         latency_mean_ms=latency.mean_ms,
                         latency_p95_ms=latency.p95_ms,
                         latency_p99_ms=latency.p99_ms,

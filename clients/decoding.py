@@ -110,9 +110,10 @@ class Decoder:
         self._writers: dict[tuple[str, int], _Writer] = {}
         self._newest: dict[str, _NewestVersion] = {}
 
-    def decode(self, record: FetchedRecord) -> tuple[int | None, Any, int | None]:
-        """Returns three values of a record: the schema id, the decoded value, and the message time, which is the time
-        of the event, or None to use the record timestamp; all None for a tombstone.
+    def decode(self, record: FetchedRecord) -> tuple[int | None, Any, int | None, tuple[TimeField, ...]]:
+        """Returns four values of a record: the schema id, the decoded value, the message time, which is the time of the
+        event, or None to use the record timestamp, and the fields of the schema that may hold the message time. They
+        are None, and () for the fields, if the record is a tombstone.
 
         Raises:
             UndecodableMessage: the value has no valid schema id or does not match its schema, or the schema is not
@@ -120,7 +121,7 @@ class Decoder:
             SourceUnavailable: its schema cannot be fetched.
         """
         if record.value is None:
-            return None, None, None
+            return None, None, None, ()
         try:
             framed = unframe(record.value, record.headers)
         except FramingError as error:
@@ -145,7 +146,7 @@ class Decoder:
             raise _undecodable(
                 record, f"the value does not match schema {framed.schema_id}: {error_text(error)}"
             ) from error
-        return framed.schema_id, value, time_ms
+        return framed.schema_id, value, time_ms, writer.time_fields
 
     def _time_ms(self, writer: _Writer, value: Any) -> int | None:
         if not writer.time_fields:

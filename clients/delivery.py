@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol
 
-from headrace.audit.producer_counter import Ticket
+from headrace.audit.producer_counter import OpenRow
 from headrace.clients.errors import DeliveryFailed
 from headrace.clients.kafka_client import as_seconds, error_text
 
@@ -46,7 +46,8 @@ class Delivery:
         sender: the producer that has sent the message.
         size_bytes: bytes of key and value.
         cost_bytes: bytes that count for the producer's memory limit: also headers, and a constant for each message.
-        ticket: identifies the message in the audit counts; None if the audit does not count it.
+        row: the running count of the audit that contains the message; None if the audit does not count it.
+        fingerprint: hash of the message for the audit.
         on_delivery: called when the message was acknowledged or failed; None calls nothing.
     """
 
@@ -55,6 +56,7 @@ class Delivery:
         "cost_bytes",
         "error",
         "failed_in_flush",
+        "fingerprint",
         "is_callback_started",
         "is_complete",
         "is_handed_over",
@@ -62,9 +64,9 @@ class Delivery:
         "latency_s",
         "metadata",
         "on_delivery",
+        "row",
         "size_bytes",
         "subject",
-        "ticket",
         "topic",
     )
 
@@ -75,7 +77,8 @@ class Delivery:
         subject: str,
         size_bytes: int,
         cost_bytes: int,
-        ticket: Ticket | None,
+        row: OpenRow | None,
+        fingerprint: int,
         on_delivery: Callable[[Delivery], None] | None,
     ) -> None:
         self._sender = sender
@@ -83,7 +86,8 @@ class Delivery:
         self.subject = subject
         self.size_bytes = size_bytes
         self.cost_bytes = cost_bytes
-        self.ticket = ticket
+        self.row = row
+        self.fingerprint = fingerprint
         self.on_delivery = on_delivery
         self.metadata: tuple[int, int, int] | None = None
         self.latency_s: float | None = None

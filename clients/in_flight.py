@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from operator import attrgetter
 from typing import Final
 
-from headrace.audit.producer_counter import ProducerCounter, Ticket
+from headrace.audit.producer_counter import ProducerCounter, wall_clock_ms
+from headrace.audit.tally import SentMessage
 from headrace.clients.delivery import Delivery
 from headrace.clients.errors import DeliveryFailed, FlushFailed
 from headrace.clients.kafka_client import error_text
@@ -79,8 +80,8 @@ class InFlight:
             self._move_added()
             self._pending.discard(delivery)
             self._bytes -= delivery.cost_bytes
-        if delivery.ticket is not None:
-            self._counter.withdraw(delivery.ticket)
+        if delivery.row is not None:
+            self._counter.withdraw_from(delivery.row)
 
     def has_capacity(self, message_bytes: int) -> bool:
         """Returns whether the messages in flight fit into the memory limit. They include the message that is about to
@@ -96,8 +97,7 @@ class InFlight:
 
     def process_completed(self) -> None:
         """Processes acknowledged and failed messages; the caller must call `run_callbacks` afterwards."""
-        acknowledged: list[Ticket] = []
-        latencies_s: list[float | None] = []
+        acknowledged: list[SentMessage] = []
         with self._lock:
             # Before `_move_added`: messages that are completed at this moment were added before it.
             completed = len(self.completed)
@@ -110,12 +110,12 @@ class InFlight:
                     self._callback_queue.append(delivery)
                 if delivery.error is not None:
                     self._record_failure(delivery)
-                    self._counter.count_failed(delivery.ticket)
-                elif delivery.ticket is not None:
-                    acknowledged.append(delivery.ticket)
-                    latencies_s.append(delivery.latency_s)
+                    if delivery.row is not None:
+                        self._counter.count_failed_of(delivery.row)
+                elif delivery.row is not None:
+                    acknowledged.append(delivery)
             if acknowledged:
-                self._counter.acknowledge(acknowledged, latencies_s)
+                self._counter.acknowledge_all(acknowledged, wall_clock_ms())
         self.log_failures(only_when_due=True)
 
     def run_callbacks(self, deadline: float = math.inf) -> None:

@@ -31,8 +31,10 @@ from confluent_kafka import KafkaError, KafkaException
 from headrace.audit.producer_counter import ProducerCounter, RowSelection, wall_clock_ms
 from headrace.audit.row import AuditRow
 from headrace.audit.spool import LeftoverSpools
+from headrace.avro_codec import core_library
 from headrace.avro_schema import Schema
 from headrace.clients.audit_publisher import AuditPublisher, spool_directories
+from headrace.clients.core_tallies import core_tallies
 from headrace.clients.delivery import Delivery
 from headrace.clients.errors import (
     BrokerUnavailable,
@@ -174,13 +176,15 @@ class Producer:
         self._kafka: Any = create_client(confluent_kafka.Producer, config)
         self._registry = registry_client(self._settings)
         self._encodings = EncodingCache(self._registry, self._settings.loader, TopicCheck(self._settings).check)
-        spool_dir = spool_directories(self._settings)[0]
+        spool_dir, tallies = spool_directories(self._settings)[0], core_tallies(core_library())
         self._counter = ProducerCounter(
             app,
             spool_dir=spool_dir,
             datacenter=self._settings.audit.datacenter,
             late_after_ms=self._settings.audit.grace.ms,
+            tallies=tallies,
         )
+        self._count_row, self._hash = self._counter.count_row, tallies.hash
         self._leftovers = LeftoverSpools(spool_dir)
         self._in_flight = InFlight(self._counter)
         self.completed = self._in_flight.completed.append
@@ -370,7 +374,7 @@ class Producer:
         header_list = as_header_list(topic, headers) if headers else None
         record_ms = None if timestamp_ms is None else as_timestamp(topic, timestamp_ms)
         size = 0 if key_bytes is None else len(key_bytes)
-        subject, encoded, ticket = "", None, None
+        subject, encoded, row, fingerprint = "", None, None, 0
         if value is None:
             if key_bytes is None:
                 raise KeyRefused(
@@ -393,11 +397,11 @@ class Producer:
                 has_time = time_ms is not None or read_time is None
                 if time_ms is None:
                     time_ms = record_ms = wall_clock_ms() if record_ms is None else record_ms
-                ticket = self._counter.count_sent(topic, time_ms, key_bytes, encoded, has_time=has_time)
+                row, fingerprint = self._count_row(topic, time_ms, has_time), self._hash(key_bytes, encoded)
         cost = size + MESSAGE_COST_BYTES
         if header_list is not None:
             cost += sum(len(name) + len(content) for name, content in header_list)
-        delivery = Delivery(self, topic, subject, size, cost, ticket, on_delivery or self._on_delivery)
+        delivery = Delivery(self, topic, subject, size, cost, row, fingerprint, on_delivery or self._on_delivery)
         in_flight.added.append(delivery)
         try:
             if len(in_flight.added) >= CHECK_EVERY_MESSAGES or cost >= LARGE_BYTES:

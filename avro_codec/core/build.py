@@ -16,8 +16,8 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-SOURCES = tuple(HERE / f"{name}.c" for name in ("hash", "program", "records", "run", "time_text"))
-HEADERS = tuple(HERE / f"{name}.h" for name in ("bytes", "core", "program"))
+SOURCES = tuple(HERE / f"{name}.c" for name in ("hash", "program", "records", "run", "tally", "time_text"))
+HEADERS = tuple(HERE / f"{name}.h" for name in ("bytes", "core", "hash", "program"))
 LIBRARY = "libheadrace_core.so"
 FLAGS = ("-std=c11", "-O3", "-fPIC", "-shared", "-fvisibility=default")
 ZIG_TARGETS = {"x86_64": "x86_64-linux-gnu.2.17", "aarch64": "aarch64-linux-gnu.2.17"}

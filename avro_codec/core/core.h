@@ -8,9 +8,10 @@
 #ifndef HEADRACE_CORE_H
 #define HEADRACE_CORE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
-#define HR_ABI 6     /* version of the functions and structures below */
+#define HR_ABI 7     /* version of the functions and structures below */
 #define HR_PROGRAM 5 /* version of the operations in program.h */
 
 /* A record of a batch. Positions are in the decompressed payload. Sizes are -1 for null. */
@@ -120,6 +121,38 @@ enum {
     HR_MESSAGE = 2 /* the reference must convert the record at `next` */
 };
 
+#define HR_TALLIED_TOGETHER 512 /* messages of one call */
+
+/* The count of messages of a client: of a row of a producer, or of a partition and window of a consumer. */
+typedef struct {
+    uint64_t first; /* index of its first message */
+    int64_t window_start_ms;
+    uint64_t count;
+    uint64_t bytes;
+    uint64_t fingerprint;
+    uint64_t late;
+    int64_t start; /* first offset, */
+    int64_t end;   /* and the offset after the last one */
+    uint64_t latencies; /* number, sum and maximum of the latencies */
+    uint64_t latency_ms;
+    uint64_t latency_ms_max;
+} hr_tally;
+
+/* The latencies of one bucket of a histogram, by the index of the tally. */
+typedef struct {
+    uint32_t tally;
+    uint32_t bucket;
+    uint64_t count;
+} hr_latency_bucket;
+
+/* Buffers of the caller for HR_TALLIED_TOGETHER tallies and buckets, and how much of them is used. */
+typedef struct {
+    hr_tally *tallies;
+    hr_latency_bucket *buckets;
+    uint64_t tally_count;
+    uint64_t bucket_count;
+} hr_tally_output;
+
 int32_t hr_abi(void);
 int32_t hr_program_version(void);
 
@@ -138,6 +171,20 @@ int64_t hr_project(const hr_program *program, const uint8_t *body, uint64_t size
 
 /* Validates a body with a program without output. Returns 1 if it is one value, or 0 if the reference must decide. */
 int32_t hr_is_value(const hr_program *program, const uint8_t *body, uint64_t size);
+
+/* Returns whether the process has the functions of Python that the next functions call. */
+int32_t hr_can_tally(void);
+
+/* The function message_hash(key, value) of headrace.audit.count for Python, by the calling convention METH_FASTCALL.
+ * `none` is Python's None. */
+void *hr_hash_message(void *none, void *const *arguments, intptr_t count);
+
+/* Adds up the messages [from, to) of a Python list: sent messages, whose attributes have the `names` of a tuple, for row,
+ * size, hash and latency in seconds; or pairs of a record and its message time. Returns 0, or 1 if the reference must add
+ * them up; a Python exception may be set then. */
+int32_t hr_tally_sent(void *messages, void *names, void *none, uint64_t from, uint64_t to, hr_tally_output *output);
+int32_t hr_tally_delivered(void *messages, void *none, int64_t now_ms, int64_t late_after_ms, int64_t window_ms,
+                           uint64_t from, uint64_t to, hr_tally_output *output);
 
 /* The message hash of headrace.audit.count (XXH64). */
 uint64_t hr_message_hash(const uint8_t *key, int64_t key_size, const uint8_t *value, uint64_t value_size);

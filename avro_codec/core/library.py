@@ -1,19 +1,20 @@
 """The ctypes interface of the core: the shared library and its structures, without any logic.
 
-Calls release the interpreter lock, except for `is_value` and `convert_one`, which take less time than releasing it.
+Calls release the interpreter lock, except for `is_value` and `convert_one`, which take less time than releasing it, and
+`tally_sent` and `tally_delivered`, which read Python objects.
 The library has no state. The caller owns all buffers and must keep references to them during a call.
 """
 
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, c_char_p, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, c_char_p, c_int32, c_int64, c_uint32, c_uint64, c_void_p, py_object
 from pathlib import Path
 
 from headrace.avro_codec.core.build import LIBRARY
 from headrace.avro_codec.program import TIME_FIELDS_MAX, Program, pack_words
 
-ABI = 6
+ABI = 7
 PROGRAM_VERSION = 5
 
 DONE, FULL, MESSAGE = 0, 1, 2
@@ -34,6 +35,15 @@ its first message, number of messages, bytes, fingerprint, index of the first me
 TIME_PARTITION = "qQQQQ"
 """Format of the rows of one time partition (`hr_time_partition` in `core.h`): its number (time divided by the length of
 a time partition), position and size of its rows, index of the first row, number of rows."""
+
+TALLIED_TOGETHER = 512
+"""Maximum number of messages in one call of `tally_sent` or `tally_delivered`."""
+TALLY = "QqQQQQqqQQQ"
+"""Format of the count of a client's messages (`hr_tally` in `core.h`): index of the first message, window start,
+number, bytes, fingerprint, late messages, first offset, offset after the last one, number, sum and maximum of the
+latencies."""
+LATENCY_BUCKET = "IIQ"
+"""Format of a bucket of latencies (`hr_latency_bucket` in `core.h`): index of the tally, bucket, number."""
 
 
 class CProgram(ctypes.Structure):
@@ -84,6 +94,25 @@ class COutput(ctypes.Structure):
     )
 
 
+METH_FASTCALL = 0x80
+"""Calling convention of Python's stable ABI (`PyMethodDef`)."""
+
+
+class CMethod(ctypes.Structure):
+    """`PyMethodDef` of Python's stable ABI."""
+
+    _fields_ = (("name", c_char_p), ("function", c_void_p), ("flags", c_int32), ("documentation", c_char_p))
+
+
+class CTallyOutput(ctypes.Structure):
+    _fields_ = (
+        ("tallies", c_void_p),
+        ("buckets", c_void_p),
+        ("tally_count", c_uint64),
+        ("bucket_count", c_uint64),
+    )
+
+
 class Library:
     """The compiled core, loaded as a shared library.
 
@@ -114,12 +143,27 @@ class Library:
         )  # fmt: skip
         self.project.restype = c_int64
         # These two are called for single messages; releasing the interpreter lock would take as long as the call.
-        self.is_value = ctypes.PyDLL(str(path)).hr_is_value
+        locked = ctypes.PyDLL(str(path))
+        self.is_value = locked.hr_is_value
         self.is_value.argtypes = (c_void_p, c_char_p, c_uint64)
         self.is_value.restype = c_int32
-        self.convert_one = ctypes.PyDLL(str(path)).hr_project
+        self.convert_one = locked.hr_project
         self.convert_one.argtypes = (c_void_p, c_char_p, c_uint64, c_void_p, c_uint64, c_void_p, c_void_p)
         self.convert_one.restype = c_int64
+        self.can_tally = bool(found.hr_can_tally())
+        # A function of Python, because ctypes takes five times as long for a call.
+        self._method = CMethod(b"message_hash", ctypes.cast(found.hr_hash_message, c_void_p), METH_FASTCALL, None)
+        new_function = ctypes.pythonapi.PyCFunction_NewEx
+        new_function.argtypes, new_function.restype = (c_void_p, py_object, c_void_p), py_object
+        self.hash_message = new_function(ctypes.addressof(self._method), None, None)
+        self.tally_sent = locked.hr_tally_sent  # reads Python objects, as `tally_delivered` does
+        self.tally_sent.argtypes = (py_object, py_object, py_object, c_uint64, c_uint64, POINTER(CTallyOutput))
+        self.tally_sent.restype = c_int32
+        self.tally_delivered = locked.hr_tally_delivered
+        self.tally_delivered.argtypes = (
+            py_object, py_object, c_int64, c_int64, c_int64, c_uint64, c_uint64, POINTER(CTallyOutput)
+        )  # fmt: skip
+        self.tally_delivered.restype = c_int32
         self.message_hash = found.hr_message_hash
         self.message_hash.argtypes = (c_char_p, c_int64, c_char_p, c_uint64)
         self.message_hash.restype = c_uint64

@@ -1,4 +1,5 @@
 /* Converts records to rows like headrace.loader.project.messages: finds program, time, window and time partition. */
+#include "hash.h"
 #include "program.h"
 
 #define PREFIX_BYTES 5 /* magic 0, schema id */
@@ -216,8 +217,8 @@ static int32_t process_record(run_t *run, const hr_record *record) {
     window->count++;
 #ifndef HR_UNCOUNTED /* bench/counting.py measures the cost of counting */
     window->bytes += bytes;
-    window->fingerprint += hr_message_hash(run->payload + record->key_at, record->key_size, value,
-                                           (uint64_t)record->value_size);
+    window->fingerprint +=
+        hr_hash(run->payload + record->key_at, record->key_size, value, (uint64_t)record->value_size);
     int64_t since_start_ms = message.window_time_ms - window->start_ms;
     window->no_time += message.source == HR_SOURCE_NONE;
     window->total_ms += (uint64_t)since_start_ms;

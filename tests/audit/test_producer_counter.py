@@ -235,6 +235,26 @@ def warning_of(caplog: pytest.LogCaptureFixture) -> str:
     return warning
 
 
+def test_threads_and_publication_lose_no_sent_message(tmp_path: Path) -> None:
+    counter = ProducerCounter("shop", spool_dir=tmp_path)
+    rows: list[AuditRow] = []
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [
+            threading.Thread(target=lambda: [counter.count_row("t", NOW, True) for _ in range(5_000)]) for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            rows += counter.take_rows(NOW, RowSelection.ALL)
+    finally:
+        sys.setswitchinterval(interval_s)
+    counter.close()
+    assert sum(row.sent for row in {row.id: row for row in [*leftover_rows(tmp_path), *rows]}.values()) == 20_000
+    assert sum(row.sent for row in {row.id: row for row in [*rows, *leftover_rows(tmp_path)]}.values()) == 20_000
+
+
 def test_withdrawn_message_is_not_counted_as_sent(tmp_path: Path) -> None:
     counter = ProducerCounter("shop", spool_dir=tmp_path)
     first, second = (counter.count_sent("t", 0, None, b"v") for _ in range(2))

@@ -817,11 +817,11 @@ class FailingOnce:
     def __init__(self, error: BaseException) -> None:
         self.error: BaseException | None = error
 
-    def decode(self, record: object) -> tuple[None, None, None]:
+    def decode(self, record: object) -> tuple[None, None, None, tuple[()]]:
         error, self.error = self.error, None
         if error is not None:
             raise error
-        return None, None, None
+        return None, None, None, ()
 
 
 @pytest.mark.parametrize("error", [SourceUnavailable("the registry is away"), KeyboardInterrupt()])

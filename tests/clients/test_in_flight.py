@@ -59,8 +59,8 @@ def sent(
     cost_bytes: int = 1000,
     on_delivery: Callable[[Delivery], None] | None = None,
 ) -> Delivery:
-    ticket = counter.count_sent("t", 0, None, b"v")
-    delivery = Delivery(StubSender(in_flight), "t", "t-value", 1, cost_bytes, ticket, on_delivery)
+    row = counter.count_row("t", 0, has_time=True)
+    delivery = Delivery(StubSender(in_flight), "t", "t-value", 1, cost_bytes, row, 7, on_delivery)
     in_flight.added.append(delivery)
     delivery.is_handed_over = True
     return delivery

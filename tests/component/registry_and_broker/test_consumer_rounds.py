@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer as ConfluentProducer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from headrace import Consumer, Producer, SourceUnavailable
+from headrace import Consumer, Producer, SourceUnavailable, UndecodableMessage
 from headrace.audit.row import Tier
 from headrace.clients import assignment as assignment_module
 from headrace.clients import consumer as consumer_module
@@ -224,3 +225,27 @@ def test_audit_counts_are_sent_while_messages_wait(
         while not any(row.tier is Tier.CONSUMER for row in audit_rows(settings, topic)):
             assert time.monotonic() < deadline
             time.sleep(0.1)
+
+
+def test_consumer_counts_messages_that_cannot_be_decoded_and_those_without_time(settings: Settings, topic: str) -> None:
+    schema = json.dumps(
+        {"type": "record", "name": "Tick", "fields": [{"name": "timestamp", "type": ["null", "long"], "default": None}]}
+    )
+    with Producer(settings, app="clock") as producer:
+        for time_ms in (600_000, None, 600_001):
+            producer.send(topic, {"timestamp": time_ms}, partition=0, timestamp_ms=600_002, schema=schema)
+    kafka = ConfluentProducer({"bootstrap.servers": settings.kafka.bootstrap_servers})
+    for _ in range(2):
+        kafka.produce(topic, b"text", partition=0, timestamp=600_003)
+    kafka.flush(TIMEOUT_S)
+    with Consumer(settings, topics=[topic], until_end=True, app="wall", on_undecodable=lambda _: None) as consumer:
+        assert len(list(consumer)) == 3
+    with Consumer(settings, topics=[topic], until_end=True, app="floor") as consumer:
+        assert len([next(consumer) for _ in range(3)]) == 3
+        with pytest.raises(UndecodableMessage):
+            next(consumer)
+    rows = {row.application: row for row in audit_rows(settings, topic) if row.tier is Tier.CONSUMER}
+    assert [(row.count, row.no_time, row.errors, row.start, row.end) for row in (rows["wall"], rows["floor"])] == [
+        (3, 1, 2, 0, 5),
+        (3, 1, 1, 0, 4),
+    ]
