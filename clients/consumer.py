@@ -467,7 +467,7 @@ class Consumer:
                 return None
             topic_partition = (record.topic, record.partition)
             try:
-                schema_id, value, time_ms, time_fields = self._decoder.decode(record)
+                schema_id, value, time_ms, time_fields = self._decoder.decode_with_fields(record)
             except UndecodableMessage as error:
                 if self._options.on_undecodable is None:
                     self._commits.set_current(topic_partition, record.offset + 1)

@@ -110,10 +110,14 @@ class Decoder:
         self._writers: dict[tuple[str, int], _Writer] = {}
         self._newest: dict[str, _NewestVersion] = {}
 
-    def decode(self, record: FetchedRecord) -> tuple[int | None, Any, int | None, tuple[TimeField, ...]]:
-        """Returns four values of a record: the schema id, the decoded value, the message time, which is the time of the
-        event, or None to use the record timestamp, and the fields of the schema that may hold the message time. They
-        are None, and () for the fields, if the record is a tombstone.
+    def decode(self, record: FetchedRecord) -> tuple[int | None, Any, int | None]:
+        """Returns three values of a record: the schema id, the decoded value, and the message time, which is the time
+        of the event, or None to use the record timestamp; all None for a tombstone. Raises the same errors as
+        `decode_with_fields`."""
+        return self.decode_with_fields(record)[:3]
+
+    def decode_with_fields(self, record: FetchedRecord) -> tuple[int | None, Any, int | None, tuple[TimeField, ...]]:
+        """Returns the values of `decode`, and the fields of the schema that may hold the message time.
 
         Raises:
             UndecodableMessage: the value has no valid schema id or does not match its schema, or the schema is not

@@ -817,7 +817,7 @@ class FailingOnce:
     def __init__(self, error: BaseException) -> None:
         self.error: BaseException | None = error
 
-    def decode(self, record: object) -> tuple[None, None, None, tuple[()]]:
+    def decode_with_fields(self, record: object) -> tuple[None, None, None, tuple[()]]:
         error, self.error = self.error, None
         if error is not None:
             raise error

@@ -108,7 +108,7 @@ def test_deeply_nested_body_does_not_crash_the_process() -> None:
 
 
 def test_nested_values_are_decoded_up_to_the_limit_of_loads() -> None:
-    _, value, *_ = decoder(NODE).decode(message(b"\x02" * 96 + b"\0"))
+    _, value, _ = decoder(NODE).decode(message(b"\x02" * 96 + b"\0"))
     for _ in range(96):
         value = value["next"]
     assert value == {"next": None}
