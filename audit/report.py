@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from headrace.audit.event import AuditEvent, producers_text
-from headrace.audit.stored import ProducerFault
+from headrace.audit.stored import LOADED, LOG, CompletenessTimes, ProducerFault
 from headrace.audit.verdict import FINDINGS, SEVERITY, AuditVerdict, TopicResult, WindowResult
 from headrace.audit.window import count_text, duration_text, time_text, window_text
 
@@ -19,6 +19,9 @@ has one cause."""
 
 TIERS: Final = ("sent", "acknowledged", "stored", "written", "quarantined")
 """The columns of counts, in the order in which messages pass the tiers."""
+
+TIER_NAMES: Final[Mapping[str, str]] = {LOG: "log", LOADED: "table"}
+"""The names of tiers with times to completeness, as in the metrics."""
 
 COLUMN_DESCRIPTIONS: Final = {
     "sent": "messages that counting producers handed to the Kafka client",
@@ -76,6 +79,32 @@ def topics_listing(results: Sequence[TopicResult]) -> ReportTable:
     )
     header = ("topic", "verdict", *TIERS, "loaded within", "complete until")
     return ReportTable(header, rows, tuple(range(2, 2 + len(TIERS))))
+
+
+def completeness_listing(times: Mapping[str, CompletenessTimes]) -> ReportTable:
+    """Returns a table of the times to completeness by tier and share. A dash stands for a percentile that more windows
+    have not reached yet."""
+    rows = tuple(
+        (
+            TIER_NAMES[tier],
+            f"{share} %",
+            f"{one.windows:,}",
+            *("-" if ms is None else duration_text(ms) for ms in (one.p50_ms, one.p95_ms, one.p99_ms)),
+            f"{one.unreached:,}",
+        )
+        for tier, shares in times.items()
+        for share, one in shares.by_share.items()
+        if one.windows
+    )
+    return ReportTable(("tier", "share", "windows", "p50", "p95", "p99", "not yet"), rows, (1, 2, 3, 4, 5, 6))
+
+
+def completeness_json(times: Mapping[str, CompletenessTimes]) -> dict[str, Any]:
+    """Returns the times to completeness as JSON values, by tier and share in percent."""
+    return {
+        TIER_NAMES[tier]: {share: one._asdict() for share, one in shares.by_share.items()}
+        for tier, shares in times.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)

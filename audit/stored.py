@@ -19,6 +19,9 @@ DATABASE_NAME: Final = "audit.db"
 SHARES: Final = ((99, 100), (999, 1000), (1, 1))
 """Shares of a window's messages: the time until each share arrived is stored."""
 
+SHARE_NAMES: Final = ("99", "99.9", "100")
+"""The same in percent, as reports and metrics name them."""
+
 
 LOG, LOADED = "log", "loaded"
 """The tiers with times to completeness: the log, and the tables with the quarantine."""
@@ -180,9 +183,14 @@ class CompletenessTimes:
     share_999: Percentiles
     all: Percentiles
 
+    @property
+    def by_share(self) -> dict[str, Percentiles]:
+        """The distributions by the name of the share, of `SHARE_NAMES`."""
+        return dict(zip(SHARE_NAMES, (self.share_99, self.share_999, self.all), strict=True))
+
 
 class CompletenessTotals(NamedTuple):
-    """How many windows have become complete since the database was created, by the time until a tier had 99.9 % of
+    """How many windows have become complete since the database was created, by the time until a tier had a share of
     their messages: by the bounds of `COMPLETENESS_BOUNDS_MS`, the later ones last. `sum_ms` is the sum of the times.
     The numbers never decrease."""
 

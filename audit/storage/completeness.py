@@ -1,12 +1,13 @@
-"""Counts the times to completeness, for monitoring: by tier, how many windows had 99.9 % of their messages within some
-bounds. Each window is counted once, when it is complete after its end. The counts never decrease, unlike the
-distribution of stored windows, which retention deletes."""
+"""Counts the times to completeness, for monitoring: by tier, how many windows had 99, 99.9 and 100 % of their messages
+within some bounds. Each window is counted once, when it is complete after its end. The counts never decrease, unlike
+the distribution of stored windows, which retention deletes."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
+from typing import Final
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -17,20 +18,27 @@ from headrace.audit.stored import COMPLETENESS_BOUNDS_MS, CompletenessTotals
 
 _C = COMPLETENESS.c
 
+COUNTED_FIRST: Final = "99.9"
+"""The share whose rows have only the name of the tier."""
 
-def count_reached(connection: Connection, reached: Iterable[tuple[str, int | None]]) -> None:
+
+TierShare = tuple[str, str]
+"""A tier, `log` or `loaded`, and a share of `SHARE_NAMES`."""
+
+
+def count_reached(connection: Connection, reached: Iterable[tuple[str, str, int | None]]) -> None:
     """Counts times to completeness.
 
     Args:
-        reached: tiers, and the times from the ends of windows until 99.9 % of their messages, in milliseconds; None for
-            a tier without counts.
+        reached: tiers, shares of `SHARE_NAMES`, and the times from the ends of windows until the share of their
+            messages had arrived, in milliseconds; None for a tier without counts.
     """
     windows: Counter[tuple[str, int]] = Counter()
     sums: Counter[tuple[str, int]] = Counter()
-    for tier, time_ms in reached:
+    for tier, share, time_ms in reached:
         if time_ms is None:
             continue
-        key = (tier, bisect_left(COMPLETENESS_BOUNDS_MS, time_ms))
+        key = (_stored_name(tier, share), bisect_left(COMPLETENESS_BOUNDS_MS, time_ms))
         windows[key] += 1
         sums[key] += time_ms
     keys = sorted(windows)
@@ -45,11 +53,17 @@ def count_reached(connection: Connection, reached: Iterable[tuple[str, int | Non
         )
 
 
-def read_totals(connection: Connection) -> dict[str, CompletenessTotals]:
-    """Returns the counts by tier."""
-    windows: dict[str, list[int]] = {}
-    sums: Counter[str] = Counter()
-    for tier, place, number, sum_ms in connection.execute(sa.select(COMPLETENESS)):
-        windows.setdefault(tier, [0] * (len(COMPLETENESS_BOUNDS_MS) + 1))[place] = number
-        sums[tier] += sum_ms
-    return {tier: CompletenessTotals(tuple(windows[tier]), sums[tier]) for tier in sorted(windows)}
+def read_totals(connection: Connection) -> dict[TierShare, CompletenessTotals]:
+    """Returns the counts by tier and share."""
+    windows: dict[TierShare, list[int]] = {}
+    sums: Counter[TierShare] = Counter()
+    for name, place, number, sum_ms in connection.execute(sa.select(COMPLETENESS)):
+        tier, _, share = name.partition(" ")
+        key = (tier, share or COUNTED_FIRST)
+        windows.setdefault(key, [0] * (len(COMPLETENESS_BOUNDS_MS) + 1))[place] = number
+        sums[key] += sum_ms
+    return {key: CompletenessTotals(tuple(windows[key]), sums[key]) for key in sorted(windows)}
+
+
+def _stored_name(tier: str, share: str) -> str:
+    return tier if share == COUNTED_FIRST else f"{tier} {share}"

@@ -24,7 +24,7 @@ from headrace.audit.facts import WindowFacts
 from headrace.audit.offsets import CountedOffsets, OffsetCheck
 from headrace.audit.row import AuditRow, Tier
 from headrace.audit.storage import reading
-from headrace.audit.storage.completeness import read_totals
+from headrace.audit.storage.completeness import TierShare, read_totals
 from headrace.audit.storage.engine import AuditDatabase
 from headrace.audit.storage.producer_faults import read_producer_faults
 from headrace.audit.storage.report import read_report
@@ -390,9 +390,10 @@ class AuditStore:
         with self.database.reading() as connection:
             return read_producer_faults(connection, now_ms)
 
-    def completeness_totals(self) -> dict[str, CompletenessTotals]:
-        """Returns by tier, `log` and `loaded`, how many windows have become complete, by the time from their end until
-        99.9 % of their messages. The numbers never decrease while the database exists."""
+    def completeness_totals(self) -> dict[TierShare, CompletenessTotals]:
+        """Returns by tier, `log` and `loaded`, and share, of `SHARE_NAMES`, how many windows have become complete, by
+        the time from their end until the share of their messages. The numbers never decrease while the database
+        exists."""
         with self.database.reading() as connection:
             return read_totals(connection)
 

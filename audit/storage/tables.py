@@ -193,12 +193,12 @@ sa.Index("window_verdict_last_counted", WINDOW_VERDICT.c.last_counted_ms)
 COMPLETENESS: Final = sa.Table(
     "completeness",
     METADATA,
-    _text("tier", key=True),  # log or loaded
+    _text("tier", key=True),  # log or loaded, for 99.9 %; with another share, such as `log 99`
     _number("place", key=True),  # index of the bound in `COMPLETENESS_BOUNDS_MS`
     _number("windows"),
     _number("sum_ms"),
 )
-"""How many windows have become complete, by the time from their end until they had 99.9 % of their messages."""
+"""How many windows have become complete, by the time from their end until they had a share of their messages."""
 
 STRIP: Final = sa.Table(
     "strip",

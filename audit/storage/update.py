@@ -52,7 +52,7 @@ from headrace.audit.storage.tables import (
     TOUCHED_WINDOW,
     WINDOW_VERDICT,
 )
-from headrace.audit.stored import LOADED, LOG
+from headrace.audit.stored import LOADED, LOG, SHARE_NAMES
 from headrace.audit.strip import DAY_MS, EMPTY_STRIP, NO_MESSAGES, STATE_BYTES, day_of, patched, place_of
 from headrace.audit.verdict import (
     FINAL_VERDICTS,
@@ -69,6 +69,13 @@ from headrace.audit.window import SCATTERED_MS, SPECIAL_WINDOWS, WINDOW_MS
 
 PORTION_WINDOWS: Final = 4_000
 """Marked windows of one transaction: SQLite's other writers then wait for less than a second."""
+
+TIME_COLUMNS: Final = {
+    f"{tier}_{name}_ms": (tier, share)
+    for tier in (LOG, LOADED)
+    for name, share in zip(("99", "999", "all"), SHARE_NAMES, strict=True)
+}
+"""The columns with times to completeness of a window, with their tier and share."""
 
 _V = WINDOW_VERDICT.c
 _T = TOUCHED_WINDOW.c
@@ -341,7 +348,7 @@ class _Portion:
         query = sa.select(*columns).select_from(TOUCHED_WINDOW.join(WINDOW_VERDICT, marked)).where(self._in_portion())
         old = {(topic, start_ms): tuple(rest) for topic, start_ms, *rest in self._connection.execute(query)}
         rows, states, changed = [], [], set()
-        reached: list[tuple[str, int | None]] = []
+        reached: list[tuple[str, str, int | None]] = []
         for topic in self._topics.values():
             for result in topic.results:
                 key = (result.facts.topic, result.facts.window_start_ms)
@@ -353,7 +360,7 @@ class _Portion:
                 row["is_counted"] = 0 if before is None else before[5]
                 if _first_complete(row, self._now_ms):
                     row["is_counted"] = 1
-                    reached += [(LOG, row["log_999_ms"]), (LOADED, row["loaded_999_ms"])]
+                    reached += [(tier, share, row[name]) for name, (tier, share) in TIME_COLUMNS.items()]
                 if before is None or before[0] != row["verdict"]:
                     states.append((*key, STATE_BYTES[result.verdict]))
                 if _event_kind(before) != _event_kind((*kind, row["sentence"])):

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from headrace.audit.ingest import IngestResult
     from headrace.audit.report import TopicCauses
     from headrace.audit.storage.store import AuditStore
+    from headrace.audit.stored import CompletenessTimes
     from headrace.audit.verdict import Acceptance, Period, TopicResult, WindowResult
     from headrace.settings import Settings
 
@@ -152,7 +153,8 @@ def _instant_ms(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     from headrace.audit.errors import AuditError
-    from headrace.audit.report import as_json, causes_by_topic, has_findings, worst_verdict
+    from headrace.audit.report import as_json, causes_by_topic, completeness_json, has_findings, worst_verdict
+    from headrace.audit.strip import DAY_MS
     from headrace.audit.verdict import AuditVerdict
     from headrace.pipeline.audit_store import open_audit_store, update_stored_verdicts
 
@@ -166,6 +168,8 @@ def run(args: argparse.Namespace) -> int:
             results = store.report(topics, now_ms=now_ms, period=_period(args))
             events = store.events(now_ms, only_open=True, counts_clean_windows=False)
             causes = causes_by_topic(events, store.producer_faults(now_ms), now_ms)
+            since_ms, until_ms = args.since or now_ms - DAY_MS, args.until or now_ms
+            times = store.completeness_times(since_ms, until_ms, topics if args.topic else None)
     except AuditError as error:
         raise CommandError(str(error)) from error
     if args.topic and not results:
@@ -173,9 +177,11 @@ def run(args: argparse.Namespace) -> int:
             f"the audit has no counts of {', '.join(args.topic)} in this period; check --since and --until"
         )
     if args.format == "json":
-        print_json({**as_json(results, ingested.bad, causes), "not_fresh": outage})
+        completeness = completeness_json(times)
+        print_json({**as_json(results, ingested.bad, causes), "completeness": completeness, "not_fresh": outage})
     else:
         _print_text(results, ingested, causes, shows_all=args.all)
+        _print_completeness(times, "" if args.since or args.until else " of the last 24 hours")
     if outage:
         # Findings may be caused by counts that could not be read.
         raise CommandError(
@@ -335,6 +341,16 @@ def _print_text(
             f"{ingested.bad} messages of the audit topic were skipped, because they are not audit counts",
             file=sys.stderr,
         )
+
+
+def _print_completeness(times: Mapping[str, CompletenessTimes], period: str) -> None:
+    """Prints the distribution of the times to completeness; nothing without windows."""
+    from headrace.audit.report import completeness_listing
+
+    listing = completeness_listing(times)
+    if listing.rows:
+        print(f"\ntime from the end of a window until a share of its messages had arrived, windows{period}:")
+        print_table(listing.header, listing.rows, right=listing.right)
 
 
 def _totals(results: Sequence[TopicResult]) -> str:

@@ -125,10 +125,11 @@ def complete_until(summaries: Sequence[TopicSummary], topics: Collection[str]) -
         yield StatusMetric("headrace_audit_complete_until_timestamp_seconds", time_s, labels)
 
 
-def completeness(totals: Mapping[str, CompletenessTotals]) -> Iterator[StatusMetric]:
+def completeness(totals: Mapping[tuple[str, str], CompletenessTotals]) -> Iterator[StatusMetric]:
+    """Yields the histograms of the times to completeness, by tier and share."""
     bounds_s = [bound_ms // 1000 for bound_ms in COMPLETENESS_BOUNDS_MS]
-    for tier, one in totals.items():
-        labels = (("tier", COMPLETENESS_NAMES[tier]),)
+    for (tier, share), one in totals.items():
+        labels = (("tier", COMPLETENESS_NAMES[tier]), ("share", share))
         yield from histogram("headrace_audit_completeness_seconds", bounds_s, one.windows, one.sum_ms / 1000, labels)
 
 

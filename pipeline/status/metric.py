@@ -150,7 +150,7 @@ METRICS: Final[Mapping[str, MetricFamily]] = {
         MetricFamily(
             "headrace_audit_completeness_seconds",
             HISTOGRAM,
-            "time from the end of a complete window until a tier had 99.9 % of its messages",
+            "time from the end of a complete window until a tier had a share of its messages: 99, 99.9 or 100 %",
         ),
         MetricFamily(
             "headrace_audit_tier_last_count_timestamp_seconds", GAUGE, "creation of the newest counts of a tier"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 from headrace.audit.row import AuditOutcome, AuditRow, Tier
 from headrace.audit.storage.store import AuditStore
 from headrace.audit.stored import COMPLETENESS_BOUNDS_MS
 from headrace.audit.window import WINDOW_MS
+
+NewAddress = Callable[[], Path | str]
 
 START_MS = 1_795_000_200_000 // WINDOW_MS * WINDOW_MS
 END_MS = START_MS + WINDOW_MS
@@ -43,7 +46,8 @@ def counted(tier: Tier, offset: int, emitted_at_ms: int, window_start_ms: int = 
 
 
 def totals_after(store: AuditStore, rows: list[AuditRow], now_ms: int) -> dict[str, tuple[list[int], int]]:
-    """Adds rows and updates the verdicts. Returns by tier the times, as bounds of their bucket, and their sum."""
+    """Adds rows and updates the verdicts. Returns by tier the times to 99.9 %, as bounds of their bucket, and their
+    sum."""
     store.add_rows(rows)
     store.update_verdicts(now_ms=now_ms, grace_ms=GRACE_MS)
     return {
@@ -51,7 +55,8 @@ def totals_after(store: AuditStore, rows: list[AuditRow], now_ms: int) -> dict[s
             [bound for bound, number in zip(COMPLETENESS_BOUNDS_MS, one.windows, strict=False) if number],
             one.sum_ms,
         )
-        for tier, one in store.completeness_totals().items()
+        for (tier, share), one in store.completeness_totals().items()
+        if share == "99.9"
     }
 
 
@@ -74,7 +79,25 @@ def test_counts_of_further_windows_are_added(tmp_path: Path) -> None:
             start_ms = START_MS + number * WINDOW_MS
             now_ms = start_ms + WINDOW_MS + 2 * MINUTE_MS
             totals_after(store, [counted(tier, number, now_ms, start_ms) for tier in OUTCOMES], now_ms)
-        assert {tier: sum(one.windows) for tier, one in store.completeness_totals().items()} == {"log": 3, "loaded": 3}
+        windows = {key: sum(one.windows) for key, one in store.completeness_totals().items()}
+        assert windows == {(tier, share): 3 for tier in ("log", "loaded") for share in ("99", "99.9", "100")}
+
+
+def test_each_share_has_its_own_time(new_address: NewAddress) -> None:
+    """Of 1,000 messages the log has 990 after a minute, 999 after three and all after six."""
+    rows = [dataclasses.replace(counted(Tier.PRODUCER, 0, END_MS), count=1_000, sent=1_000, fingerprint=15, bytes=6)]
+    for offset, count, minutes in ((0, 990, 1), (990, 9, 3), (999, 1, 6)):
+        place = {"count": count, "start": offset, "end": offset + count}
+        rows.append(dataclasses.replace(counted(Tier.BROKER, offset, END_MS + minutes * MINUTE_MS), **place))
+        rows.append(dataclasses.replace(counted(Tier.LOADER, offset, END_MS + (minutes + 1) * MINUTE_MS), **place))
+    with AuditStore(new_address()) as store:
+        totals_after(store, rows, END_MS + 7 * MINUTE_MS)
+        sums = {key: one.sum_ms // MINUTE_MS for key, one in store.completeness_totals().items()}
+    log, table = {"99": 1, "99.9": 3, "100": 6}, {"99": 2, "99.9": 4, "100": 7}
+    assert sums == {
+        **{("log", share): minutes for share, minutes in log.items()},
+        **{("loaded", share): minutes for share, minutes in table.items()},
+    }
 
 
 def test_missing_messages_are_not_counted(tmp_path: Path) -> None:

@@ -201,7 +201,12 @@ def test_period_limits_the_report(settings: Settings, capsys: pytest.CaptureFixt
     produce(settings, "in-2013")
     report(settings, capsys)
     follow(settings, "in-2013")
-    assert report(settings, capsys, "--topic", "in-2013", "--since", "2013-01-01", "--until", "2013-01-02")[0] == 0
+    period = ("--topic", "in-2013", "--since", "2013-01-01", "--until", "2013-01-02")
+    code, out, _ = report(settings, capsys, *period)
+    assert code == 0
+    assert re.search(r"^table +99\.9 % +1 ", out, re.MULTILINE), "the times to completeness"
+    document = json.loads(report(settings, capsys, *period, "--format", "json")[1])
+    assert document["completeness"]["log"]["99.9"]["windows"] == 1
     code, _, err = report(settings, capsys, "--topic", "in-2013", "--since", "7d")
     assert (code, "in-2013" in err) == (2, True)
     with pytest.raises(SystemExit):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.audit.report import completeness_json, completeness_listing
 from headrace.audit.row import AuditOutcome, AuditRow, Tier
 from headrace.audit.storage.store import AuditStore
 from headrace.audit.stored import DATABASE_NAME
@@ -172,3 +173,38 @@ def test_duplicated_messages_are_a_finding_of_their_own_above_their_limits(
     ratios = [one for fact in source.facts for one in fact.metrics if one.name == "headrace_audit_extra_ratio"]
     expected = [StatusMetric("headrace_audit_extra_ratio", extra / sent, (("topic", "orders"),))]
     assert ratios == (expected if extra > EXTRA_MIN else [])
+
+
+def test_report_shows_the_stored_times_to_completeness(tmp_path: Path) -> None:
+    """Of three windows, the log has all of one and 99 % of another; the table has none of the third."""
+    rows, now_ms = [], START_MS + 20 * WINDOW_MS
+    for number, (stored, written) in enumerate([(1000, 1000), (990, 990), (1000, 0)]):
+        window = {"window_start_ms": START_MS + number * WINDOW_MS, "topic": "orders"}
+        place = {"partition": 0, "start": 1000 * number, "end": 1000 * number + stored, "sent": 0}
+        minutes = {"emitted_at_ms": START_MS + (number + 1) * WINDOW_MS + (number + 1) * 60_000}
+        rows.append(dataclasses.replace(SENT, id=f"sent {number}", **window))
+        read, wrote = loaded(0)
+        rows.append(dataclasses.replace(read, id=f"read {number}", count=stored, **window, **place, **minutes))
+        if written:
+            rows.append(dataclasses.replace(wrote, id=f"wrote {number}", count=written, **window, **place, **minutes))
+    with AuditStore(tmp_path / DATABASE_NAME) as store:
+        store.add_rows(rows)
+        store.update_verdicts(now_ms=now_ms, grace_ms=0)
+        times = store.completeness_times(0, now_ms)
+    assert {tier: [one.unreached for one in shares.by_share.values()] for tier, shares in times.items()} == {
+        "log": [0, 1, 1],
+        "loaded": [1, 2, 2],
+    }
+    document = completeness_json(times)
+    expected = {
+        ("log", "99"): (3, 0, 120_000, 180_000, 180_000),
+        ("log", "99.9"): (3, 1, 180_000, None, None),
+        ("log", "100"): (3, 1, 180_000, None, None),
+        ("table", "99"): (3, 1, 120_000, None, None),
+        ("table", "99.9"): (3, 2, None, None, None),
+        ("table", "100"): (3, 2, None, None, None),
+    }
+    assert {
+        (tier, share): tuple(one.values()) for tier in document for share, one in document[tier].items()
+    } == expected
+    assert ("log", "99.9 %", "3", "3 min", "-", "-", "1") in completeness_listing(times).rows
