@@ -104,6 +104,10 @@ class CMethod(ctypes.Structure):
     _fields_ = (("name", c_char_p), ("function", c_void_p), ("flags", c_int32), ("documentation", c_char_p))
 
 
+_METHODS: list[CMethod] = []
+"""The structures of functions, which may be called after their library was deleted."""
+
+
 class CTallyOutput(ctypes.Structure):
     _fields_ = (
         ("tallies", c_void_p),
@@ -151,11 +155,12 @@ class Library:
         self.convert_one.argtypes = (c_void_p, c_char_p, c_uint64, c_void_p, c_uint64, c_void_p, c_void_p)
         self.convert_one.restype = c_int64
         self.can_tally = bool(found.hr_can_tally())
-        # A function of Python, because ctypes takes five times as long for a call.
-        self._method = CMethod(b"message_hash", ctypes.cast(found.hr_hash_message, c_void_p), METH_FASTCALL, None)
+        # A function of Python, because a call through ctypes takes several times as long.
+        method = CMethod(b"message_hash", ctypes.cast(found.hr_hash_message, c_void_p), METH_FASTCALL, None)
         new_function = ctypes.pythonapi.PyCFunction_NewEx
         new_function.argtypes, new_function.restype = (c_void_p, py_object, c_void_p), py_object
-        self.hash_message = new_function(ctypes.addressof(self._method), None, None)
+        self.hash_message = new_function(ctypes.addressof(method), None, None)
+        _METHODS.append(method)
         self.tally_sent = locked.hr_tally_sent  # reads Python objects, as `tally_delivered` does
         self.tally_sent.argtypes = (py_object, py_object, py_object, c_uint64, c_uint64, POINTER(CTallyOutput))
         self.tally_sent.restype = c_int32

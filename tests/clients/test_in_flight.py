@@ -382,6 +382,19 @@ def test_each_flush_reports_the_failures_it_waited_for(counter: ProducerCounter)
     in_flight.raise_failed([other], Counter())
 
 
+def test_messages_are_counted_as_sent_acknowledged_or_failed(counter: ProducerCounter) -> None:
+    in_flight = InFlight(counter)
+    acknowledged, failed, withdrawn = (sent(in_flight, counter) for _ in range(3))
+    uncounted = [Delivery(StubSender(in_flight), "t", "", 1, 1, None, 0, None) for _ in range(2)]
+    in_flight.added.extend(uncounted)
+    in_flight.withdraw(withdrawn)
+    for delivery, error in ((acknowledged, None), (failed, 1), (uncounted[0], None), (uncounted[1], 1)):
+        delivery.complete(None if error is None else KafkaError(KafkaError._TIMED_OUT), Message())
+    in_flight.process_completed()
+    (row,) = counter.take_rows(0, RowSelection.ALL)
+    assert (row.sent, row.count, row.bytes, row.fingerprint, row.errors) == (2, 1, 1, 7, 1)
+
+
 def test_log_handler_may_use_the_producer(counter: ProducerCounter) -> None:
     """The handler receives the failure of a message while no lock is held."""
     in_flight = InFlight(counter)
