@@ -207,6 +207,9 @@ class Cluster:
         units = self._directory / "systemd" / "*"
         return (f"less {self._directory / 'headrace.toml'}", f"less {units}", "less docs/cluster.md")
 
+    def console_url(self) -> str:
+        return ""
+
 
 def with_values(example: Path, values: Mapping[str, str]) -> str:
     """Returns the text of a settings file of the examples with other values for some keys.

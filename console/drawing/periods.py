@@ -1,4 +1,4 @@
-"""Periods of time that pages show: the last 24 hours, 7 days or 30 days, or those around a time in the URL."""
+"""Periods of time that pages show: the last 24 hours, 7 days, 30 days or year, or those around a time in the URL."""
 
 from __future__ import annotations
 
@@ -11,12 +11,19 @@ from headrace.console.formats import utc
 
 DAY_MS: Final = 86_400_000
 HOUR_MS: Final = 3_600_000
-RANGES: Final[Mapping[str, int]] = {"24h": 144, "7d": 1008, "30d": 4320}
+RANGES: Final[Mapping[str, int]] = {"24h": 144, "7d": 1008, "30d": 4320, "1y": 52_560}
 """Numbers of windows."""
-RANGE_WORDS: Final = {"24h": "24 hours", "7d": "7 days", "30d": "30 days"}
+RANGE_WORDS: Final = {"24h": "24 hours", "7d": "7 days", "30d": "30 days", "1y": "1 year"}
+SHORT_RANGE_WORDS: Final = {name: words for name, words in RANGE_WORDS.items() if name != "1y"}
+"""The periods of pages that read each window: a year of a topic has 52,560."""
 DEFAULT_RANGE: Final = "24h"
-_TICKS: Final = {"24h": (3 * HOUR_MS, "%H:%M"), "7d": (DAY_MS, "%a %d"), "30d": (3 * DAY_MS, "%b %d")}
-_COLUMNS: Final = {"24h": 144, "7d": 168, "30d": 180}
+_TICKS: Final = {
+    "24h": (3 * HOUR_MS, "%H:%M"),
+    "7d": (DAY_MS, "%a %d"),
+    "30d": (3 * DAY_MS, "%b %d"),
+    "1y": (30 * DAY_MS, "%b %d"),
+}
+_COLUMNS: Final = {"24h": 144, "7d": 168, "30d": 180, "1y": 182}
 FIRST_MS: Final = 0
 LAST_MS: Final = 250_000_000_000_000  # the year 9892, before which all times can be shown
 

@@ -12,12 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.audit.strip import NO_MESSAGES, STATE_BYTES, STATE_VERDICTS
+from headrace.audit.strip import NO_MESSAGES, STATE_BYTES, STATE_VERDICTS, WINDOWS_OF_DAY
 from headrace.audit.verdict import AuditVerdict
 
 HEIGHT: Final = 16
 RUNS_MAX: Final = 800
-"""Runs of a rail that are drawn as they are. A rail with more is drawn by the hour, each hour as its worst window."""
+"""Runs of a rail that are drawn as they are. A rail with more is drawn by the hour, each hour as its worst window; one
+with more hours, by the day."""
 WINDOWS_OF_HOUR: Final = 6
 EMPTY: Final = "empty"
 COMPLETE: Final = STATE_BYTES[AuditVerdict.COMPLETE]
@@ -71,17 +72,19 @@ def runs(states: bytes) -> Iterator[tuple[int, int, int]]:
         yield match[0][0], match.start(), match.end()
 
 
-def thinned(states: bytes) -> bytes:
-    """Returns states of the same length, in which each hour has its worst state. The bytes ascend with severity."""
-    hours = (states[at : at + WINDOWS_OF_HOUR] for at in range(0, len(states), WINDOWS_OF_HOUR))
-    return b"".join(bytes([max(hour)]) * len(hour) for hour in hours)
+def thinned(states: bytes, windows: int = WINDOWS_OF_HOUR) -> bytes:
+    """Returns states of the same length, in which each hour, or other number of windows, has its worst state. The bytes
+    ascend with severity."""
+    parts = (states[at : at + windows] for at in range(0, len(states), windows))
+    return b"".join(bytes([max(part)]) * len(part) for part in parts)
 
 
 def rail_paths(states: bytes) -> list[tuple[str, str]]:
     """Returns (state, path data) of a rail that is `len(states)` wide, the worst state last, so that it lies on top."""
     found = list(runs(states))
-    if len(found) > RUNS_MAX:
-        found = list(runs(thinned(states)))
+    for windows in (WINDOWS_OF_HOUR, WINDOWS_OF_DAY):
+        if len(found) > RUNS_MAX:
+            found = list(runs(thinned(states, windows)))
     data: dict[int, list[str]] = {}
     for state, start, end in found:
         look = LOOKS[state]

@@ -18,7 +18,7 @@ from headrace.console.audit_reader import TopicAudit
 from headrace.console.caching import unchanged
 from headrace.console.context import console, viewer
 from headrace.console.drawing.charts import topic_charts
-from headrace.console.drawing.periods import RANGE_WORDS, ShownPeriod
+from headrace.console.drawing.periods import SHORT_RANGE_WORDS, ShownPeriod
 from headrace.console.drawing.rails import rail_paths, rail_text
 from headrace.console.formats import iso
 from headrace.console.headline import other_findings
@@ -77,7 +77,8 @@ class TierStep:
 def page(topic: str) -> str | Response:
     context = console()
     now_ms = context.now_ms()
-    period = ShownPeriod.of(request.args.get("range", ""), request.args.get("at", ""), now_ms)
+    shown = request.args.get("range", "")
+    period = ShownPeriod.of("30d" if shown == "1y" else shown, request.args.get("at", ""), now_ms)
     findings = findings_of(topic, read_status().value)
     revision = context.sources.read("audit revision", context.audit.revision)
     if (response := unchanged(revision, variant=repr(findings))) is not None:
@@ -102,7 +103,7 @@ def page(topic: str) -> str | Response:
         events=sorted(found.events, key=lambda one: (not one.is_open, -one.start_ms)),
         findings=findings,
         period=period,
-        ranges=RANGE_WORDS,
+        ranges=SHORT_RANGE_WORDS,
         steps=tier_steps(settled),
         pending=len(found.windows) - len(settled),
         charts=topic_charts(found.windows, period),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import os
 import sys
+import threading
 from pathlib import Path
 
 from headrace.cli.command import EXIT_FINDINGS, EXIT_OK, CommandError, examples, settings_from
@@ -20,13 +22,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "changes a schema halfway, and compares query results with the data set. Exit code 0: all results are "
         "correct; 1: a result differs, or an event is missing or duplicated; 2: the demo failed."
     )
-    parser.epilog = examples("demo", "demo --data-dir /tmp/headrace-demo")
+    parser.epilog = examples("demo", "demo --data-dir /tmp/headrace-demo", "demo --no-wait")
     parser.add_argument(
         "--data-dir",
         type=Path,
         default=DEFAULT_DATA_DIR,
         metavar="DIRECTORY",
         help=f"directory of the demo's files; the next run empties it (default: {DEFAULT_DATA_DIR})",
+    )
+
+    parser.add_argument(
+        "--wait",
+        action=argparse.BooleanOptionalAction,
+        default=sys.stdout.isatty() and sys.stdin.isatty(),
+        help="at the end, print the address of the console and run the servers until Ctrl-C (default: on a terminal)",
     )
 
 
@@ -38,7 +47,13 @@ def run(args: argparse.Namespace) -> int:
     settings = dataclasses.replace(settings_from(args), data_dir=args.data_dir)
     try:
         ensure_java(args.data_dir.parent)
-        result = run_demo(settings, os.environ, sys.stdout)
+        result = run_demo(settings, os.environ, sys.stdout, _wait_for_interrupt if args.wait else None)
     except (DemoError, DemoDataError, UpError, JavaNotFoundError) as error:
         raise CommandError(str(error)) from error
     return EXIT_OK if result.is_correct else EXIT_FINDINGS
+
+
+def _wait_for_interrupt() -> None:
+    """Waits for Ctrl-C, which ends the wait only, or SIGTERM, which ends the demo as at any time."""
+    with contextlib.suppress(KeyboardInterrupt):
+        threading.Event().wait()

@@ -29,12 +29,15 @@ RunQuery = Callable[[str], Table]
 
 SAMPLE_QUERY = "SELECT * FROM flights LIMIT 5"
 START_TIMEOUT_S = 180.0
-SERVERS = "registry,broker,metastore"  # the demo itself runs the loads and queries
+SERVERS = "registry,broker,metastore,console"  # the demo itself runs the loads and queries
+YEAR = "range=1y&at=1372766400000"
+"""The period of the data, the year 2013, in the console's URLs."""
 DEMO_SETTINGS = {
     # Free ports, so that the demo does not conflict with other servers.
     "HEADRACE__REGISTRY__LISTEN": "127.0.0.1:0",
     "HEADRACE__BROKER__LISTEN": "127.0.0.1:0",
     "HEADRACE__HIVE__LISTEN": "127.0.0.1:0",
+    "HEADRACE__CONSOLE__LISTEN": "127.0.0.1:0",
     # No scheduled loads, since the demo runs its own.
     "HEADRACE__LOADER__INTERVAL": "365d",
 }
@@ -77,6 +80,10 @@ class DemoEnvironment(Protocol):
 
     def next_steps(self) -> Sequence[str]:
         """Returns commands for exploring the result of the demo."""
+        ...
+
+    def console_url(self) -> str:
+        """Returns the address of the console's page about the data; "" without a console."""
         ...
 
 
@@ -148,9 +155,13 @@ class LocalEnvironment:
         return (
             f'headrace sql --data-dir {data_dir} "{SAMPLE_QUERY}"',
             f"headrace load status --data-dir {data_dir}",
-            f"headrace audit report --data-dir {data_dir}   (with `headrace up --data-dir {data_dir}` running)",
+            f"headrace audit report --data-dir {data_dir}   (with `headrace up` running)",
             f"ls {data_dir}/warehouse/flights",
+            f"headrace up --data-dir {data_dir}   (Ctrl-C stops it; console: http://127.0.0.1:8080/?{YEAR}&show=all)",
         )
+
+    def console_url(self) -> str:
+        return f"{self._addresses['console']}/?{YEAR}&show=all"
 
 
 def _relative_path(path: Path) -> str:

@@ -88,12 +88,15 @@ class DemoResult:
         return not self.wrong_queries and self.is_audit_complete
 
 
-def run_demo(settings: Settings, environment: Mapping[str, str], out: TextIO) -> DemoResult:
+def run_demo(
+    settings: Settings, environment: Mapping[str, str], out: TextIO, wait: Callable[[], None] | None = None
+) -> DemoResult:
     """Runs the demo on this machine in `settings.data_dir`. Empties the directory first if an earlier demo created it.
 
     Args:
         environment: environment variables for the commands of the demo.
         out: stream for the progress.
+        wait: called at the end, while the servers run; None stops them at once.
 
     Raises:
         DemoError: the directory cannot be used, or a step failed; the message has the reason.
@@ -103,16 +106,19 @@ def run_demo(settings: Settings, environment: Mapping[str, str], out: TextIO) ->
     data = find_data()
     data_dir = settings.data_dir.resolve()
     prepare_directory(data_dir)
-    return run_demo_in(LocalEnvironment(data_dir, environment), data, data_dir / "logs", out)
+    return run_demo_in(LocalEnvironment(data_dir, environment), data, data_dir / "logs", out, wait)
 
 
-def run_demo_in(environment: DemoEnvironment, data: Path, log_dir: Path, out: TextIO) -> DemoResult:
+def run_demo_in(
+    environment: DemoEnvironment, data: Path, log_dir: Path, out: TextIO, wait: Callable[[], None] | None = None
+) -> DemoResult:
     """Runs the demo in the given environment, and stops the environment at the end.
 
     Args:
         data: directory of the data set's CSV files.
         log_dir: directory for the logs of the commands.
         out: stream for the progress.
+        wait: called at the end, while the servers run; None stops them at once.
 
     Raises:
         DemoError: a command failed, or the registry accepted an incompatible schema; the message has the reason.
@@ -127,11 +133,13 @@ def run_demo_in(environment: DemoEnvironment, data: Path, log_dir: Path, out: Te
         demo.evolve()
         demo.second_half()
         wrong_queries = demo.compare_queries()
-        complete = demo.audit()
+        result = DemoResult(tuple(wrong_queries), demo.audit())
+        demo.print_result(result, time.monotonic() - started)
+        if wait is not None and environment.console_url():
+            demo.print_console()
+            wait()
     finally:
         demo.stop()
-    result = DemoResult(tuple(wrong_queries), complete)
-    demo.print_result(result, time.monotonic() - started)
     return result
 
 
@@ -250,6 +258,10 @@ class _Demo:
         self._print_detail("Next steps:")
         for command in self._environment.next_steps():
             self._print_detail(f"  {command}")
+
+    def print_console(self) -> None:
+        self._print_heading("The servers run until you press Ctrl-C. Each window of the year, in the console:")
+        self._print_detail(self._environment.console_url())
 
     def _read_ahead(self, batches: Iterable[EventBatch]) -> None:
         self._read_batches = {batch: self._reader.submit(events_of, self._data, batch) for batch in batches}
