@@ -18,10 +18,11 @@ CASES ?= 100000
 SEED ?= $(shell date +%s)
 # Processes of pytest-xdist per target; each runs whole test files.
 WORKERS ?= 2
-# Numbers of `make test-full`: killed loads on HDFS and on S3, and generated histories of schemas. Other targets use the
-# smaller defaults of the tests.
+# Numbers of `make test-full`: killed loads on HDFS and on S3, generated histories of schemas, and random requests to the
+# console. Other targets use the smaller defaults of the tests.
 HEADRACE_TEST_KILLS ?= 40
 HEADRACE_HISTORIES ?= 2000
+HEADRACE_CONSOLE_REQUESTS ?= 10000
 # Other supported releases of Spark.
 SPARKS ?= 3.5.9 4.0.5
 
@@ -144,7 +145,7 @@ fuzz-core: setup-dev ## run the core on mutated batches with sanitizers, for SEC
 test-full: setup-spark ## all tests, including those that `make ci` omits (cluster, container, go, hdfs, hive, pig, prometheus, yarn, s3, zig, browser, soak), with 40 kills each on HDFS and S3 and 2,000 histories of schemas (HEADRACE_TEST_KILLS=n, HEADRACE_HISTORIES=n); then test-sparks
 	@$(BIN)/python tools/setup_packages.py postgresql kcat || echo "their tests are skipped"
 	@$(BIN)/python tools/setup_packages.py --unpack .make/prometheus prometheus prometheus-alertmanager || echo "its tests are skipped"
-	@HEADRACE_TEST_KILLS=$(HEADRACE_TEST_KILLS) HEADRACE_HISTORIES=$(HEADRACE_HISTORIES) HEADRACE_TEST_PROFILE=full $(PYTEST) $(PYTEST_ARGUMENTS)
+	@HEADRACE_TEST_KILLS=$(HEADRACE_TEST_KILLS) HEADRACE_HISTORIES=$(HEADRACE_HISTORIES) HEADRACE_CONSOLE_REQUESTS=$(HEADRACE_CONSOLE_REQUESTS) HEADRACE_TEST_PROFILE=full $(PYTEST) $(PYTEST_ARGUMENTS)
 	@$(MAKE) --no-print-directory test-sparks
 
 fuzz-core-guided: setup-dev ## the same with libFuzzer, which needs clang; stores inputs with new coverage
