@@ -127,7 +127,7 @@ def _compare_with_log(facts: WindowFacts, acknowledged: Count, stored: Count, co
         return TierComparison(
             AuditVerdict.MISMATCH,
             f"the log holds {count_text(stored.count, 'message')} as acknowledged, but with other content: "
-            "as many were lost as were duplicated or sent by other producers",
+            "messages were altered on their way, or as many were lost as were duplicated or sent by other producers",
         )
     return EQUAL
 

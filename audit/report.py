@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from headrace.audit.event import AuditEvent, producers_text
 from headrace.audit.stored import LOADED, LOG, CompletenessTimes, ProducerFault
-from headrace.audit.verdict import FINDINGS, SEVERITY, AuditVerdict, TopicResult, WindowResult
+from headrace.audit.verdict import FINDINGS, SEVERITY, AuditVerdict, Hop, TopicResult, WindowResult
 from headrace.audit.window import count_text, duration_text, time_text, window_text
 
 WINDOWS_SHOWN: Final = 20
@@ -43,6 +43,15 @@ NEXT_STEPS: Final[Mapping[AuditVerdict, str]] = {
     AuditVerdict.UNKNOWN: "let all producers publish counts (audit.topic), and run a load; " + ACCEPT,
 }
 """The next step of an operator, by the verdict of a topic."""
+
+STEPS_BEFORE_THE_LOG: Final[Mapping[AuditVerdict, str]] = {
+    AuditVerdict.MISMATCH: "search the logs of the producers for errors, and look for a proxy or library between them "
+    f"and the brokers that changes messages; {ACCEPT}",
+    AuditVerdict.MISSING: "`headrace load status` shows loads that have not ended; if all have, search the logs of the "
+    f"producers and of the brokers at that time; {ACCEPT}",
+    AuditVerdict.EXTRA: f"producers that retry without idempotence send messages twice; {ACCEPT}",
+}
+"""The next step if producers and log differ: the files of the table then have no part in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +162,17 @@ def topic_lines(result: TopicResult, causes: TopicCauses = NO_CAUSES) -> list[st
         if one.producers
     ]
     lines += [f"  producer  {fault}" for fault in causes.faults]
-    next_step = NEXT_STEPS.get(result.verdict)
-    return lines if next_step is None else [*lines, f"  next      {next_step.format(topic=result.topic)}"]
+    step = next_step(result)
+    return [*lines, f"  next      {step}"] if step else lines
+
+
+def next_step(result: TopicResult) -> str:
+    """Returns the next step of an operator for a topic, by its most severe windows; "" if there is nothing to do."""
+    worst = [window.hop for window in result.windows if window.verdict is result.verdict]
+    steps = NEXT_STEPS
+    if worst and all(hop is Hop.PRODUCER_TO_LOG for hop in worst):
+        steps = {**NEXT_STEPS, **STEPS_BEFORE_THE_LOG}
+    return steps.get(result.verdict, "").format(topic=result.topic)
 
 
 def _pending_lines(windows: Sequence[WindowResult]) -> list[str]:
@@ -194,7 +212,7 @@ def as_json(
                 "topic": result.topic,
                 "verdict": result.verdict.value,
                 "sentence": result.sentence,
-                "next_step": NEXT_STEPS.get(result.verdict, "").format(topic=result.topic),
+                "next_step": next_step(result),
                 "producer_is_silent": result.producer_is_silent,
                 "untracked": result.untracked,
                 "counts": dict(result.totals),

@@ -632,7 +632,7 @@ def _limited(of_kind: list[StatusFinding]) -> list[StatusFinding]:
         return worst_first
     *shown, last = worst_first[:FINDINGS_PER_KIND_MAX]
     rest = worst_first[FINDINGS_PER_KIND_MAX - 1 :]
-    problem = f"{last.problem}; the others have {len(rest) - 1:,} other problems of this kind"
+    problem = f"{last.problem}; other problems of this kind: {len(rest) - 1:,}"
     return [*shown, dataclasses.replace(last, problem=problem, count=sum(found.count for found in rest))]
 
 

@@ -282,7 +282,7 @@ FAULTS = {
             "audit-missing",
             "mismatch",
             "producer_to_log",
-            "2,100 messages as acknowledged, but with other content: as many were lost as were duplicated",
+            "2,100 messages as acknowledged, but with other content: messages were altered on their way, or as many",
             (state("mismatch"),),
         ),
     ),
