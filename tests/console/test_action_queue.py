@@ -10,6 +10,7 @@ import pytest
 
 from headrace.console.actions import storage
 from headrace.console.actions.kinds import ACTION_KINDS
+from headrace.console.actions.outcome import FACTS_MAX, ActionOutcome, of_accepted_windows, of_rewrite
 from headrace.console.actions.storage import (
     CONFIRM_MS_MAX,
     LEASE_MS,
@@ -21,6 +22,7 @@ from headrace.console.actions.storage import (
 )
 from headrace.console.actions.worker import ActionWorker, CommandResult
 from headrace.console.database import ConsoleDatabase
+from headrace.console.errors import ConsoleUnusable
 
 DISCARD, SILENCE = ACTION_KINDS["quarantine-discard"], ACTION_KINDS["alert-silence"]
 ORDERS = {"topic": "orders", "code": ""}
@@ -270,3 +272,22 @@ def test_each_action_runs_once_with_several_workers(queue: Queue) -> None:
 
 def test_queue_step_of_an_idle_queue_changes_nothing(queue: Queue) -> None:
     assert queue_step([queue.checked()], NOW_MS) == storage.QueueStep()
+
+
+def test_outcome_names_changed_and_all_messages_of_each_reason() -> None:
+    found = of_rewrite({**COMMITTED, "discarded": {"framing": 2}, "left": {"framing": 1, "malformed": 1_000}})
+    assert found.facts == (("framing", "2 of 3"), ("malformed", "0 of 1,000"))
+    assert ActionOutcome.of_json(found.as_json()) == found
+
+
+def test_outcome_of_many_windows_is_limited() -> None:
+    window = {"window": "w", "verdict": "missing", "difference": -1_000}
+    assert of_accepted_windows([window] * FACTS_MAX).facts == (("w", "missing -1,000"),) * FACTS_MAX
+    found = of_accepted_windows([window] * (FACTS_MAX + 3))
+    assert (found.count, len(found.facts), found.facts[-1]) == (FACTS_MAX + 3, FACTS_MAX + 1, ("more", "3"))
+
+
+@pytest.mark.parametrize("url", ["mysql://host/name", "sqlite:////proc/none/console.db"])
+def test_database_that_cannot_be_used_names_the_setting(url: str) -> None:
+    with pytest.raises(ConsoleUnusable, match=r"^console\.database_url cannot be used: "):
+        ActionStore(ConsoleDatabase(url))

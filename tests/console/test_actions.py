@@ -17,6 +17,7 @@ from headrace.pipeline.alerts.evaluate import evaluate_reports
 from headrace.pipeline.alerts.rule import rules_of
 from headrace.pipeline.alerts.storage import AlertStore
 from headrace.pipeline.status.finding import SourceReport, finding
+from headrace.settings import Address
 from support.audit_story import TOPICS, fill_store
 from support.console import NOW_MS, PASSWORD, SAME_ORIGIN, ConsoleWorld, console_world, user_line
 from support.loader.shelf import Shelf
@@ -92,7 +93,8 @@ def test_action_is_requested_shown_and_confirmed_by_its_users(world: ConsoleWorl
     assert post(ada, f"{path}/confirm", reason="x" * 1_001, name="orders").status_code == 400
     assert post(ada, f"{path}/confirm", reason="\u202eevil", name="orders").status_code == 400
     assert run(world) == []
-    assert post(ada, f"{path}/confirm", reason=f"{SCRIPT} {'y' * 900}", name="orders").status_code == 303
+    longest = f"{SCRIPT} {'y' * 1_000}"[:1_000]
+    assert post(ada, f"{path}/confirm", reason=longest, name="orders").status_code == 303
     assert post(ada, f"{path}/confirm", reason="again", name="orders").status_code == 409
     assert run(world, {**DOCUMENT, "commit_number": 7}) == ["orders"]
     page = ada.get(path).text
@@ -230,6 +232,26 @@ def test_arguments_are_checked(world: ConsoleWorld, form: dict[str, str], status
     assert len(world.actions.newest(10)) == (1 if status == 303 else 0)
 
 
+@pytest.mark.parametrize("query", ["", "topic=", "topic=a%00b", f"topic={'x' * 256}"])
+def test_form_for_a_value_that_it_cannot_correct_is_400(world: ConsoleWorld, query: str) -> None:
+    ada = world.signed_in("ada")
+    assert ada.get(f"/actions/new?action=quarantine-discard&{query}").status_code == 400
+    assert ada.get("/actions/new?action=quarantine-discard&topic=orders&code=none").status_code == 200
+
+
+def test_console_without_users_acts_on_loopback_only(tmp_path: Path) -> None:
+    for host, status in (("127.0.0.1", 303), ("10.0.0.7", 403)):
+        (tmp_path / host).mkdir()
+        world = console_world(tmp_path / host, listen=Address(host, 8080))
+        client = world.client()
+        form = client.get("/actions/new", query_string=DISCARD)
+        assert form.status_code == (200 if status == 303 else 403)
+        token = re.search(r'name="form_token" value="([0-9a-f]+)"', form.text)
+        data = {**DISCARD, "form_token": token[1] if token else ""}
+        assert client.post("/actions", data=data, headers=SAME_ORIGIN).status_code == status
+        assert [one.requested_by for one in world.actions.newest(9)] == (["anonymous"] if status == 303 else [])
+
+
 @pytest.mark.parametrize("number", ["0", "99", "9" * 30, "9" * 5_000, "-1", "x"])
 def test_action_that_does_not_exist_is_404(world: ConsoleWorld, number: str) -> None:
     assert world.signed_in("ada").get(f"/actions/{number}").status_code == 404
@@ -259,6 +281,8 @@ def test_audit_log_lists_who_did_what_and_why(world: ConsoleWorld) -> None:
     assert (done["requested"], done["finished"]) == ("2026-11-18T11:10:00Z", "2026-11-18T11:10:00Z")
     page = ada.get("/actions").text
     assert SCRIPT not in page
+    assert "are listed" not in page
+    assert re.search(r"show=bad(&amp;|&)as=csv", ada.get("/actions?show=bad").text)
     assert "'=ticket 4711" in ada.get("/actions?as=csv").text
     for query, about in (("show=bad", ["topic orders.eu"]), ("show=open", []), ("q=4711", ["topic orders"])):
         rows = json.loads(ada.get(f"/actions?as=json&{query}").text)["rows"]

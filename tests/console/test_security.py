@@ -13,7 +13,7 @@ from headrace.console.addresses import trusted_hosts
 from headrace.console.database import DATABASE_NAME
 from headrace.console.errors import ConsoleUnusable
 from headrace.console.server import check_settings
-from headrace.console.sessions import AGE_MS_MAX, IDLE_MS
+from headrace.console.sessions import AGE_MS_MAX, IDLE_MS, SEEN_MS
 from headrace.settings import Address, ConsoleSettings, Settings
 from support.console import NOW_MS, PASSWORD, SAME_ORIGIN, console_world, user_line
 
@@ -169,6 +169,20 @@ def test_session_ends_after_a_day_although_it_is_used(tmp_path: Path) -> None:
         world.now_ms += IDLE_MS // 2
         statuses.append(client.get("/").status_code)
     assert statuses == [200] * (len(statuses) - 1) + [302]
+
+
+def test_time_of_the_last_request_is_stored_once_a_minute(tmp_path: Path) -> None:
+    world = console_world(tmp_path, READER)
+    client = world.signed_in("lea")
+
+    def seen_ms() -> int:
+        with sqlite3.connect(tmp_path / DATABASE_NAME) as database:
+            return int(database.execute("SELECT seen_at_ms FROM console_login").fetchone()[0])
+
+    for after_ms, stored_ms in ((SEEN_MS, 0), (SEEN_MS + 1, SEEN_MS + 1)):
+        world.now_ms = NOW_MS + after_ms
+        client.get("/")
+        assert seen_ms() == NOW_MS + stored_ms
 
 
 @pytest.mark.parametrize(
