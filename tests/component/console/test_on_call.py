@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import pytest
+from confluent_kafka import Producer
 
 from headrace.audit.storage.store import AuditStore
 from headrace.console.actions.worker import ActionWorker, CommandResult
@@ -16,7 +17,7 @@ from headrace.console.pages import now
 from headrace.pipeline.alerts.alert import Alert, AlertState
 from headrace.pipeline.alerts.rule import AlertSeverity
 from headrace.pipeline.alerts.storage import AlertStore
-from headrace.settings import LoaderSettings, RegistrySettings, Settings
+from headrace.settings import KafkaSettings, LoaderSettings, RegistrySettings, Settings
 from support.audit_rows import three_tiers
 from support.console import NOW_MS, PASSWORD, ConsoleWorld, console_world, user_line
 from support.console_browser import CHROMIUM, chromium, context_of, served, watched
@@ -89,8 +90,11 @@ def alert_about(topic: str) -> Alert:
 
 
 @pytest.fixture
-def orders(tmp_path: Path) -> ConsoleWorld:
+def orders(tmp_path: Path, broker_address: str) -> ConsoleWorld:
     """A console about a topic with an alert, a window that differs, and a message in quarantine."""
+    producer = Producer({"bootstrap.servers": broker_address})
+    producer.produce("orders", b'{"id": 4711}', partition=0)
+    assert producer.flush(30) == 0
     Shelf(tmp_path).load({}, (0, None, 0, 1), quarantined={"dt=2026-11-18/hr=10": [(0, 0)]})
     with AuditStore(tmp_path / "audit.db") as store:
         store.add_rows(three_tiers("orders", NOW_MS // 600_000 - 20, lost=1))
@@ -98,8 +102,12 @@ def orders(tmp_path: Path) -> ConsoleWorld:
     with AlertStore(tmp_path / "audit.db") as store, store.changing() as change:
         change.set_alerts([alert_about("orders")], [])
         change.set_evaluated(NOW_MS)
-    settings = Settings(loader=LoaderSettings(warehouse=str(tmp_path / "warehouse")))
-    world = console_world(tmp_path, f"{user_line('ada')}grant ada admin *\ngrant anonymous read *\n", settings)
+    settings = Settings(
+        loader=LoaderSettings(warehouse=str(tmp_path / "warehouse")),
+        kafka=KafkaSettings(bootstrap_servers=broker_address),
+    )
+    users = f"{user_line('ada')}grant ada admin *\ngrant ada payload orders\ngrant anonymous read *\n"
+    world = console_world(tmp_path, users, settings)
 
     def command(words: Sequence[str], is_wanted: object) -> CommandResult:
         return CommandResult({**REPLAYED, "commit_number": 0 if "--dry-run" in words else 7})
@@ -108,7 +116,7 @@ def orders(tmp_path: Path) -> ConsoleWorld:
     return world
 
 
-def test_alert_leads_to_topic_quarantine_and_replay_by_keyboard_alone(browser: Browser, orders: ConsoleWorld) -> None:
+def test_alert_leads_to_topic_message_and_replay_by_keyboard_alone(browser: Browser, orders: ConsoleWorld) -> None:
     with served(orders) as url, context_of(browser, "light") as context:
         page = context.new_page()
         said = watched(page)
@@ -116,6 +124,9 @@ def test_alert_leads_to_topic_quarantine_and_replay_by_keyboard_alone(browser: B
         press_until(page, "orders")
         page.wait_for_url("**/topics/orders*")
         assert "missing" in page.locator("main").inner_text()
+        press_until(page, "Messages")
+        page.get_by_text("Offsets 0 to 0 of 0 to 1 in the log").wait_for()
+        assert "4711" in page.locator("main").inner_text()
         press_until(page, "Quarantine")
         page.wait_for_url("**/quarantine*")
         press_until(page, "orders")
