@@ -349,6 +349,22 @@ def test_event_keeps_its_id_while_it_grows_and_closes_when_messages_arrive(new_a
         assert store.events(0, only_open=True) == []
 
 
+def test_a_window_changes_when_its_verdict_or_difference_does(new_address: NewAddress) -> None:
+    """A consumer's counts are compared again, and change neither."""
+    with AuditStore(new_address()) as store:
+        store.add_rows(three_tiers("a", 3, lost=1))
+        update_at(store, 20)
+        consumed = {"id": "consumed", "tier": Tier.CONSUMER, "outcome": AuditOutcome.CONSUMED, "partition": -1}
+        store.add_rows([dataclasses.replace(three_tiers("a", 3)[0], **consumed)])
+        update_at(store, 21)
+        (window,) = store.windows("a")
+        assert (window.changed_at_ms, bool(window.consumed)) == (20 * WINDOW_MS, True)
+        more = [dataclasses.replace(row, id=f"more-{row.id}") for row in three_tiers("a", 3)[:1]]
+        store.add_rows(more)
+        update_at(store, 22)
+        assert store.windows("a")[0].changed_at_ms == 22 * WINDOW_MS
+
+
 def test_events_of_topics_that_begin_together_are_one_incident_with_a_stable_id(new_address: NewAddress) -> None:
     with AuditStore(new_address()) as store:
         store.add_rows(three_tiers("b", 3, lost=1))

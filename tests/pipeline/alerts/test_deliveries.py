@@ -132,6 +132,20 @@ def test_each_transition_is_delivered_once(machine: Machine, hook: Receiver) -> 
     assert hook.events() == ["firing", "resolved"]
 
 
+def test_events_have_the_times_at_which_the_alert_fired_and_was_resolved(machine: Machine, hook: Receiver) -> None:
+    machine.evaluate("orders")
+    fired_ms = machine.now_ms
+    hook.mode = "down"
+    for _ in range(12):
+        machine.evaluate()
+    with machine.store.reading() as reader:
+        (alert,) = reader.alerts()
+    hook.mode = "accept"
+    machine.evaluate(after_ms=HOUR_MS)
+    assert alert.resolved_ms is not None and fired_ms < alert.resolved_ms < machine.now_ms
+    assert [one.event_ms for request in hook.requests for one in request] == [fired_ms, alert.resolved_ms]
+
+
 def test_alerts_of_one_kind_share_a_request(machine: Machine, hook: Receiver) -> None:
     machine.evaluate("orders", "clicks", "disk")
     assert sorted(len(request) for request in hook.requests) == [1, 2]
