@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from headrace.console.sessions import ConsoleSession
 from headrace.registry.access.authenticator import RegistryUsersFile
 from headrace.registry.access.permissions import (
     ALL_PERMISSIONS,
@@ -34,6 +33,7 @@ from headrace.settings import LoaderSettings
 
 if TYPE_CHECKING:
     from headrace.console.oidc import OidcLogin
+    from headrace.console.sessions import ConsoleSession
 
 WRONG: Final = "The user name or the password is wrong."
 BUSY: Final = "Too many passwords are being checked. Try again in a second."

@@ -12,6 +12,7 @@ from headrace.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from multiprocessing.queues import SimpleQueue
 
     from flask import Flask
 
@@ -43,11 +44,8 @@ def run(args: argparse.Namespace) -> int:
 
 def serve_console(args: argparse.Namespace) -> int:
     settings, origins = settings_from(args), origins_from(args)
-    from headrace.console.actions.storage import ActionStore
-    from headrace.console.database import ConsoleDatabase
     from headrace.console.errors import ConsoleError
     from headrace.console.server import check_settings, serve
-    from headrace.console.sessions import SessionStore
     from headrace.pipeline.up.plan import child_environment
     from headrace.registry.api.listening import ReservedPort
     from headrace.registry.errors import TokenKeysUnusable, UsersFileUnusable
@@ -58,10 +56,7 @@ def serve_console(args: argparse.Namespace) -> int:
         check_settings(settings)
         registry_access.users_of(settings.registry)
         settings.data_dir.mkdir(parents=True, exist_ok=True)
-        database = ConsoleDatabase.of_settings(settings)
-        SessionStore(database)
-        ActionStore(database)
-        database.close()
+        check_database(settings)
     except (ConsoleError, UsersFileUnusable, TokenKeysUnusable) as error:
         raise CommandError(str(error)) from error
     try:
@@ -73,6 +68,43 @@ def serve_console(args: argparse.Namespace) -> int:
         ) from error
     environment = child_environment(os.environ, flag_values(args), args.config)
     return serve(reserved, lambda: _application(settings, origins, environment), tls)
+
+
+def check_database(settings: Settings) -> None:
+    """Checks the console's database and creates its tables, in a process of its own: this process watches the worker
+    and would keep the libraries in memory.
+
+    Raises:
+        ConsoleUnusable: the database cannot be used.
+    """
+    import multiprocessing
+
+    from headrace.console.errors import ConsoleUnusable
+
+    context = multiprocessing.get_context("fork")
+    problems = context.SimpleQueue()
+    process = context.Process(target=_open_database, args=(settings, problems))
+    process.start()
+    process.join()
+    if not problems.empty():
+        raise ConsoleUnusable(problems.get())
+    if process.exitcode:
+        raise ConsoleUnusable(f"the console's database could not be checked: exit code {process.exitcode}")
+
+
+def _open_database(settings: Settings, problems: SimpleQueue[str]) -> None:
+    from headrace.console.actions.storage import ActionStore
+    from headrace.console.database import ConsoleDatabase
+    from headrace.console.errors import ConsoleUnusable
+    from headrace.console.sessions import SessionStore
+
+    try:
+        database = ConsoleDatabase.of_settings(settings)
+        SessionStore(database)
+        ActionStore(database)
+        database.close()
+    except ConsoleUnusable as error:
+        problems.put(str(error))
 
 
 def _application(settings: Settings, origins: Mapping[str, str], environment: Mapping[str, str]) -> Flask:

@@ -151,6 +151,7 @@ def test_sessions_in_postgresql_outlive_the_console_and_are_shared(
         (["--console-listen", "0.0.0.0:0"], "registry.users"),
         (["--console-listen", "127.0.0.1:{used}"], "--console-listen"),
         (["--users", "{missing}"], "users file"),
+        (["--config", "{config}"], "console.database_url"),
     ],
 )
 def test_console_that_cannot_start_states_the_remedy_in_one_line(
@@ -163,7 +164,9 @@ def test_console_that_cannot_start_states_the_remedy_in_one_line(
     used = ""
     if any("{used}" in one for one in arguments):
         used = start_service(*SERVE, str(tmp_path)).addresses["console"].rpartition(":")[2]
-    given = [one.format(used=used, missing=tmp_path / "none") for one in arguments]
+    config = tmp_path / "headrace.toml"
+    config.write_text('[console]\ndatabase_url = "sqlite:////proc/none/console.db"\n')
+    given = [one.format(used=used, missing=tmp_path / "none", config=config) for one in arguments]
     assert cli.main(["console", "serve", "--data-dir", str(tmp_path), *given]) == 2
     errors = capsys.readouterr().err
     assert errors.count("\n") == 1
