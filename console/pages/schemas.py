@@ -28,11 +28,19 @@ ID_MAX: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class ListedSubject:
-    """A subject of the list. `newest` is None if it is not known; `found` names the fields that match the search."""
+    """A subject of the list. `newest` is None if it is not known; `query` is the search, "" for none."""
 
     subject: str
     newest: IndexedSubject | None
-    found: str = ""
+    query: str = ""
+
+    @property
+    def found(self) -> str:
+        """The fields that match the search. Computed only for the rows of a page, of thousands that may match."""
+        if self.newest is None or not self.query:
+            return ""
+        is_id = self.query == str(self.newest.schema_id)
+        return _listed([*(["the schema id"] if is_id else []), *_matches(self.newest, self.query.lower())])
 
     @property
     def version(self) -> int | None:
@@ -114,13 +122,8 @@ def search_subjects(rows: Sequence[ListedSubject], query: str) -> list[ListedSub
     for row in rows:
         newest = row.newest
         is_named = lower in row.subject.lower()
-        found: list[str] = []
-        if newest is not None and lower in newest.text:
-            found += list(_matches(newest, lower))
-        if newest is not None and query == str(newest.schema_id):
-            found.insert(0, "the schema id")
-        if is_named or found:
-            (by_name if is_named else others).append(ListedSubject(row.subject, newest, _listed(found)))
+        if is_named or (newest is not None and (lower in newest.text or query == str(newest.schema_id))):
+            (by_name if is_named else others).append(ListedSubject(row.subject, newest, query))
     return by_name + others
 
 
