@@ -45,7 +45,9 @@ class CommitReader:
     def _opened(self) -> CommitLog:
         location = state_location(self._settings) or warehouse_location(self._settings)
         if isinstance(location, RemoteDirectory):
-            raise ConsoleError(f"the commit log is in {location.uri}, not in a local directory; run headrace hive")
+            raise ConsoleError(
+                f"the commit log is in {location.uri}, not in a local directory; only commands read it there"
+            )
         log = CommitLog(warehouse_storage(self._settings).commits, read_only=True)
         log.check_format(writing=False)
         return log

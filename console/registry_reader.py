@@ -26,6 +26,8 @@ from headrace.settings import Settings
 T = TypeVar("T")
 
 TIMEOUT_S: Final = 2.0
+DECODING_TIMEOUT_S: Final = 0.6
+"""The client makes up to three attempts, which a page of messages waits for."""
 REQUESTS_MAX: Final = 6
 OUTAGE_S: Final = 5.0
 """After a request without a response, other requests fail at once for this time."""
@@ -128,6 +130,7 @@ class RegistryReader:
         self._lock = threading.Lock()
         self._running = threading.BoundedSemaphore(REQUESTS_MAX)
         self._client: RegistryClient | None = None
+        self._decoding: RegistryClient | None = None
         self._outage: tuple[float, RegistryUnavailable] | None = None
         self._index: Mapping[str, IndexedSubject] = {}
 
@@ -176,12 +179,16 @@ class RegistryReader:
         return self._use(lambda client: client.check_compatibility(subject, text, references))
 
     def client(self) -> RegistryClient:
-        """Returns the client, to decode messages.
+        """Returns a client with short time limits, to decode messages. It caches schemas.
 
         Raises:
-            RegistryUnavailable: an earlier request had no response a moment ago.
+            RegistryUnavailable: another request had no response a moment ago.
         """
-        return self._connected()
+        with self._lock:
+            self._check_outage()
+            if self._decoding is None:
+                self._decoding = registry_client(self._settings, DECODING_TIMEOUT_S)
+            return self._decoding
 
     def _use(self, read: Callable[[RegistryClient], T]) -> T:
         if not self._running.acquire(blocking=False):
@@ -199,12 +206,15 @@ class RegistryReader:
 
     def _connected(self) -> RegistryClient:
         with self._lock:
-            if self._outage is not None and time.monotonic() < self._outage[0]:
-                raise self._outage[1]
-            self._outage = None
+            self._check_outage()
             if self._client is None:
                 self._client = registry_client(self._settings, TIMEOUT_S)
             return self._client
+
+    def _check_outage(self) -> None:
+        if self._outage is not None and time.monotonic() < self._outage[0]:
+            raise self._outage[1]
+        self._outage = None
 
     def _read_index(self, client: RegistryClient) -> SubjectIndex:
         found: dict[str, IndexedSubject] = {}

@@ -82,7 +82,7 @@ def _by_offset(topic: str, partition: int, offset: int) -> str:
     fate = context.sources.read(
         name, lambda: read_fate(settings, topic, partition, offset), max_age_s=AGE_S, limit_s=WAIT_S
     )
-    state = context.sources.read("loader state", lambda: read_loader_state(settings), max_age_s=AGE_S)
+    state = read_loader_state()
     log = read_topic(topic, state.value or EMPTY)
     found = log.value.partitions.get(TopicPartition(topic, partition)) if log.value is not None else None
     quoted = shlex.quote(topic)
@@ -137,7 +137,7 @@ def _by_key(topic: str, key: str) -> str:
     since_ms = max(0, until_ms - HOUR_MS) if since_ms is None else since_ms
     if not since_ms < until_ms:
         abort(400, "The time “from” must be before the time “to”.")
-    state = context.sources.read("loader state", lambda: read_loader_state(settings), max_age_s=AGE_S)
+    state = read_loader_state()
     minute = 60_000
     first_ms, last_ms = since_ms // minute * minute, -(-until_ms // minute) * minute
     cost = context.sources.read(

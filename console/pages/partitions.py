@@ -13,7 +13,6 @@ from werkzeug.wrappers import Response
 
 from headrace.console.caching import unchanged
 from headrace.console.context import console
-from headrace.console.errors import ConsoleError
 from headrace.console.sources import Reading
 from headrace.console.tables import CellKind, PagedTable, TableColumn, TableView, export_of
 from headrace.kafka_wire.group_lag import GroupLag, GroupLags
@@ -27,9 +26,6 @@ from headrace.loader.inspect.offsets import (
     partition_statuses,
 )
 from headrace.loader.plan.discover import is_wanted
-from headrace.pipeline.load import commit_log
-from headrace.settings import Settings
-from headrace.settings.addresses import RemoteDirectory, warehouse_location
 
 blueprint = Blueprint("partitions", __name__)
 
@@ -165,8 +161,7 @@ GROUPS: Final[PagedTable[GroupOffset]] = PagedTable(
 @blueprint.get("/partitions")
 def page() -> str | Response:
     topic = request.args.get("topic", "")
-    settings = console().settings
-    state = console().sources.read("loader state", lambda: read_loader_state(settings), max_age_s=AGE_S)
+    state = read_loader_state()
     return _topic_page(topic, state) if topic else _list_page(state)
 
 
@@ -252,18 +247,10 @@ def read_topic(topic: str, loaded: LoaderState) -> Reading[TopicOffsets]:
     )
 
 
-def read_loader_state(settings: Settings) -> LoaderState:
-    """Returns the loader's state after its newest commit.
-
-    Raises:
-        ConsoleError: the warehouse is not a local directory, and reading it would start a JVM.
-        LoaderError: the commits cannot be read.
-    """
-    if isinstance(warehouse_location(settings), RemoteDirectory):
-        raise ConsoleError("the warehouse is not a local directory; run headrace offsets show")
-    log = commit_log(settings, read_only=True)
-    log.check_format(writing=False)
-    return log.read_state()
+def read_loader_state() -> Reading[LoaderState]:
+    """Returns the loader's state after its newest commit, at most `AGE_S` old."""
+    context = console()
+    return context.sources.read("loader state", lambda: context.commits.read(lambda log: log.state), max_age_s=AGE_S)
 
 
 def rows_of(
