@@ -101,6 +101,8 @@ def test_topic_shows_lag_and_the_time_until_unread_messages_expire(
     page = world.client().get("/partitions?topic=orders").text
     assert '<span class="severity failure">now</span> <span class="quiet">partition 1</span>' in page
     assert "headrace offsets show orders" in page
+    assert "<dt>unread</dt><dd>1</dd>" in page
+    assert "log ends early" not in page
     assert asked == [("orders", {0: 40})]  # once within the cached time
 
 

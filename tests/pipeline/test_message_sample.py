@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
+from headrace.avro_schema.wire import VALUE_HEADER
 from headrace.kafka_wire.cluster import AbortedTransaction, FetchSlice, OffsetLookup
 from headrace.kafka_wire.errors import KafkaUnavailable
 from headrace.kafka_wire.record_batch import read_batch_header
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.pipeline.message_sample import (
     MessageSample,
+    SampledMessage,
     SampleEnd,
     SampleLimits,
     SampleStart,
@@ -47,7 +49,7 @@ class LogOfBatches:
         return OffsetLookup({tp: offset for tp, offset in found.items() if tp == ORDERS}, {})
 
     def lookup_offsets_at(self, timestamps: Mapping[TopicPartition, int]) -> OffsetLookup:
-        return OffsetLookup({tp: max(10, ms - 1000) if ms < 1000 + self.end else -1 for tp, ms in timestamps.items()})
+        return OffsetLookup({tp: ms - 1000 if ms < 1000 + self.end else -1 for tp, ms in timestamps.items()})
 
     def fetch(self, topic_partition: TopicPartition, offset: int, size: int, *, max_wait_ms: int) -> FetchSlice:
         left = (one for one in self.batches if read_batch_header(one).last_offset >= offset)
@@ -74,6 +76,7 @@ TEN = LogOfBatches(make_batch(range(10, 15)), make_batch(range(15, 20)), end=20)
         (SampleStart(offset=0), 2, [10, 11], SampleEnd.MESSAGES),  # deleted offsets
         (SampleStart(offset=20), 2, [], SampleEnd.LOG_END),
         (SampleStart(offset=10**17), 2, [], SampleEnd.LOG_END),
+        (SampleStart(time_ms=1000), 50, list(range(10, 20)), SampleEnd.LOG_END),  # the brokers respond offset 0
         (SampleStart(time_ms=1018), 50, [18, 19], SampleEnd.LOG_END),
         (SampleStart(time_ms=5000), 50, [], SampleEnd.LOG_END),  # no message is younger
     ],
@@ -215,3 +218,18 @@ def test_time_for_decoding_is_limited() -> None:
 def test_json_has_all_digits(value: Any, shown: str) -> None:
     assert json_text(value) == shown
     json.loads(shown)
+
+
+def test_schema_id_may_be_in_a_header_and_headers_may_have_no_value() -> None:
+    header = b"\0" + (1).to_bytes(4, "big")
+    message = SampledMessage(10, 1, None, b"\x0e", (("other", None), (VALUE_HEADER, header)))
+    found = MessageSample(10, 11, 10, 11, SampleEnd.LOG_END, (message,))
+    limits = SampleLimits(50)
+    (one,) = decode_sample(found, ORDERS, Registry(), LoaderSettings(), limits, lambda: 0.0).messages  # type: ignore[arg-type]
+    assert (one.text, one.schema_id, one.problem) == ('{"id": 7}', 1, "")
+
+
+def test_sample_without_a_registry_has_the_reason_at_each_value() -> None:
+    values = (SampledMessage(10, 1, None, b"x", ()), SampledMessage(11, 1, None, None, ()))
+    found = MessageSample(10, 12, 10, 12, SampleEnd.LOG_END, values).undecoded("no registry")
+    assert [one.problem for one in found.messages] == ["no registry", ""]
