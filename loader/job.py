@@ -24,6 +24,7 @@ from pyspark import AccumulatorParam
 from pyspark.errors import PySparkException
 
 from headrace.loader.errors import PoolFailed
+from headrace.loader.inspect.recount_file import FileRows, RecountUnit, run_recount_unit
 from headrace.loader.rewrite.merge import MergeResult, MergeUnit, run_merge_unit
 from headrace.loader.storage.hadoop.prompt_close import prompt_close
 from headrace.loader.task import run_work_unit
@@ -44,6 +45,8 @@ SINK_OPTIONS: Mapping[str, str] = {
 """Options of Spark's text sink. They override the cluster's configuration."""
 
 MERGE_TASKS_PER_CORE = 4
+RECOUNT_FILES_PER_CORE = 16
+RECOUNT_JOBS_MAX = 50
 REASON_CHARS_MAX = 300  # Spark's own message repeats the whole Python traceback
 
 
@@ -170,6 +173,27 @@ def run_merges(context: Any, units: Sequence[MergeUnit]) -> list[MergeResult]:
     description = f"headrace compact {units[0].run_id}" if units else ""
     tasks_max = MERGE_TASKS_PER_CORE * context.defaultParallelism
     return run_on_pool(context, run_merge_unit, units, description, tasks_max)
+
+
+def run_recounts(
+    context: Any, units: Sequence[RecountUnit], show: Callable[[int], object] = lambda done: None
+) -> Iterator[FileRows]:
+    """Counts files in Spark tasks, without a shuffle, and yields their rows. Runs several jobs in sequence, so
+    that memory of the driver is bounded and the progress is known.
+
+    Args:
+        context: a SparkContext.
+        show: called before each job with the number of files that are done.
+
+    Raises:
+        PoolFailed: a task failed in all its attempts, or Spark failed.
+    """
+    files_per_job = max(RECOUNT_FILES_PER_CORE * context.defaultParallelism, len(units) // RECOUNT_JOBS_MAX)
+    tasks_max = MERGE_TASKS_PER_CORE * context.defaultParallelism
+    for start in range(0, len(units), files_per_job):
+        show(start)
+        part = units[start : start + files_per_job]
+        yield from run_on_pool(context, run_recount_unit, part, "headrace audit recount", tasks_max)
 
 
 def run_on_pool(

@@ -10,7 +10,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +44,7 @@ from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.state import TopicState
 from headrace.loader.errors import EarlierWarehouse
 from headrace.loader.inspect.latest_view import latest_view, newest_id
+from headrace.loader.inspect.recount_file import FileRows, RecountUnit, count_file
 from headrace.loader.inspect.rolling_check import REMOTE_BUDGET, CheckBudget, RollingCheck
 from headrace.loader.load_schema import commented_table_schema, table_comment, table_schema
 from headrace.loader.plan.discover import is_wanted
@@ -184,6 +185,22 @@ class SparkConnection:
             # Python tasks cannot read from HDFS and S3, and Spark could give them only whole files.
             return [merge(unit, self._storage.files, staging.sink(unit.run_id)) for unit in units]
         return run_merges(self._task_session().sparkContext, units)
+
+    def run_recounts(self, units: Sequence[RecountUnit], show: Callable[[int], object]) -> Iterator[FileRows]:
+        """Yields the rows of files: of a local file system counted in Spark tasks, else in the driver, because tasks
+        cannot read from HDFS and S3. Needs no metastore.
+
+        Args:
+            show: called with the number of files that are done.
+        """
+        from headrace.loader.job import run_recounts
+
+        if isinstance(self._storage.staging, HadoopStaging):
+            for done, unit in enumerate(units):
+                show(done)
+                yield count_file(unit, self._storage.files)
+        elif units:
+            yield from run_recounts(self._session.any_session(self._settings).sparkContext, units, show)
 
     def close(self) -> None:
         if self._executor is not None:

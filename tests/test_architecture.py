@@ -47,6 +47,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "pipeline.load": ("loader", "kafka_wire"),
     "pipeline.log_counter": ("loader", "kafka_wire"),
     "pipeline.message_sample": ("clients", "kafka_wire", "loader"),
+    "pipeline.recount": ("loader",),
     "pipeline.sql_damage": ("loader",),
     "pipeline.sql_endpoint": ("registry.access",),
     "pipeline.sql_server": ("loader",),

@@ -223,10 +223,16 @@ class AuditStore:
         with self.database.reading() as connection:
             return sorted(connection.execute(sa.select(TOPIC_STATE.c.topic)).scalars())
 
-    def facts(self, topic: str) -> Iterator[WindowFacts]:
-        """Yields the counts of one topic by window, added up from its audit rows; ordered by time."""
+    def facts(self, topic: str, since_ms: int | None = None, until_ms: int | None = None) -> Iterator[WindowFacts]:
+        """Yields the counts of one topic by window, added up from its audit rows; ordered by time. Only windows that
+        start in [since_ms, until_ms); None is unbounded."""
+        query = sa.select(*FACT_COLUMNS).where(AUDIT_ROW.c.topic == topic)
+        if since_ms is not None:
+            query = query.where(AUDIT_ROW.c.window_start_ms >= since_ms)
+        if until_ms is not None:
+            query = query.where(AUDIT_ROW.c.window_start_ms < until_ms)
         with self.database.reading() as connection:
-            yield from facts_of(connection, sa.select(*FACT_COLUMNS).where(AUDIT_ROW.c.topic == topic))
+            yield from facts_of(connection, query)
 
     def offset_check(self, topic: str) -> OffsetCheck:
         """Returns the holes and overlaps of the offsets that the loader counted for this topic, and the offsets that it

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from headrace.cli.audit_recount import add_recount_verb
 from headrace.cli.audit_run import add_run_verb
 from headrace.cli.colour import print_report_line
 from headrace.cli.command import (
@@ -91,6 +92,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _add_flags(report)
     report.set_defaults(run=run)
     add_run_verb(verbs)
+    add_recount_verb(verbs, _instant_ms)
     accept = verbs.add_parser(
         "accept",
         help="accept findings, with a reason",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from headrace.loader.commit.commit import Commit, CommitKind, CommittedFile, CommittedRange, TopicCommit
@@ -43,13 +43,16 @@ class CommitChain:
     is_complete: bool = True
 
 
-def read_chain(log: CommitLog, topic: str, commit_number: int) -> CommitChain:
+def read_chain(
+    log: CommitLog, topic: str, commit_number: int, visit: Callable[[Commit, TopicCommit], None] | None = None
+) -> CommitChain:
     """Reads all commits of a topic. Returns the files that belonged to the topic after `commit_number` (files that a
     rewrite had replaced are omitted), the files that newer commits added, and the contradictions between the commits.
 
     Args:
         log: the commit log, after a call of `read_state`.
         commit_number: the commit up to which all files are published.
+        visit: called with each commit up to this one, from the newest to the oldest.
     """
     topic_state = log.state.topics[topic]
     chain = CommitChain(commit_number)
@@ -63,6 +66,8 @@ def read_chain(log: CommitLog, topic: str, commit_number: int) -> CommitChain:
             chain.commits += 1
             chain.findings += _compare(topic, commit, committed, ends)
             _take_files(chain, commit, committed, replaced)
+            if visit is not None and commit.commit_number <= commit_number:
+                visit(commit, committed)
             for kind in totals:
                 totals[kind] = _add_totals(totals[kind], committed, kind)
     except CommitLogError as error:

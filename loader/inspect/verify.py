@@ -54,7 +54,7 @@ def verify_topic(
     for committed in chain.later:
         waiting += 1
         findings += _check_waiting(topic, storage, _published_path(log, topic, chain, committed), committed)
-    for expected in _expected(log, topic, chain):
+    for expected in expected_time_partitions(log, topic, chain):
         findings += _check_time_partition(storage.files, expected, chain.is_complete, checksums)
     if discovered is not None:
         findings += _compare_offsets(log, discovered)
@@ -92,7 +92,7 @@ def _check_waiting(topic: str, storage: Storage, name: str, committed: ChainFile
             yield VerifyFinding(topic, ConsistencyCheck.PLACE, name, message)
 
 
-def _expected(log: CommitLog, topic: str, chain: CommitChain) -> Iterator[ExpectedTimePartition]:
+def expected_time_partitions(log: CommitLog, topic: str, chain: CommitChain) -> Iterator[ExpectedTimePartition]:
     """Yields the time partitions of a topic with the files that its commits have published there.
 
     Args:

@@ -47,6 +47,17 @@ class PlacedRow(NamedTuple):
     row: bytes
 
 
+class TimedRow(NamedTuple):
+    """The message of a row: its partition and offset, the time in its time fields (None without one), and the record
+    timestamp (None if it is implausible). `end` is the place after the row in its block."""
+
+    end: int
+    partition: int
+    offset: int
+    time_ms: int | None
+    timestamp_ms: int | None
+
+
 class _Position(NamedTuple):
     end: int
     partition: int
@@ -56,6 +67,54 @@ class _Position(NamedTuple):
 
 class RowsUnplaced(Exception):
     """Raised if the rows of a file do not contain the partition and offset of their messages, or cannot be read."""
+
+
+class RowTimes:
+    """Finds the message times of the rows in the files with one schema, by the rule of loads.
+
+    Args:
+        schema_text: the schema of the files.
+        kind: rows of the table or quarantined messages; the time of the latter is the record timestamp.
+        times: the time fields of the topic.
+
+    Raises:
+        RowsUnplaced: the rows do not contain offsets.
+    """
+
+    def __init__(self, schema_text: str, kind: FileKind, times: TimeSource) -> None:
+        try:
+            schema = parse_schema(schema_text, source="the schema of the file", strict=False)
+        except AvroSchemaError as error:
+            raise RowsUnplaced(str(error)) from error
+        self._captured = CapturedTime()
+        self._limits = Limits()
+        compiler = WalkCompiler(schema, self._limits)
+        self._read: Callable[[bytes, int], _Position]
+        if kind is FileKind.QUARANTINE:
+            self._read = _quarantined(compiler.skip(schema.root))
+        else:
+            self._read = _loaded(schema, compiler, times, self._captured)
+
+    def rows(self, block: bytes) -> Iterator[TimedRow]:
+        """Yields the rows of a block in order.
+
+        Args:
+            block: the encoded rows of the block, without compression.
+
+        Raises:
+            RowsUnplaced: the block does not consist of rows with this schema.
+        """
+        start, captured = 0, self._captured
+        while start < len(block):
+            self._limits.reset()
+            captured.value = None
+            try:
+                end, partition, offset, timestamp_ms = self._read(block, start)
+            except (BadBody, *MALFORMED) as error:
+                raise RowsUnplaced(f"a row cannot be read: {error}") from error
+            time_ms = None if captured.value is None else captured.time_ms
+            yield TimedRow(end, partition, offset, time_ms, timestamp_ms)
+            start = end
 
 
 class RowHours:
@@ -72,20 +131,9 @@ class RowHours:
     """
 
     def __init__(self, schema_text: str, kind: FileKind, day: str, times: TimeSource) -> None:
-        try:
-            schema = parse_schema(schema_text, source="the schema of the file", strict=False)
-        except AvroSchemaError as error:
-            raise RowsUnplaced(str(error)) from error
+        self._times = RowTimes(schema_text, kind, times)
         self._day = f"{day}/"
         self._hour_of = TimePartitions(HOUR)
-        self._captured = CapturedTime()
-        self._limits = Limits()
-        compiler = WalkCompiler(schema, self._limits)
-        self._read: Callable[[bytes, int], _Position]
-        if kind is FileKind.QUARANTINE:
-            self._read = _quarantined(compiler.skip(schema.root))
-        else:
-            self._read = _loaded(schema, compiler, times, self._captured)
 
     def rows(self, block: bytes) -> Iterator[PlacedRow]:
         """Yields the rows of a block in order.
@@ -96,19 +144,13 @@ class RowHours:
         Raises:
             RowsUnplaced: the block does not consist of rows with this schema.
         """
-        start, captured = 0, self._captured
-        while start < len(block):
-            self._limits.reset()
-            captured.value = None
-            try:
-                found = self._read(block, start)
-            except (BadBody, *MALFORMED) as error:
-                raise RowsUnplaced(f"a row cannot be read: {error}") from error
-            yield PlacedRow(self._time_partition(found), found.partition, found.offset, block[start : found.end])
-            start = found.end
+        start = 0
+        for row in self._times.rows(block):
+            yield PlacedRow(self._time_partition(row), row.partition, row.offset, block[start : row.end])
+            start = row.end
 
-    def _time_partition(self, found: _Position) -> str:
-        for time_ms in (None if self._captured.value is None else self._captured.time_ms, found.timestamp_ms):
+    def _time_partition(self, row: TimedRow) -> str:
+        for time_ms in (row.time_ms, row.timestamp_ms):
             if time_ms is not None and (hour := self._hour_of(time_ms)).startswith(self._day):
                 return hour
         return f"{self._day}hr=00"

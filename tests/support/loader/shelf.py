@@ -104,6 +104,7 @@ class Shelf:
         skipped: tuple[SkippedOffsets, ...] = (),
         kafka_column: str = "position",
         topic_id: str = "id-1",
+        time_sources: Mapping[str, int] | None = None,
     ) -> Commit:
         """Commits a load of one topic and returns the commit.
 
@@ -114,6 +115,7 @@ class Shelf:
             value_at: returns the value of the quarantined message at an offset.
             counts: the counts of the first range, by default those of its rows and quarantined messages.
             skipped: offsets of the first range that were skipped.
+            time_sources: the rows by the source of their time, by default all by the record timestamp.
         """
         quarantined = quarantined or {}
         files = {
@@ -141,10 +143,24 @@ class Shelf:
         )  # fmt: skip
         if known is None:
             commit = dataclasses.replace(commit, load_schema=folded())
+        if time_sources is not None:
+            commit = dataclasses.replace(commit, time_sources=time_sources)
         return self._try_commit(topic, commit, files, CommitKind.LOAD)
 
+    def replay(self, time_partition: str, rows: Sequence[Row], topic: str = "orders") -> Commit:
+        """Adds a file with the rows of replayed messages."""
+        self.log.read_state()
+        committed = dataclasses.replace(topic_commit(table=topic), audit=())
+        content = {(FileKind.DATA, time_partition): (rows, container(rows))}
+        return self._try_commit(topic, committed, content, CommitKind.REPLAY)
+
     def rewrite(
-        self, time_partition: str, rows: Sequence[Row], kind: FileKind = FileKind.DATA, topic: str = "orders"
+        self,
+        time_partition: str,
+        rows: Sequence[Row],
+        kind: FileKind = FileKind.DATA,
+        topic: str = "orders",
+        commit_kind: CommitKind = CommitKind.COMPACT,
     ) -> Commit:
         """Replaces all files of a time partition by one file, or by none if there are no rows."""
         state = self.log.read_state()
@@ -164,7 +180,7 @@ class Shelf:
         )
         content = container(rows) if kind is FileKind.DATA else quarantine_container(rows)
         return self._try_commit(
-            topic, committed, {(kind, time_partition): (rows, content)} if rows else {}, CommitKind.COMPACT
+            topic, committed, {(kind, time_partition): (rows, content)} if rows else {}, commit_kind
         )
 
     def _try_commit(
