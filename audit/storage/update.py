@@ -216,13 +216,11 @@ class _Portion:
         self._read_topics(names)
         self._mark_dependent()
         self._read_facts()
-        marks = self._connection.execute(sa.select(_T.topic, _T.window_start_ms).where(self._in_portion())).all()
         self._reconcile()
         changed = self._write_verdicts()
         for topic in changed:
             update_events(self._connection, topic, self._now_ms)
         self._write_states()
-        self._delete_marks(marks)
         self._connection.execute(sa.update(STORE_STATE).values(revision=STORE_STATE.c.revision + 1))
         return sum(len(topic.results) for topic in self._topics.values())
 
@@ -332,7 +330,8 @@ class _Portion:
             )
 
     def _write_verdicts(self) -> list[str]:
-        """Writes verdicts and strips. Returns the topics with changes in windows with findings."""
+        """Writes verdicts and strips, and deletes the marks. Returns the topics with changes in windows with
+        findings."""
         marked = (_T.topic == _V.topic) & (_T.window_start_ms == _V.window_start_ms)
         columns = (
             _V.topic,
@@ -347,6 +346,7 @@ class _Portion:
         )
         query = sa.select(*columns).select_from(TOUCHED_WINDOW.join(WINDOW_VERDICT, marked)).where(self._in_portion())
         old = {(topic, start_ms): tuple(rest) for topic, start_ms, *rest in self._connection.execute(query)}
+        self._connection.execute(sa.delete(TOUCHED_WINDOW).where(self._in_portion()))
         rows, states, changed = [], [], set()
         reached: list[tuple[str, str, int | None]] = []
         for topic in self._topics.values():
@@ -375,12 +375,6 @@ class _Portion:
         write_states(self._connection, states)
         count_reached(self._connection, reached)
         return sorted(changed)
-
-    def _delete_marks(self, marks: Sequence[Any]) -> None:
-        matches = (_T.topic == sa.bindparam("old_topic"), _T.window_start_ms == sa.bindparam("old_start_ms"))
-        rows = [{"old_topic": topic, "old_start_ms": start_ms} for topic, start_ms in marks]
-        if rows:
-            self._connection.execute(sa.delete(TOUCHED_WINDOW).where(*matches), rows)
 
     def _delete_verdicts(self, keys: Iterable[tuple[str, int]]) -> None:
         matches = (_V.topic == sa.bindparam("old_topic"), _V.window_start_ms == sa.bindparam("old_start_ms"))
