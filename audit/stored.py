@@ -39,6 +39,23 @@ class CountedCommit(NamedTuple):
     sha256: str
 
 
+class UncountedBatch(NamedTuple):
+    """Offsets [start, end) of a topic partition that the auditor could not read, because their record batch is
+    corrupt. `reason` is a sentence; `found_at_ms` is when it was read."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    reason: str
+    found_at_ms: int
+
+
+def corrupt_text(batch: UncountedBatch) -> str:
+    """Returns a corrupt batch as a sentence without its topic."""
+    return f"partition {batch.partition}: offsets {batch.start} to {batch.end - 1} cannot be counted: {batch.reason}"
+
+
 class TierTimes(NamedTuple):
     """Times from the end of a window until a tier had counted 99 %, 99.9 % and all of its messages, in milliseconds; 0
     if it had before the end. None: not yet, or the window has no end or no messages."""

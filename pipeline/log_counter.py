@@ -24,6 +24,7 @@ from typing import IO, TYPE_CHECKING, Final
 
 from headrace.audit.latency import WindowTimes, late_count
 from headrace.audit.row import AUDITOR, AuditOutcome, AuditRow, Tier, range_row_id
+from headrace.audit.stored import UncountedBatch
 from headrace.audit.window import known_window
 from headrace.avro_schema import AvroSchemaError, parse_schema, self_contained_text
 from headrace.avro_schema.message_time import TIME_PROPERTY
@@ -134,9 +135,13 @@ class LogCounter:
         loader = self._settings.loader
         found = discover(self._cluster, loader.topics_include, loader.topics_exclude)
         problems, messages, has_more = dict(found.unusable), 0, False
+        with_corrupt = {one.topic for one in self._store.corrupt_batches()}
         for topic in found.topics.values():
             if topic.topic == self._settings.audit.topic:
                 continue
+            if topic.topic in with_corrupt:
+                log_starts = {one.partition: one.start for one in topic.partitions}
+                self._store.forget_corrupt_batches(_log_id(topic), topic.topic, log_starts)
             try:
                 counted, is_behind = self._count_topic(topic)
             except _Uncountable as error:
@@ -164,19 +169,19 @@ class LogCounter:
             one.done.topic_partition.partition: positions.get(one.done.topic_partition.partition) for one in results
         }
         after = {one.done.topic_partition.partition: one.done.end for one in results}
-        if not self._store.add_log_counts(log_id, before, after, rows):
+        corrupt = [batch for one in results for batch in _corrupt_batches(one, now_ms)]
+        if not self._store.add_log_counts(log_id, before, after, rows, corrupt):
             return 0, True  # another process has counted these messages
         self._limit_rate(sum(one.bytes_read for one in results), time.monotonic() - started)
-        for one in results:
-            for skipped in one.skipped:
-                logger.warning(
-                    "corrupt batch not counted topic=%s partition=%d start=%d end=%d reason=%s",
-                    topic.topic,
-                    one.done.topic_partition.partition,
-                    skipped.start,
-                    skipped.end,
-                    skipped.reason,
-                )
+        for batch in corrupt:
+            logger.warning(
+                "corrupt batch not counted topic=%s partition=%d start=%d end=%d reason=%s",
+                batch.topic,
+                batch.partition,
+                batch.start,
+                batch.end,
+                batch.reason,
+            )
         errors = [one.error for one in results if one.error]
         if errors:
             raise _Uncountable(errors[0])
@@ -321,6 +326,12 @@ class _NoFiles:
 
     def scratch(self) -> IO[bytes]:
         return tempfile.SpooledTemporaryFile(max_size=io.DEFAULT_BUFFER_SIZE * 128)
+
+
+def _corrupt_batches(result: RangeResult, now_ms: int) -> Iterator[UncountedBatch]:
+    where = result.done.topic_partition
+    for skipped in result.skipped:
+        yield UncountedBatch(where.topic, where.partition, skipped.start, skipped.end, skipped.reason, now_ms)
 
 
 def _counting_policy(policy: TopicPolicy) -> TopicPolicy:

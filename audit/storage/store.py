@@ -9,7 +9,7 @@ processes may write: each change is a short transaction, and a writer waits for 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -46,6 +46,7 @@ from headrace.audit.storage.rows import (
 from headrace.audit.storage.tables import (
     ACCEPTED,
     AUDIT_ROW,
+    CORRUPT_BATCH,
     COUNTED,
     FORMAT,
     INGESTED,
@@ -64,6 +65,7 @@ from headrace.audit.stored import (
     ProducerFault,
     StoredWindow,
     TopicSummary,
+    UncountedBatch,
 )
 from headrace.audit.verdict import ALL_TIME, NO_FINDING_POLICY, Acceptance, FindingPolicy, Period, TopicResult
 
@@ -137,16 +139,23 @@ class AuditStore:
             return added
 
     def add_log_counts(
-        self, log_id: str, before: Mapping[int, int | None], after: Mapping[int, int], rows: Iterable[AuditRow]
+        self,
+        log_id: str,
+        before: Mapping[int, int | None],
+        after: Mapping[int, int],
+        rows: Iterable[AuditRow],
+        corrupt: Sequence[UncountedBatch] = (),
     ) -> bool:
-        """Adds the rows that the auditor counted in a topic's log, and its new positions, in one transaction. Returns
-        False, and changes nothing, if another process has moved a position meanwhile.
+        """Adds the rows that the auditor counted in a topic's log, the corrupt batches that it could not count, and its
+        new positions, in one transaction. Returns False, and changes nothing, if another process has moved a position
+        meanwhile.
 
         Args:
             log_id: name of the log among the positions (`next_offsets`).
             before: by partition, the position at which the auditor began to count; None if there was none.
             after: by partition, the new position.
             rows: the rows of the messages between; all of one topic.
+            corrupt: the corrupt batches between.
         """
         new = [storable(row) for row in rows]
         with self._changing({row.topic for row in new}) as connection:
@@ -163,7 +172,30 @@ class AuditStore:
                 for partition, position in sorted(after.items())
             ]
             upsert(connection, INGESTED, positions)
+            upsert(connection, CORRUPT_BATCH, [{"log_id": log_id, **one._asdict()} for one in corrupt])
             return True
+
+    def corrupt_batches(self) -> list[UncountedBatch]:
+        """Returns the corrupt batches that the auditor found and that may still be in the log, ordered by topic and
+        offset."""
+        columns = [CORRUPT_BATCH.c[name] for name in UncountedBatch._fields]
+        with self.database.reading() as connection:
+            return sorted(UncountedBatch(*values) for values in connection.execute(sa.select(*columns)))
+
+    def forget_corrupt_batches(self, log_id: str, topic: str, log_starts: Mapping[int, int]) -> None:
+        """Deletes the corrupt batches of a topic that are no longer in its log: those of a topic of the same name that
+        was deleted, and those before the start of the log.
+
+        Args:
+            log_id: name of the topic's present log among the positions.
+            log_starts: the first offset by partition.
+        """
+        found = CORRUPT_BATCH.c
+        with self.database.writing() as connection:
+            connection.execute(sa.delete(CORRUPT_BATCH).where(found.topic == topic, found.log_id != log_id))
+            for partition, start in sorted(log_starts.items()):
+                is_deleted = (found.partition == partition) & (found.end <= start)
+                connection.execute(sa.delete(CORRUPT_BATCH).where(found.log_id == log_id, is_deleted))
 
     def add_committed(self, topic: str, since: int, last_commit: CountedCommit, rows: Iterable[AuditRow]) -> int:
         """Adds the audit rows of a topic's commits. Records in the same transaction that the counts of all commits up

@@ -1,6 +1,6 @@
 """The tables of the audit's database.
 
-`audit_row` is the source: every other table but `ingested`, `counted` and `accepted` is derived from it.
+`audit_row` is the source: all other tables but `ingested`, `counted`, `accepted` and `corrupt_batch` derive from it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-FORMAT: Final = 5
+FORMAT: Final = 6
 """Format of the tables. A database with another one is refused: it is rebuilt from the audit topic and the commits."""
 
 METADATA: Final = sa.MetaData()
@@ -89,6 +89,19 @@ ACCEPTED: Final = sa.Table(
     _text("accepted_by"),
     _number("accepted_at_ms"),
 )
+
+CORRUPT_BATCH: Final = sa.Table(
+    "corrupt_batch",
+    METADATA,
+    _text("log_id", key=True),  # of the auditor's positions: topic and topic id
+    _number("partition", key=True),
+    _number("start", key=True),
+    _number("end"),
+    _text("topic"),
+    _text("reason"),
+    _number("found_at_ms"),
+)
+"""Record batches that the auditor could not read."""
 
 TIER_COUNT: Final = sa.Table("tier_count", METADATA, _text("tier", key=True), _number("last_counted_ms"))
 

@@ -15,10 +15,11 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.cli.command import EXIT_FAILED, EXIT_OK, add_settings_flags, examples, settings_from
+from headrace.cli.command import EXIT_FAILED, EXIT_FINDINGS, EXIT_OK, add_settings_flags, examples, settings_from
 
 if TYPE_CHECKING:
     from headrace.audit.storage.store import AuditStore
+    from headrace.audit.stored import UncountedBatch
     from headrace.pipeline.log_counter import LogCounter
     from headrace.settings import Settings
 
@@ -39,16 +40,21 @@ def add_run_verb(verbs: Any) -> None:
         epilog=examples("audit run", "audit run --once"),
     )
     run.add_argument(
-        "--once", action="store_true", help="count the messages in the log now, and end; exit code 2 on failure"
+        "--once",
+        action="store_true",
+        help="count the messages in the log now, and end; exit code 1 with corrupt batches, 2 on failure",
     )
     add_settings_flags(run, ("registry.url", "kafka.bootstrap_servers"))
     run.set_defaults(run=run_auditor)
 
 
 def run_auditor(args: argparse.Namespace) -> int:
+    from headrace.audit.stored import corrupt_text
+    from headrace.pipeline.status.audit import CORRUPT_REMEDY
+
     settings = settings_from(args)
     stop = threading.Event()
-    auditor = _Auditor(settings, stop)
+    auditor = Auditor(settings, stop)
     if not args.once:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
@@ -57,16 +63,18 @@ def run_auditor(args: argparse.Namespace) -> int:
         has_more = auditor.run_round()
         if not has_more and args.once:
             print(f"counted {auditor.messages:,} messages in the log")
+            for one in auditor.corrupt:
+                print(f"FINDING: topic {one.topic}: {corrupt_text(one)}; {CORRUPT_REMEDY}")
             for source, problem in sorted(auditor.problems.items()):
                 print(f"headrace: {source}: {problem}", file=sys.stderr)
-            return EXIT_FAILED if auditor.problems else EXIT_OK
+            return EXIT_FAILED if auditor.problems else EXIT_FINDINGS if auditor.corrupt else EXIT_OK
         if stop.wait(0 if has_more else INTERVAL_S):
             return EXIT_OK
 
 
-class _Auditor:
+class Auditor:
     """Runs rounds. `problems` are the failures of the last round by their source, `messages` is the number of messages
-    counted in the log so far."""
+    counted in the log so far, and `corrupt` are the corrupt batches in the log."""
 
     def __init__(self, settings: Settings, stop: threading.Event) -> None:
         self._settings = settings
@@ -75,6 +83,7 @@ class _Auditor:
         self._parts: tuple[AuditStore, LogCounter] | None = None
         self.problems: dict[str, str] = {}
         self.messages = 0
+        self.corrupt: list[UncountedBatch] = []
 
     def run_round(self) -> bool:
         """Brings the audit up to date. Returns whether messages of the log remain to be counted."""
@@ -94,6 +103,7 @@ class _Auditor:
                 problems["counts"] = outage
             counted = counter.count()
             self.messages += counted.messages
+            self.corrupt = store.corrupt_batches()
             has_more = counted.has_more and not self._stop.is_set()
             update_stored_verdicts(store, self._settings)
             problems |= {f"topic {topic}": reason for topic, reason in counted.problems.items()}

@@ -13,7 +13,7 @@ from typing import Final
 
 from headrace.audit.event import Incident
 from headrace.audit.storage.store import AuditStore
-from headrace.audit.stored import ProducerFault, TopicSummary
+from headrace.audit.stored import ProducerFault, TopicSummary, UncountedBatch, corrupt_text
 from headrace.audit.strip import DAY_MS, day_of
 from headrace.audit.verdict import AuditVerdict
 from headrace.audit.window import WINDOW_MS
@@ -30,7 +30,7 @@ from headrace.pipeline.status.audit_metrics import (
     windows_by_verdict,
 )
 from headrace.pipeline.status.context import StatusContext
-from headrace.pipeline.status.finding import SourceReport, StatusFact, StatusFinding, finding
+from headrace.pipeline.status.finding import KINDS, SourceReport, StatusFact, StatusFinding, finding
 from headrace.pipeline.status.metric import StatusMetric
 from headrace.pipeline.status.wording import age_text, count_text
 
@@ -46,6 +46,8 @@ EXTRA_SHARE_MAX: Final = 0.0001
 INCOMPLETE_MS: Final = 1_800_000
 """Time from the end of a window until 99.9 % of its messages should be in the table: two loads and a reserve."""
 
+CORRUPT_REMEDY: Final = KINDS["audit-corrupt"].repair
+
 
 def audit(context: StatusContext) -> SourceReport:
     """Reports the open incidents of the audit, and the age of the counts from the audit topic."""
@@ -53,8 +55,8 @@ def audit(context: StatusContext) -> SourceReport:
         return SourceReport((StatusFact("audit", "no counts yet"),))
     with open_audit_store(context.settings) as store:
         summaries, ingested_ms = store.topic_summaries(context.now_ms), store.ingested_at_ms()
-        checked_ms = store.checked_at_ms()
-        if not summaries:
+        checked_ms, corrupt = store.checked_at_ms(), store.corrupt_batches()
+        if not (summaries or corrupt):
             return SourceReport((StatusFact("audit", "no counts yet"),))
         recent = store.incidents(context.now_ms - DAY_MS)
         shares, faults = store.extra_shares(EXTRA_MIN), store.producer_faults(context.now_ms)
@@ -77,6 +79,7 @@ def audit(context: StatusContext) -> SourceReport:
     findings = [*_old(context, ingested_ms, checked_ms), *_incomplete(late, summaries)]
     duplicated = {topic for topic, share in shares.items() if share > EXTRA_SHARE_MAX}
     findings += [_of_producer(one, context.now_ms) for one in faults]
+    findings += _corrupt(corrupt, context.now_ms - context.settings.audit.findings_ttl.ms)
     findings = [*(_finding(one, duplicated) for one in incidents), *findings]
     return SourceReport((StatusFact("audit", text, metrics),), tuple(findings))
 
@@ -126,6 +129,24 @@ def _of_producer(fault: ProducerFault, now_ms: int) -> StatusFinding:
     """Returns the finding about a wrong clock, or about a crash with undelivered messages."""
     kind = "audit-crashed" if fault.is_crash else "audit-ahead"
     return finding(kind, fault.topic, fault.sentence(now_ms), identity=fault.topic)
+
+
+def _corrupt(batches: Sequence[UncountedBatch], since_ms: int) -> list[StatusFinding]:
+    """Returns a finding for each topic with corrupt batches that the auditor found after `since_ms`."""
+    by_topic: dict[str, list[UncountedBatch]] = {}
+    for one in batches:
+        if one.found_at_ms > since_ms:
+            by_topic.setdefault(one.topic, []).append(one)
+    return [
+        finding(
+            "audit-corrupt",
+            topic,
+            corrupt_text(found[0]) + (f", and {len(found) - 1:,} more" if len(found) > 1 else ""),
+            since_ms=min(one.found_at_ms for one in found),
+            count=len(found),
+        )
+        for topic, found in sorted(by_topic.items())
+    ]
 
 
 def _metrics(

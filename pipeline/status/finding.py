@@ -303,6 +303,15 @@ KINDS: Final[Mapping[str, StatusKind]] = {
             "remove the cause that the report names, or headrace audit accept {subject} --reason TEXT",
         ),
         StatusKind(
+            "audit-corrupt",
+            ATTENTION,
+            "with corrupt batches in the log",
+            "topics",
+            "headrace audit run --once",
+            "make an intact replica the leader or restore the log, before retention deletes the batch; else send its "
+            "messages again",
+        ),
+        StatusKind(
             "audit-extra",
             ATTENTION,
             "with duplicated messages by the audit",

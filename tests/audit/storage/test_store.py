@@ -18,6 +18,7 @@ from headrace.audit.row import AUDITOR, AuditOutcome, AuditRow, Tier
 from headrace.audit.storage import store as store_module
 from headrace.audit.storage.rows import upsert
 from headrace.audit.storage.store import AuditStore
+from headrace.audit.stored import UncountedBatch
 from headrace.audit.verdict import Acceptance, AuditVerdict
 from headrace.audit.window import SPECIAL_WINDOWS
 
@@ -128,6 +129,19 @@ def test_two_auditors_that_begin_together_do_not_move_a_position_back(
         assert sorted(results.values()) == [False, True]
         assert store.next_offsets("t/id") == {0: 5 if results["first"] else 7}
         assert store.rows("t") == ([] if results["first"] else [row("0-7")])
+
+
+def test_corrupt_batches_change_with_positions_and_are_forgotten_with_their_log(new_address: NewAddress) -> None:
+    found = [UncountedBatch("a", partition, 10, 20, "the batch has the wrong checksum", 1) for partition in (0, 1)]
+    with AuditStore(new_address()) as store:
+        assert store.add_log_counts("a/1", {0: None, 1: None}, {0: 20, 1: 20}, [], found)
+        assert not store.add_log_counts("a/1", {0: None}, {0: 20}, [], [found[0]._replace(start=0, end=10)])
+        assert store.corrupt_batches() == found
+        store.forget_corrupt_batches("b/1", "b", {0: 100, 1: 100})
+        store.forget_corrupt_batches("a/1", "a", {0: 19, 1: 20})
+        assert store.corrupt_batches() == found[:1]
+        store.forget_corrupt_batches("a/2", "a", {0: 0})
+        assert store.corrupt_batches() == []
 
 
 def test_offsets_that_the_auditor_counted_do_not_replace_those_of_loads(tmp_path: Path) -> None:

@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import sqlite3
 import threading
+import time
+from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from confluent_kafka import Producer as ConfluentProducer
+from kafka import KafkaAdminClient
+from kafka import TopicPartition as KafkaPartition
+from sqlalchemy.engine import Engine
 
 from headrace import Producer
 from headrace.audit.row import AUDITOR, AuditRow, Tier
+from headrace.audit.storage import engine
 from headrace.audit.storage.store import AuditStore
 from headrace.cli import main
+from headrace.cli.audit_run import Auditor
 from headrace.kafka_wire.cluster import KafkaCluster
+from headrace.kafka_wire.record_batch import split_batches
 from headrace.pipeline import log_counter
 from headrace.pipeline.log_counter import LogCounter
+from headrace.pipeline.status.audit import audit
+from headrace.pipeline.status.context import StatusContext
+from headrace.pipeline.status.finding import StatusFinding
 from headrace.registry.client import RegistryClient
-from headrace.settings import Settings
+from headrace.settings import KafkaSettings, Settings
 from support.broker.audit_topic import audit_rows
+from support.running_service import Service
 
 pytestmark = pytest.mark.servers
 
@@ -27,11 +44,16 @@ SCHEMA = (
     '{"name": "timestamp", "type": ["null", "long"]}]}'
 )
 
+TWO_TIMES = (
+    '{"type": "record", "name": "R", "fields": [{"name": "timestamp", "type": "long"}, '
+    '{"name": "happened", "type": {"type": "long", "logicalType": "timestamp-millis"}}]}'
+)
 
-def send(settings: Settings, topic: str, ids: range) -> None:
+
+def send(settings: Settings, topic: str, ids: range, key: str = "") -> None:
     with Producer(settings, app="shop") as producer:
         for n in ids:
-            producer.send(topic, {"id": n, "timestamp": T0 + n * 10_000}, key=f"k{n}", schema=SCHEMA)
+            producer.send(topic, {"id": n, "timestamp": T0 + n * 10_000}, key=key or f"k{n}", schema=SCHEMA)
 
 
 def run_once(settings: Settings) -> int:
@@ -134,6 +156,107 @@ def test_two_auditors_at_once_count_each_message_once(settings: Settings, monkey
         thread.join(60)
     assert len(counted) == 2
     assert sum(row.count for row in audited(settings, topic)) == 300
+
+
+@pytest.mark.parametrize("fault", ["locked", "full"])
+def test_unwritable_database_delays_counting_and_nothing_is_counted_twice(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    monkeypatch.setattr(engine, "BUSY_TIMEOUT_S", 0.2)
+    topic = f"audited-{fault}"
+    send(settings, topic, range(0, 6_000, 60))  # a window for each message
+    path = settings.data_dir / "audit.db"
+    auditor = Auditor(settings, threading.Event())
+    with AuditStore(path) as other, other.database.writing() if fault == "locked" else full_database(path):
+        for _ in range(2):
+            auditor.run_round()
+            assert fault in auditor.problems["audit"]
+    for _ in range(2):
+        auditor.run_round()
+        assert "audit" not in auditor.problems
+    assert sum(row.count for row in audited(settings, topic)) == 100
+
+
+@contextlib.contextmanager
+def full_database(path: Path) -> Iterator[None]:
+    """Lets no new connection to the database add pages to it."""
+
+    def limit(connection: sqlite3.Connection, record: object) -> None:
+        connection.execute("PRAGMA max_page_count = 1")  # the present number of pages
+
+    with AuditStore(path):
+        pass
+    sa.event.listen(Engine, "connect", limit)
+    try:
+        yield
+    finally:
+        sa.event.remove(Engine, "connect", limit)
+
+
+def test_corrupt_batch_is_a_finding_until_retention_deletes_it(
+    settings: Settings, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    broker = Service(["headrace", "broker", "serve", "--data-dir", str(tmp_path), "--broker-listen", "127.0.0.1:0"])
+    try:
+        servers = KafkaSettings(bootstrap_servers=broker.addresses["broker"])
+        settings = dataclasses.replace(settings, kafka=servers)
+        topic = "audited-corrupt"
+        for first in range(0, 30, 10):  # three batches
+            send(settings, topic, range(first, first + 10), key="one")
+        partition, start, end = flip_a_bit(tmp_path, topic)
+        assert run_once(settings) == 1
+        where = f"partition {partition}: offsets {start} to {end - 1}"
+        printed = capsys.readouterr().out
+        assert f"FINDING: topic {topic}: {where} cannot be counted: " in printed
+        assert sum(row.count for row in audited(settings, topic)) == 30 - (end - start)
+        assert run_once(settings) == 1, "the batch is still in the log"
+
+        (one,) = findings(settings)
+        assert (one.subject, one.count) == (topic, 1)
+        assert where in one.problem
+        later_ms = time.time_ns() // 1_000_000 + settings.audit.findings_ttl.ms
+        assert findings(settings, later_ms) == []
+
+        with KafkaAdminClient(bootstrap_servers=servers.bootstrap_servers) as admin:
+            admin.delete_records({KafkaPartition(topic, partition): end})
+        assert run_once(settings) == 0
+        assert findings(settings) == []
+    finally:
+        broker.stop()
+
+
+def findings(settings: Settings, now_ms: int | None = None) -> list[StatusFinding]:
+    context = StatusContext(settings, time.time_ns() // 1_000_000 if now_ms is None else now_ms)
+    return [one for one in audit(context).findings if one.kind == "audit-corrupt"]
+
+
+def flip_a_bit(data_dir: Path, topic: str) -> tuple[int, int, int]:
+    """Flips a bit in the second batch of the topic's only partition with messages. Returns the partition and the
+    offsets of the batch."""
+    (segment,) = [path for path in data_dir.rglob("*.log") if topic in str(path) and path.stat().st_size]
+    second = list(split_batches(segment.read_bytes(), "here"))[1]
+    with segment.open("r+b") as file:
+        file.seek(second.end - 5)
+        (byte,) = file.read(1)
+        file.seek(second.end - 5)
+        file.write(bytes([byte ^ 4]))
+    assert second.next_base_offset is not None
+    return int(segment.parent.name.rpartition("-")[2]), second.base_offset, second.next_base_offset
+
+
+def test_window_is_that_of_the_field_that_the_subject_names(settings: Settings) -> None:
+    topic = "audited-property"
+    with RegistryClient(settings.registry.url) as registry:
+        registry.register(f"{topic}-value", TWO_TIMES, metadata={"headrace.time": "happened"})
+    with Producer(settings, app="shop") as producer:
+        for n in range(20):
+            event = {"happened": T0 + n * 60_000, "timestamp": T0 + 86_400_000}
+            producer.send(topic, event, schema=TWO_TIMES, timestamp_ms=T0 + 2 * 86_400_000)
+    run_once(settings)
+    rows = audited(settings, topic)
+    assert {start_ms: count for start_ms, (count, *_) in totals(rows).items()} == {T0: 10, T0 + 600_000: 10}
+    produced = [row for row in audit_rows(settings, topic) if row.tier is Tier.PRODUCER]
+    assert totals(rows) == totals(produced)
 
 
 def test_topic_without_a_schema_waits(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
