@@ -64,7 +64,7 @@ def alarms(context: StatusContext) -> SourceReport:
     examples = _examples(context, index, found)
     shares = quarantine_shares(context.runs, context.now_ms - DAY_MS)
     findings = [_alarm_finding(alarm, examples.get(alarm.topic, "")) for alarm in found]
-    findings += _share_findings(shares)
+    findings += _share_findings(shares, {one.topic for one in found if one.kind == AlarmKind.QUARANTINED})
     return SourceReport((StatusFact("quarantine", text, (*metrics, *_share_metrics(shares))),), tuple(findings))
 
 
@@ -100,9 +100,11 @@ def _share_metrics(shares: Mapping[str, QuarantineShare]) -> Iterator[StatusMetr
         yield StatusMetric("headrace_load_quarantine_ratio", one.ratio, (("topic", topic),))
 
 
-def _share_findings(shares: Mapping[str, QuarantineShare]) -> Iterator[StatusFinding]:
+def _share_findings(shares: Mapping[str, QuarantineShare], with_alarm: Collection[str]) -> Iterator[StatusFinding]:
+    """Yields findings about the shares of topics whose quarantined messages nobody has accepted, replayed or discarded
+    (`with_alarm`)."""
     for topic, one in shares.items():
-        if one.ratio > QUARANTINE_RATIO_MAX and one.quarantined > QUARANTINED_MIN:
+        if topic in with_alarm and one.ratio > QUARANTINE_RATIO_MAX and one.quarantined > QUARANTINED_MIN:
             problem = f"{one.quarantined:,} of {one.messages:,} messages of the last day ({one.ratio:.2%})"
             yield finding("quarantine-share", topic, problem)
 

@@ -215,8 +215,8 @@ def test_every_kind_of_alarm_has_a_finding_and_a_help_text() -> None:
 def test_a_share_of_quarantined_messages_in_a_day_is_a_finding(
     world: World, rows: int, quarantined: int, age_ms: int, is_found: bool
 ) -> None:
-    """Also if the alarm is accepted. The share is that of all loads of the day."""
-    load(world)
+    """Until the messages are accepted. The share is that of all loads of the day."""
+    load(world, 2)
     logs = world.warehouse.parent / "logs"
     line = RunLine(world.clock_ms - age_ms, 1, "committed", 0)
     outcomes = [TopicOutcome("orders", "loaded", rows, quarantined - 1, 1, ""), TopicOutcome("clicks", "", 9, 0, 1, "")]
@@ -225,8 +225,12 @@ def test_a_share_of_quarantined_messages_in_a_day_is_a_finding(
         logs / "runs.jsonl", dataclasses.replace(line, topic_outcomes=(outcomes[0]._replace(rows=0, quarantined=1),))
     )
     found = status(world)
-    assert [(one.kind, one.subject) for one in found.findings] == ([("quarantine-share", "orders")] if is_found else [])
+    kinds = ["alarm-quarantined", *(["quarantine-share"] if is_found else [])]
+    assert [(one.kind, one.subject) for one in found.findings] == [(kind, "orders") for kind in kinds]
     ratios = [one for fact in found.facts for one in fact.metrics if one.name == "headrace_load_quarantine_ratio"]
     is_recent = age_ms <= DAY_MS
     ratio = quarantined / (rows + quarantined)
     assert [(one.labels, one.value) for one in ratios] == ([((("topic", "orders"),), ratio)] if is_recent else [])
+    arguments = ["--reason", "seen", "--data-dir", str(world.warehouse.parent)]
+    assert main(["accept", "orders", "--kind", "quarantined", *arguments]) == 0
+    assert not status(world).findings
