@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.pipeline.jvm_server import JvmServerError, free_port, jvm_properties, run_server, wait_for_end
+from headrace.pipeline.server_metrics import metrics_path, publish_metrics
 from headrace.pipeline.sql_protocol import listening, read_to_end
 from headrace.settings import Address, Settings
 
@@ -93,6 +94,7 @@ def serve(options: MetastoreOptions, stop: threading.Event) -> None:
             threading.Thread(
                 target=_serve_backups, args=(listener, gateway.jvm, database), name="backup", daemon=True
             ).start()
+            publish_metrics(metrics_path(options.data_dir / "logs", "metastore"), gateway.jvm, stop)
             print(f"ready metastore=thrift://{address}", flush=True)
             wait_for_end(gateway, stop, "hive.memory", options.memory)
     finally:

@@ -31,6 +31,7 @@ from headrace.pipeline.jvm_server import (
     run_server,
     wait_for_end,
 )
+from headrace.pipeline.server_metrics import QueryCounts, metrics_path, publish_metrics
 from headrace.pipeline.sql import QueryFailed, check_statement, run_query
 from headrace.pipeline.sql_protocol import (
     NOT_STARTED,
@@ -140,6 +141,8 @@ def _serve_session(
         server = _QueryServer(session, options.memory)
         endpoint = None if port is None else _start_endpoint(session, server, port, options)
         threading.Thread(target=server.accept_queries, args=(listener,), name="sql", daemon=True).start()
+        path = metrics_path(options.data_dir / "logs", "sql")
+        publish_metrics(path, session.sparkContext._jvm, stop, server.counts)
         print("ready", *ready_fields, flush=True)
         threading.Thread(target=server.warm_up, name="warm-up", daemon=True).start()
         try:
@@ -151,9 +154,11 @@ def _serve_session(
 
 
 class _QueryServer:
-    """Accepts the requests of `headrace sql` on a Unix socket. Each request has its own thread and Spark session."""
+    """Accepts the requests of `headrace sql` on a Unix socket. Each request has its own thread and Spark session.
+    `counts` counts its queries and the statements of the SQL endpoint."""
 
     def __init__(self, session: Any, memory: str) -> None:
+        self.counts = QueryCounts()
         self._session = session
         self._jvm: subprocess.Popen[bytes] | None = getattr(session.sparkContext._gateway, "proc", None)
         self._memory = memory
@@ -168,7 +173,8 @@ class _QueryServer:
         time.sleep(RESPONSE_GRACE_S)
         for thread in list(self._threads):
             thread.join()
-        self._run_query(SqlRequest("SELECT 1 AS one", "default", with_values=True), "headrace-sql-warm-up")
+        with contextlib.suppress(QueryFailed):
+            self._run_query(SqlRequest("SELECT 1 AS one", "default", with_values=True), "headrace-sql-warm-up")
 
     def accept_queries(self, listener: socket.socket) -> None:
         while True:
@@ -214,8 +220,16 @@ class _QueryServer:
         closes the connection."""
         group = f"headrace-sql-{next(self._query_numbers)}"
         responses: list[bytes] = []
+
+        def run() -> None:
+            try:
+                with self.counts.counting():
+                    responses.append(self._run_query(request, group))
+            except QueryFailed as error:
+                responses.append(error_bytes(str(error)))
+
         # Spark's job groups belong to a thread, in Python and in the JVM.
-        worker = threading.Thread(target=lambda: responses.append(self._run_query(request, group)), daemon=True)
+        worker = threading.Thread(target=run, daemon=True)
         worker.start()
         hangup = select.poll()
         hangup.register(connection.fileno(), select.POLLHUP | select.POLLERR)
@@ -227,6 +241,11 @@ class _QueryServer:
         return responses[0] if responses else b""
 
     def _run_query(self, request: SqlRequest, group: str) -> bytes:
+        """Returns the response with the result of a query.
+
+        Raises:
+            QueryFailed: the query failed; the message is the reason for the client.
+        """
         context = self._session.sparkContext
         try:
             context.setJobGroup(group, request.statement[:100], interruptOnCancel=True)
@@ -234,10 +253,10 @@ class _QueryServer:
             session = self._session.newSession()
             return response_bytes(run_query(session, statement, request.database, with_values=request.with_values))
         except QueryFailed as error:
-            return error_bytes(self.failure_reason(str(error)))
+            raise QueryFailed(self.failure_reason(str(error))) from error
         except Exception as error:  # py4j raises various errors when its JVM has ended, and the client needs a response
             logger.warning("query_failed reason=%s", error)
-            return error_bytes(self.failure_reason(f"{type(error).__name__}: {error}"))
+            raise QueryFailed(self.failure_reason(f"{type(error).__name__}: {error}")) from error
 
     def failure_reason(self, message: str) -> str:
         """Returns the reason why a query failed: the end of the JVM if that is the cause, otherwise `message`, the
@@ -299,6 +318,7 @@ def _start_endpoint(session: Any, server: _QueryServer, port: _EndpointPort, opt
         log_dir=options.data_dir / "logs",
         audit_statements=options.settings.sql.audit_statements,
         failure_reason=server.failure_reason,
+        counts=server.counts,
     )
     try:
         endpoint = SqlEndpoint(SparkService(session), endpoint_options)

@@ -142,6 +142,7 @@ MAY_IMPORT_LIBRARIES: dict[str, tuple[str, ...]] = {
     "console.oidc": ("authlib",),
     "console.sessions": ("sqlalchemy",),
     "pipeline.metastore_server": ("py4j",),
+    "pipeline.server_metrics": ("py4j",),
     "pipeline.metrics": ("prometheus_client",),
     "pipeline.sql": ("pyspark", "py4j"),
     "pipeline.sql_endpoint": ("pyspark", "py4j", "thrift", "TCLIService"),

@@ -20,14 +20,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from TCLIService import ttypes
 
+from headrace.pipeline.server_metrics import QueryCounts
 from headrace.pipeline.sql_endpoint import messages, wire
 from headrace.pipeline.sql_endpoint.access import EndpointAccess, LoginDenied
 from headrace.pipeline.sql_endpoint.messages import SQLSTATE_DENIED, SQLSTATE_INTERNAL, Request
-from headrace.pipeline.sql_endpoint.sessions import ConnectionHandles, RequestDenied, opens_handle, prepare, record
+from headrace.pipeline.sql_endpoint.sessions import (
+    ConnectionHandles,
+    HandleKey,
+    RequestDenied,
+    handle_key,
+    opens_handle,
+    prepare,
+    record,
+)
 from headrace.pipeline.sql_endpoint.spark_service import JvmCallFailed, JvmChannel, SparkService, StatementInvalid
 from headrace.pipeline.sql_endpoint.statements import StatementDenied, check_plan, statement_kind
 from headrace.registry.access.permissions import SqlPermission
@@ -60,7 +69,7 @@ class EndpointOptions:
     """How the endpoint treats its clients.
 
     `loader_databases` are the databases that only the loader writes. `failure_reason` maps the message of a failed call
-    to the reason for the client, such as the end of the JVM.
+    to the reason for the client, such as the end of the JVM. `counts` counts the statements.
     """
 
     access: EndpointAccess
@@ -68,17 +77,20 @@ class EndpointOptions:
     log_dir: Path
     audit_statements: bool
     failure_reason: Callable[[str], str]
+    counts: QueryCounts = field(default_factory=QueryCounts)
 
 
 @dataclass(slots=True, eq=False)
 class _Connection:
-    """The state of one connection. `user` is None before the login, "" for an anonymous client."""
+    """The state of one connection. `user` is None before the login, "" for an anonymous client. `background` are the
+    running statements whose client requests their state instead of waiting."""
 
     socket: socket.socket | ssl.SSLSocket
     address: str
     login_deadline: float
     user: str | None = None
     handles: ConnectionHandles = field(default_factory=ConnectionHandles)
+    background: set[HandleKey] = field(default_factory=set)
     is_running: bool = False
     is_closing: bool = False
 
@@ -91,6 +103,15 @@ class _Connection:
             chunks.append(chunk)
             size += len(chunk)
         return b"".join(chunks)
+
+
+class _Execution(NamedTuple):
+    """The response to `ExecuteStatement`, the handle of a statement that still runs because its client does not wait,
+    and whether it failed."""
+
+    response: bytes
+    background: HandleKey | None = None
+    is_failed: bool = False
 
 
 class SqlEndpoint:
@@ -154,6 +175,7 @@ class SqlEndpoint:
             with contextlib.suppress(OSError):
                 connection.socket.close()
             self._close_sessions(connection)
+            self._count_closed(connection)
 
     def _log_in(self, connection: _Connection) -> bool:
         connection.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -231,9 +253,48 @@ class SqlEndpoint:
             raise RequestDenied(f"user {user} has no permission to read tables; {grant}")
         prepare(request, connection.handles, user)
         if request.method == "ExecuteStatement":
-            self._check_statement(connection, request.body.statement, permission)
-            return self._execute(connection, channel, request)
-        return self._process(connection, channel, request)[0]
+            self._options.counts.begin()
+            try:
+                self._check_statement(connection, request.body.statement, permission)
+                execution = self._execute(connection, channel, request)
+            except BaseException:
+                self._options.counts.end(is_failed=True)
+                raise
+            if execution.background is None:
+                self._options.counts.end(is_failed=execution.is_failed)
+            else:
+                connection.background.add(execution.background)
+            return execution.response
+        response = self._process(connection, channel, request)[0]
+        if connection.background:
+            self._count_ended(connection, request, response)
+        return response
+
+    def _count_ended(self, connection: _Connection, request: Request, response: bytes) -> None:
+        """Counts a statement of the background that the response reports as ended, or that the client has closed before
+        its end."""
+        if request.method == "CloseSession":
+            self._count_closed(connection)
+            return
+        key = handle_key(request.body.operationHandle) if hasattr(request.body, "operationHandle") else None
+        if key not in connection.background:
+            return
+        is_failed = True
+        if request.method == "GetOperationStatus":
+            status = messages.decode_response(request.method, response)
+            if status is None or status.operationState in RUNNING:
+                return
+            is_failed = status.operationState != ttypes.TOperationState.FINISHED_STATE
+        elif request.method not in CLOSING:
+            return
+        connection.background.discard(key)
+        self._options.counts.end(is_failed=is_failed)
+
+    def _count_closed(self, connection: _Connection) -> None:
+        """Counts the statements that were still running as failed."""
+        while connection.background:
+            connection.background.pop()
+            self._options.counts.end(is_failed=True)
 
     def _process(self, connection: _Connection, channel: JvmChannel, request: Request) -> tuple[bytes, Any]:
         """Returns the response to a request, and the decoded response if it opens a handle."""
@@ -242,21 +303,23 @@ class SqlEndpoint:
         record(request, decoded, connection.handles)
         return response, decoded
 
-    def _execute(self, connection: _Connection, channel: JvmChannel, request: Request) -> bytes:
+    def _execute(self, connection: _Connection, channel: JvmChannel, request: Request) -> _Execution:
         """Runs a statement. Spark runs it in the background and the endpoint waits if the client does: Spark cannot
         cancel a statement that runs in the foreground."""
         is_background, request.body.runAsync = bool(request.body.runAsync), True
         response, decoded = self._process(connection, channel, request)
-        if is_background or decoded is None or decoded.operationHandle is None:
-            return response
+        if decoded is None or decoded.operationHandle is None:
+            return _Execution(response, is_failed=True)
         handle = decoded.operationHandle
+        if is_background:
+            return _Execution(response, handle_key(handle))
         poll = Request("GetOperationStatus", 0, ttypes.TGetOperationStatusReq(operationHandle=handle))
         while True:  # Spark responds after five seconds, or when the statement has ended
             status = messages.decode_response(poll.method, channel.process(messages.encode_request(poll)))
             if status is None or status.operationState not in RUNNING:
                 break
         if status is not None and status.operationState == ttypes.TOperationState.FINISHED_STATE:
-            return response
+            return _Execution(response)
         close = Request("CloseOperation", 0, ttypes.TCloseOperationReq(operationHandle=handle))
         self._process(connection, channel, close)
         reason = getattr(status, "errorMessage", None) or "the statement was cancelled"

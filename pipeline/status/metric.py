@@ -60,6 +60,12 @@ METRICS: Final[Mapping[str, MetricFamily]] = {
         ),
         MetricFamily("headrace_up_part_connections", GAUGE, "open connections to the port of a part, on this machine"),
         MetricFamily(
+            "headrace_up_part_heap_used_bytes", GAUGE, "used heap of the JVM of metastore and SQL server, with garbage"
+        ),
+        MetricFamily("headrace_up_part_heap_max_bytes", GAUGE, "size of the heap of this JVM"),
+        MetricFamily("headrace_sql_queries_running", GAUGE, "queries that the SQL server runs"),
+        MetricFamily("headrace_sql_queries_total", COUNTER, "ended queries by outcome, since the SQL server's start"),
+        MetricFamily(
             "headrace_up_part_error_ratio",
             GAUGE,
             "share of the responses of registry and console in the last minutes with status 5xx",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
+from headrace.pipeline.server_metrics import metrics_path, read_metrics
 from headrace.pipeline.status.context import CLOCK_DIFFERENCE_MS_MAX, StatusContext
 from headrace.pipeline.status.finding import SourceReport, StatusFact, StatusFinding, finding
 from headrace.pipeline.status.metric import StatusMetric
@@ -94,7 +95,7 @@ def parts(context: StatusContext) -> SourceReport:
     """Reports whether each part responds, and the state of the process of a part that does not."""
     up = _up(context)
     probed = probed_parts(context)
-    facts, findings = [_up_fact(up), _memory_fact(up)], _process_findings(up, probed)
+    facts, findings = [_up_fact(up), _memory_fact(up), _jvm_fact(up, context)], _process_findings(up, probed)
     stopped_parts = {found.subject for found in findings}
     unreachable: list[str] = []
     for name, result in probed.items():
@@ -377,6 +378,31 @@ def _memory_fact(up: _Up) -> StatusFact:
         for name, port in _ports(up.live).items()
     ]
     return StatusFact("memory", text, tuple(metrics))
+
+
+def _jvm_fact(up: _Up, context: StatusContext) -> StatusFact:
+    """Returns the heap of metastore and SQL server, and the numbers of queries, if they run here."""
+    metrics, texts = [], []
+    for part in (METASTORE, SQL):
+        pid = None if up.live is None else up.live.pids.get(part)
+        found = None if pid is None else read_metrics(metrics_path(context.log_dir, part), pid, context.now_ms)
+        if found is None:
+            continue
+        labels = (("part", part),)
+        metrics += [
+            StatusMetric("headrace_up_part_heap_used_bytes", found.heap_used_bytes, labels),
+            StatusMetric("headrace_up_part_heap_max_bytes", found.heap_max_bytes, labels),
+        ]
+        texts.append(f"{part} {found.heap_used_bytes / 1024**2:,.0f} of {found.heap_max_bytes / 1024**2:,.0f} MiB")
+        if found.queries is not None:
+            totals = found.queries
+            metrics += [
+                StatusMetric("headrace_sql_queries_running", totals.running),
+                StatusMetric("headrace_sql_queries_total", totals.succeeded, (("outcome", "succeeded"),)),
+                StatusMetric("headrace_sql_queries_total", totals.failed, (("outcome", "failed"),)),
+            ]
+            texts.append(f"{totals.running:,} queries running, {totals.failed:,} failed")
+    return StatusFact("heap", "; ".join(texts), tuple(metrics))
 
 
 def _ports(live: LiveAddresses) -> dict[str, int]:

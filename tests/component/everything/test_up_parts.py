@@ -27,8 +27,10 @@ from thrift.Thrift import TException
 from headrace.cli.load_server import EXIT_RESTART
 from headrace.clients.producer import Producer
 from headrace.loader.run_log import newest_lines
+from headrace.pipeline.metrics import render
 from headrace.pipeline.sql_protocol import STARTED, SqlRequest, send_query
 from headrace.pipeline.sql_server import QUERIES_MAX
+from headrace.pipeline.status.collect import platform_status
 from headrace.pipeline.up.plan import PARTS
 from headrace.settings import load_settings
 from support.checkout import ROOT
@@ -225,6 +227,11 @@ def test_second_warehouse_needs_flag(up: Up, tmp_path: Path) -> None:
     commands.close()
 
 
+def metrics_page(up: Up) -> str:
+    status = platform_status(load_settings(flags={"data_dir": str(up.data_dir)}))
+    return render(metric for fact in status.facts for metric in fact.metrics)[0].decode()
+
+
 def of_others(directory: Path) -> Path:
     """Returns settings of a loader that excludes the topics that another one loads."""
     file = directory / "others.toml"
@@ -256,6 +263,9 @@ def test_query_beyond_memory_restarts_sql_alone_and_is_logged(up: Up) -> None:
 def test_status_names_killed_metastore_and_sql_until_they_have_served_for_an_hour(up: Up) -> None:
     arguments = ["--data-dir", str(up.data_dir)]
     assert up.rows("SELECT 1 AS one") == [{"one": 1}]
+    heap = {"metastore", "sql"}
+    wait_for(lambda: heap == {part for part in heap if f'heap_used_bytes{{part="{part}"}}' in metrics_page(up)})
+    assert 'headrace_sql_queries_total{outcome="succeeded"}' in metrics_page(up)
     log = up.data_dir / "logs" / "up.log"
     known = log.read_text()
     for part in ("metastore", "sql"):

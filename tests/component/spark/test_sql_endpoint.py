@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from thrift.transport.TSSLSocket import TSSLSocket
 from thrift.transport.TTransport import TBufferedTransport, TTransportException
 from thrift_sasl import TSaslClientTransport
 
+from headrace.pipeline.server_metrics import QueryCounts
 from headrace.pipeline.sql_endpoint import server as server_module
 from headrace.pipeline.sql_endpoint.access import EndpointAccess, open_access
 from headrace.pipeline.sql_endpoint.permitted import FUNCTIONS
@@ -61,6 +63,7 @@ class Endpoint:
     authority: Authority
     port: int
     open_port: int
+    counts: QueryCounts
 
     def connect(self, user: str, password: str | None = None, **configuration: str) -> hive.Connection:
         """Connects as PyHive does with auth="LDAP", over TLS."""
@@ -110,6 +113,7 @@ def endpoint() -> Iterator[Endpoint]:
             session.sql("INSERT INTO headrace.orders VALUES (1, 'a'), (2, 'b'), (3, 'c')")
             service = SparkService(session)
             ports = []
+            counts = QueryCounts()
             for access in (open_access(load_settings(flags=flags)), EndpointAccess(None, "", None)):
                 options = EndpointOptions(
                     access=access,
@@ -117,12 +121,13 @@ def endpoint() -> Iterator[Endpoint]:
                     log_dir=directory / "logs",
                     audit_statements=False,
                     failure_reason=str,
+                    counts=counts,
                 )
                 (directory / "logs").mkdir(exist_ok=True)
                 bound = sockets.enter_context(listener())
                 SqlEndpoint(service, options).start(bound)
                 ports.append(bound.getsockname()[1])
-            yield Endpoint(session, directory, authority, *ports)
+            yield Endpoint(session, directory, authority, *ports, counts)
 
 
 def rows(connection: hive.Connection, statement: str) -> list[tuple[Any, ...]]:
@@ -495,6 +500,37 @@ def wait_until(condition: Callable[[], bool]) -> None:
             return
         waiting.wait(0.1)
     raise AssertionError("the condition has not become true within a minute")
+
+
+def test_statements_are_counted_by_outcome(endpoint: Endpoint) -> None:
+    def added() -> tuple[int, int, int]:
+        totals = endpoint.counts.totals()
+        return totals.running - before.running, totals.succeeded - before.succeeded, totals.failed - before.failed
+
+    slow = "SELECT count(*) FROM range(100000000000) WHERE id % 3 = 1"
+    with contextlib.closing(endpoint.connect("reader")) as connection:
+        before = endpoint.counts.totals()  # a connection begins with USE
+        rows(connection, "SELECT 1")
+        denial(connection, "SELECT missing FROM orders")
+        denial(connection, "DROP TABLE orders")
+        assert added() == (0, 1, 2)
+        background = connection.cursor()
+        background.execute("SELECT 1", async_=True)
+        while background.poll().operationState != ttypes.TOperationState.FINISHED_STATE:
+            time.sleep(0.05)
+        assert added() == (0, 2, 2)
+        background.poll()
+        background.close()
+        assert added() == (0, 2, 2), "counted once"
+        for close in (lambda cursor: cursor.cancel(), lambda cursor: cursor.close()):
+            cursor = connection.cursor()
+            cursor.execute(slow, async_=True)
+            assert added()[0] == 1
+            close(cursor)
+        assert added() == (0, 2, 4)
+        connection.cursor().execute(slow, async_=True)
+        assert added()[0] == 1
+    wait_until(lambda: added() == (0, 2, 5))
 
 
 def test_connections_of_a_user_are_limited(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
