@@ -507,6 +507,9 @@ def test_statements_are_counted_by_outcome(endpoint: Endpoint) -> None:
         totals = endpoint.counts.totals()
         return totals.running - before.running, totals.succeeded - before.succeeded, totals.failed - before.failed
 
+    def has_job() -> bool:
+        return bool(endpoint.session.sparkContext.statusTracker().getActiveJobsIds())
+
     slow = "SELECT count(*) FROM range(100000000000) WHERE id % 3 = 1"
     with contextlib.closing(endpoint.connect("reader")) as connection:
         before = endpoint.counts.totals()  # a connection begins with USE
@@ -525,12 +528,15 @@ def test_statements_are_counted_by_outcome(endpoint: Endpoint) -> None:
         for close in (lambda cursor: cursor.cancel(), lambda cursor: cursor.close()):
             cursor = connection.cursor()
             cursor.execute(slow, async_=True)
+            wait_until(has_job)  # Spark may start the job of a statement that is cancelled before
             assert added()[0] == 1
             close(cursor)
+            wait_until(lambda: not has_job())
         assert added() == (0, 2, 4)
         connection.cursor().execute(slow, async_=True)
+        wait_until(has_job)
         assert added()[0] == 1
-    wait_until(lambda: added() == (0, 2, 5))
+    wait_until(lambda: added() == (0, 2, 5) and not has_job())
 
 
 def test_connections_of_a_user_are_limited(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
