@@ -36,17 +36,21 @@ REGISTRY = [
 BROKER = ["kafka-python==3.0.12", "crc32c>=2.7,<3", "google-re2>=1.1,<2", *DECOMPRESSION, PROMETHEUS]
 # The imports of a load's tasks, for workers of a cluster whose Spark includes pyspark.
 EXECUTOR = [*KAFKA, *DECOMPRESSION]
-LOADER = [
+# The imports of a load, for a driver on a cluster whose Spark includes pyspark.
+DRIVER = [
     *DATABASE,  # the audit's counts
     *PRODUCER,
     *EXECUTOR,
     PROMETHEUS,  # metrics of `headrace status`
     "python-snappy>=0.7,<1",  # kafka-python's codec, the audit reads its topic with it
-    "pyspark==4.3.0",
     "PyHive>=0.7,<0.8",
     "thrift>=0.21,<1",
     "thrift-sasl>=0.4.3,<0.5",
     "pure-sasl>=0.6.2,<0.7",
+]
+LOADER = [
+    *DRIVER,
+    "pyspark==4.3.0",
     "plotext>=5.3,<6",  # plots of `headrace sql` in a terminal
     "pygal>=3,<4",  # and as SVG
 ]
@@ -225,6 +229,7 @@ setup(
         "registry": REGISTRY,
         "broker": BROKER,
         "executor": EXECUTOR,
+        "driver": DRIVER,
         "loader": LOADER,
         "all": ALL,
         "notebook": NOTEBOOK,

@@ -93,7 +93,7 @@ def test_loads_in_yarn_containers_leave_complete_tables(world: YarnWorld, yarn: 
     assert world.staged() == []
 
 
-def test_driver_in_a_yarn_container_loads_completely(world: YarnWorld, yarn: Yarn) -> None:
+def test_driver_in_a_yarn_container_loads_completely(world: YarnWorld, yarn: Yarn, tmp_path: Path) -> None:
     """Submits the load as docs/cluster.md describes. All machines must share the data directory; here there is one
     machine."""
     world.produce("orders", 20, fields=[*FIELDS, NOTE])
@@ -107,7 +107,7 @@ def test_driver_in_a_yarn_container_loads_completely(world: YarnWorld, yarn: Yar
     done = subprocess.run(
         [
             *submit,
-            *("--archives", f"{world.archive}#env"),
+            *("--archives", f"{pack_environment(tmp_path, 'driver')}#env"),
             *(word for key, value in properties.items() for word in ("--conf", f"spark.{key}={value}")),
             str(ROOT / "examples" / "cluster" / "load.py"),
             *world.flags(),

@@ -104,11 +104,12 @@ class Yarn:
         }
 
 
-def pack_environment(directory: Path) -> Path:
-    """Packs this checkout into an archive for `spark.archives`, as docs/cluster.md describes."""
+def pack_environment(directory: Path, extra: str = "executor") -> Path:
+    """Packs this checkout, with the libraries of an extra, into an archive for `spark.archives`, as docs/cluster.md
+    describes."""
     ignored = shutil.ignore_patterns(".*", "build", "*.egg-info", "headrace-data", "__pycache__", "tests", "docs")
     source = shutil.copytree(ROOT, directory / "source", ignore=ignored)
     archive = directory / "headrace.tgz"
-    pack = [str(ROOT / "examples" / "cluster" / "pack.sh"), str(source), str(archive)]
+    pack = [str(ROOT / "examples" / "cluster" / "pack.sh"), str(source), str(archive), extra]
     subprocess.run(pack, check=True, env={**os.environ, "PYTHON": sys.executable}, timeout=900)
     return archive
