@@ -218,7 +218,7 @@ def test_error_of_a_full_disk_is_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("library", "command", "extra"),
     [
-        ("py4j", "sql X", "loader"),
+        ("py4j", "sql SELECT", "loader"),
         ("marshmallow", "registry serve", "registry"),
         ("kafka", "broker serve", "broker"),
         ("flask", "compat check - --against-db sqlite:///none.db", "registry"),
