@@ -16,7 +16,7 @@ SERVER = textwrap.dedent(
     import os
     import time
 
-    from headrace.registry.api import server
+    from headrace.registry.api import listening, server
     from headrace.registry.api.asgi_front import AsgiFront
 
     class UnusedRevisionReader:
@@ -28,16 +28,16 @@ SERVER = textwrap.dedent(
         return [b""]
 
     checks = []
-    check_readiness = server._readiness
+    check_readiness = listening._readiness
 
     def counted_check(*address):
         checks.append(address)
         return check_readiness(*address)
 
-    server._readiness = counted_check
+    listening._readiness = counted_check
     server._reload_on_hangup = lambda *_: time.sleep(0.3)  # runs before the forks: time for a check
     os.register_at_fork(before=lambda: print(f"fork after {{len(checks)}} checks", flush=True))
-    reserved = server.ReservedPort("127.0.0.1", 0)
+    reserved = listening.ReservedPort("127.0.0.1", 0)
     front = AsgiFront(application, UnusedRevisionReader(), request_bytes_max=1)
     server.serve(reserved, lambda: front, workers={workers})
     """
