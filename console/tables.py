@@ -29,7 +29,7 @@ EXPORT_ROWS_MAX: Final = 100_000
 QUERY_CHARS_MAX: Final = 200
 FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r")
 """Spreadsheets run a cell that begins with one of these."""
-PARAMETERS: Final = ("q", "sort", "page", "as")
+EXPORT_FORMS: Final = ("csv", "json")
 
 
 class CellKind(StrEnum):
@@ -132,11 +132,19 @@ class TableView(Generic[T]):
         """Returns the value of `aria-sort`; "" if the table is not sorted by this column."""
         return {column.key: "ascending", f"-{column.key}": "descending"}.get(self.sort, "")
 
-    def export(self) -> Response | None:
-        """Returns all matching rows as CSV or JSON, as the parameter `as` requires; None for a page."""
-        form = request.args.get("as", "")
-        if form not in ("csv", "json"):
+    def export(self, *readings: Reading[Any]) -> Response | None:
+        """Returns all matching rows as CSV or JSON, as the parameter `as` requires; None for a page.
+
+        Args:
+            readings: the sources of the rows.
+
+        Raises:
+            ServiceUnavailable: see `refuse_unknown_rows`.
+        """
+        if not is_export():
             return None
+        refuse_unknown_rows(*readings)
+        form = request.args["as"]
         rows = self.matching[:EXPORT_ROWS_MAX]
         values = [[_plain(column.kind, column.value(row)) for column in self.table.columns] for row in rows]
         keys = [column.key for column in self.table.columns]
@@ -195,19 +203,20 @@ class PagedTable(Generic[T]):
         return TableView(self, matching, len(rows), query, sort, page, now_ms, extra or {})
 
 
-def export_of(view: TableView[T], *readings: Reading[Any]) -> Response | None:
-    """Returns the rows of a view as CSV or JSON, as `TableView.export` does.
+def is_export() -> bool:
+    """Returns whether the request is for rows as CSV or JSON."""
+    return request.args.get("as", "") in EXPORT_FORMS
+
+
+def refuse_unknown_rows(*readings: Reading[Any]) -> None:
+    """Rejects a request for rows if a source of them is not known: an export without these rows would look complete.
 
     Raises:
-        ServiceUnavailable: one of the readings that the rows come from is not known. An export without its rows would
-            look complete.
+        ServiceUnavailable: the request is for an export, and a reading is not known.
     """
-    export = view.export()
-    if export is not None:
-        for one in readings:
-            if not one.is_known:
-                abort(503, one.reason)
-    return export
+    for one in readings:
+        if is_export() and not one.is_known:
+            abort(503, one.reason)
 
 
 def query_text() -> str:

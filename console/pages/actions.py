@@ -89,7 +89,7 @@ def page() -> str | Response:
     shown = shown if shown in VIEWS else "all"
     rows = [one for one in found.value or () if one.state in VIEWS[shown][1]]
     view = ACTIONS.view(rows, context.now_ms(), extra={"show": shown} if shown != "all" else {})
-    if (export := view.export()) is not None:
+    if (export := view.export(found)) is not None:
         return export
     return render_template(
         "actions.html",

@@ -171,7 +171,7 @@ def page() -> str | Response:
     shown = request.args.get("show", "")
     shown = shown if shown in VIEWS else "alerts"
     view = _view(shown, stored.value or StoredAlerts(), rules.value or {}, now_ms)
-    if (export := view.export()) is not None:
+    if (export := view.export(stored, rules)) is not None:
         return export
     found = stored.value or StoredAlerts()
     present = found.of_state(AlertState.FIRING) + found.of_state(AlertState.PENDING)

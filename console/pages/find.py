@@ -19,7 +19,7 @@ from headrace.console.formats import parse_offset, parse_time
 from headrace.console.message_fate import WITH_KEYS, key_command, read_fate
 from headrace.console.pages.partitions import AGE_S, read_loader_state, read_topic
 from headrace.console.sources import Reading
-from headrace.console.tables import CellKind, PagedTable, TableColumn, export_of
+from headrace.console.tables import CellKind, PagedTable, TableColumn
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.commit.state import EMPTY, LoaderState
 from headrace.loader.inspect.offsets import BrokerOffsets
@@ -121,7 +121,7 @@ def _by_time(topic: str, at_ms: int) -> str | Response:
         for number in times.partitions
     ]
     view = TIMES.view(rows, context.now_ms(), extra={"topic": topic, "at": str(at_ms)})
-    if (export := export_of(view, found)) is not None:
+    if (export := view.export(found)) is not None:
         return export
     return render_template(
         "find_time.html", **_form(), topic=topic, at_ms=at_ms, found=found, problem=times.problem, table=view

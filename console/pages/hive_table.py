@@ -15,7 +15,7 @@ from headrace.console.caching import unchanged
 from headrace.console.context import console, viewer
 from headrace.console.pages.hive_tables import age_ms, names_in_metastore, state_in
 from headrace.console.sources import Reading
-from headrace.console.tables import CellKind, PagedTable, TableColumn
+from headrace.console.tables import CellKind, PagedTable, TableColumn, refuse_unknown_rows
 from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.file_index import FileIndex
 from headrace.loader.inspect.history import TableChange, table_history
@@ -135,6 +135,7 @@ def page(topic: str) -> str | Response:
     metastore = names_in_metastore()
     if (response := unchanged(found, metastore)) is not None:
         return response
+    refuse_unknown_rows(found)
     if not found.is_known:
         return render_template("hive_table.html", topic=topic, found=found)
     if not found.known:

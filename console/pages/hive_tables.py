@@ -74,7 +74,7 @@ def page() -> str | Response:
         for one in found.value or ()
     ]
     view = TABLES.view(rows, now_ms)
-    return view.export() or render_template("hive_tables.html", table=view, tables=found, metastore=metastore)
+    return view.export(found) or render_template("hive_tables.html", table=view, tables=found, metastore=metastore)
 
 
 def names_in_metastore() -> Reading[frozenset[str]]:

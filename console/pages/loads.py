@@ -119,7 +119,7 @@ def page() -> str | Response:
     found = lines.value or ()
     extra = {key: request.args[key] for key in ("at",) if key in request.args}
     view = RUNS.view(found, now_ms, extra=extra)
-    if (export := view.export()) is not None:
+    if (export := view.export(lines)) is not None:
         return export
     loads = [one for one in found if one.kind == LOAD_LINE]
     return render_template(
@@ -153,7 +153,7 @@ def run(run: str) -> str | Response:
     extra = {"show": SHOWN_TASKS} if shows_tasks else {}
     tasks, topics = (line.task_times, line.topic_outcomes) if line is not None else ((), ())
     view = TASKS.view(tasks, now_ms, extra=extra) if shows_tasks else TOPICS.view(topics, now_ms, extra=extra)
-    if (export := view.export()) is not None:
+    if (export := view.export(found)) is not None:
         return export
     return render_template(
         "load.html",

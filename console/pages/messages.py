@@ -14,7 +14,7 @@ from werkzeug.wrappers import Response as AnyResponse
 from headrace.console.context import ConsoleContext, console, viewer
 from headrace.console.formats import bytes_text, parse_offset, parse_time
 from headrace.console.security import NO_STORE
-from headrace.console.tables import CellKind, PagedTable, TableColumn, export_of
+from headrace.console.tables import CellKind, PagedTable, TableColumn, is_export
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.pipeline.message_sample import (
     MessageSample,
@@ -122,10 +122,10 @@ def page() -> AnyResponse:
     extra: dict[str, str] = {"topic": topic, "partition": str(where.partition), "count": str(count)}
     if sample is not None:
         extra["offset"] = str(sample.start)
-    exports = request.args.get("as", "") in ("csv", "json")
+    exports = is_export()
     messages = sample.messages if sample is not None else ()
     view = MESSAGES.view([ShownMessage(one, where, exports) for one in messages], now_ms, extra=extra)
-    if (export := export_of(view, found)) is not None:
+    if (export := view.export(found)) is not None:
         return _not_stored(export)
     text = render_template(
         "messages.html",

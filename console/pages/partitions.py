@@ -14,7 +14,7 @@ from werkzeug.wrappers import Response
 from headrace.console.caching import unchanged
 from headrace.console.context import console
 from headrace.console.sources import Reading
-from headrace.console.tables import CellKind, PagedTable, TableColumn, TableView, export_of
+from headrace.console.tables import CellKind, PagedTable, TableColumn, TableView
 from headrace.kafka_wire.group_lag import GroupLag, GroupLags
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.commit.state import EMPTY, LoaderState
@@ -178,7 +178,7 @@ def _list_page(state: Reading[LoaderState]) -> str | Response:
     ]
     rows.sort(key=lambda one: (-RANKS[one.state], -(one.status.lag or 0), one.status.topic, one.status.partition))
     view = ALL.view(rows, context.now_ms())
-    if (export := export_of(view, state, found)) is not None:
+    if (export := view.export(state, found)) is not None:
         return export
     return render_template(
         "partitions.html",
@@ -210,10 +210,10 @@ def _topic_page(topic: str, state: Reading[LoaderState]) -> str | Response:
     view: TableView[ShownPartition] | TableView[GroupOffset]
     if groups is None:
         view = OF_TOPIC.view(rows, now_ms, extra={"topic": topic})
-        export = export_of(view, state, found)
+        export = view.export(state, found)
     else:
         view = GROUPS.view(_group_rows(groups.value), now_ms, extra={"topic": topic, "show": SHOWN_GROUPS})
-        export = export_of(view, groups)
+        export = view.export(groups)
     if export is not None:
         return export
     loader = context.settings.loader

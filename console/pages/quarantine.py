@@ -91,7 +91,7 @@ def page() -> str | Response:
     may_read = {one.topic: viewer().may_read_payload(one.topic) for one in topics}
     rows = [GroupRow(group, group.reason if may_read[one.topic] else "") for one in topics for group in one.groups]
     view = GROUPS.view(rows, now_ms, extra={"topic": topic} if topic else {})
-    if (export := view.export()) is not None:
+    if (export := view.export(read)) is not None:
         return export
     quoted = shlex.quote(topic)
     return render_template(

@@ -28,7 +28,7 @@ from headrace.console.schema_changes import (
 )
 from headrace.console.schema_rows import SchemaCell, TextRow, text_rows
 from headrace.console.sources import Reading
-from headrace.console.tables import CellKind, PagedTable, TableColumn
+from headrace.console.tables import CellKind, PagedTable, TableColumn, refuse_unknown_rows
 
 blueprint = Blueprint("schema_diff", __name__)
 
@@ -66,11 +66,13 @@ def page() -> str | Response:
     context = console()
     name = requested_subject()
     history = read_history(name)
+    refuse_unknown_rows(history)
     if history.value is None:
         return render_template("schema_diff.html", subject=name, history=history, before=None, after=None)
     before, after = chosen_versions(history.value, version_number("from"), version_number("to"))
     configuration = read_configuration(name)
     comparison = _read_comparison(name, before, after)
+    refuse_unknown_rows(comparison)
     if comparison.value is not None:
         export = COMPARED.view(comparison.value.fields, context.now_ms(), query="").export()
         if export is not None:

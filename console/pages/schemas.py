@@ -12,7 +12,7 @@ from werkzeug.wrappers import Response
 from headrace.console.context import console, viewer
 from headrace.console.registry_reader import IndexedSubject
 from headrace.console.sources import Reading
-from headrace.console.tables import CellKind, PagedTable, TableColumn, query_text
+from headrace.console.tables import CellKind, PagedTable, TableColumn, query_text, refuse_unknown_rows
 from headrace.registry.client import SubjectVersion
 
 blueprint = Blueprint("schemas", __name__)
@@ -82,6 +82,7 @@ SUBJECTS: Final[PagedTable[ListedSubject]] = PagedTable(
 def page() -> str | Response:
     context, query = console(), query_text()
     names = context.sources.read("registry subjects", context.registry.subjects, max_age_s=NAMES_AGE_S)
+    refuse_unknown_rows(names)
     if not names.is_known:
         return render_template("schemas.html", names=names)
     index = context.sources.read("registry fields", context.registry.index, max_age_s=INDEX_AGE_S)
@@ -89,7 +90,7 @@ def page() -> str | Response:
     readable = [one for one in names.known if viewer().may_read_schema(one)]
     rows = search_subjects([ListedSubject(one, newest.get(one)) for one in readable], query)
     view = SUBJECTS.view(rows, context.now_ms(), query=query)
-    if (export := view.export()) is not None:
+    if (export := view.export(names, index)) is not None:
         return export
     usages = _usages(query)
     found = usages.value or () if usages is not None else ()

@@ -19,7 +19,7 @@ from headrace.console.registry_reader import (
 from headrace.console.schema_changes import topic_of
 from headrace.console.schema_rows import FIELDS_MAX, BlamedField, RowMark, blame_fields, list_fields, pair_fields
 from headrace.console.sources import Reading
-from headrace.console.tables import CellKind, PagedTable, TableColumn
+from headrace.console.tables import CellKind, PagedTable, TableColumn, refuse_unknown_rows
 from headrace.registry.client import SchemaReference
 
 blueprint = Blueprint("subject", __name__)
@@ -95,6 +95,7 @@ def page() -> str | Response:
     context = console()
     name = requested_subject()
     history = read_history(name)
+    refuse_unknown_rows(history)
     if not history.is_known:
         return render_template("subject.html", subject=name, history=history)
     configuration = read_configuration(name)
@@ -107,7 +108,7 @@ def page() -> str | Response:
         export, table = view.export(), view
     else:
         found = FIELDS.view(fields.value.fields if fields.value else (), context.now_ms(), extra=extra)
-        export, table = found.export(), found
+        export, table = found.export(fields), found
     if export is not None:
         return export
     return render_template(

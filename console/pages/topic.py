@@ -92,7 +92,7 @@ def page(topic: str) -> str | Response:
     listed = [one for one in found.windows if shows_all or one.verdict not in CALM]
     extra = {key: request.args[key] for key in ("range", "at", "show") if key in request.args}
     view = WINDOWS.view(listed, now_ms, extra=extra)
-    if (export := view.export()) is not None:
+    if (export := view.export(audit)) is not None:
         return export
     settled = [one for one in found.windows if one.verdict != AuditVerdict.PENDING]
     return render_template(

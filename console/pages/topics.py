@@ -50,4 +50,4 @@ def page() -> str | Response:
     found = context.sources.read("topics", lambda: context.audit.summaries(now_ms))
     rows = sorted(found.value or (), key=lambda one: (-STATE_BYTES[one.verdict], -one.missing - one.extra, one.topic))
     view = TOPICS.view(rows, now_ms)
-    return view.export() or render_template("topics.html", table=view, topics=found)
+    return view.export(found) or render_template("topics.html", table=view, topics=found)

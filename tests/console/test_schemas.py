@@ -25,6 +25,7 @@ from headrace.console.registry_reader import (
     drop_oldest,
     reference_subject,
 )
+from headrace.console.sources import Reading, SourceReader
 from headrace.registry.client import SchemaReference
 from headrace.registry.errors import RegistryUnavailable, ServiceError
 from headrace.settings import RegistrySettings, Settings
@@ -438,3 +439,26 @@ def test_response_that_is_no_list_of_schemas_is_an_error(registry: ServedRegistr
     for read in (reader.index, lambda: reader.history("a")):
         with pytest.raises(ServiceError):
             read()
+
+
+@pytest.mark.parametrize(
+    ("failing", "path"),
+    [
+        ("registry fields", "/schemas?q=total"),
+        ("subject fields", "/schemas/subject?name=orders-value"),
+        ("schema diff", "/schemas/diff?name=orders-value"),
+    ],
+)
+def test_export_whose_rows_are_not_known_is_refused(
+    failing: str, path: str, client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = SourceReader.read
+
+    def fail(reader: SourceReader, name: str, *args: Any, **more: Any) -> Reading[Any]:
+        if name.startswith(failing):
+            return Reading(None, "no response within 2 s", 1)
+        return read(reader, name, *args, **more)
+
+    monkeypatch.setattr(SourceReader, "read", fail)
+    assert client.get(path).status_code == 200
+    assert client.get(f"{path}&as=json").status_code == 503

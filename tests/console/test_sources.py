@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
+from typing import Any
 
-from headrace.console.sources import RUNNING_MAX, STALE_FACTOR, SourceReader
+import pytest
+
+from headrace.console.sources import RUNNING_MAX, STALE_FACTOR, Reading, SourceReader
+from support.console import NOW_MS, console_world
 
 
 class Clock:
@@ -72,3 +77,45 @@ def test_source_that_waits_forever_leaves_others_readable() -> None:
         reader.read(f"stuck {number}", lambda: release.wait(20), limit_s=0.001)
     assert "have not ended" in reader.read("next", lambda: 1).reason
     release.set()
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "/topics?",
+        "/topics/orders?",
+        "/partitions?",
+        "/partitions?topic=orders",
+        "/partitions?topic=orders&show=groups",
+        "/messages?topic=orders",
+        "/find?topic=orders&at=2026-11-18",
+        "/loads?",
+        "/loads/run-1?",
+        "/loads/run-1?show=tasks",
+        "/quarantine?",
+        "/quarantine?topic=orders",
+        "/tables?",
+        "/tables/orders?",
+        "/tables/orders?show=days",
+        "/schemas?",
+        "/schemas/subject?name=orders-value",
+        "/schemas/subject?name=orders-value&show=versions",
+        "/schemas/diff?name=orders-value",
+        "/alerts?",
+        "/alerts?show=rules",
+        "/actions?",
+    ],
+)
+def test_page_opens_but_has_no_export_when_its_sources_are_down(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> Reading[Any]:
+        return Reading(None, "the server refuses connections", NOW_MS)
+
+    monkeypatch.setattr(SourceReader, "read", fail)
+    client = console_world(tmp_path).client()
+    assert client.get(page).status_code == 200
+    for form in ("csv", "json"):
+        export = client.get(f"{page}&as={form}")
+        assert export.status_code == 503
+        assert "The server refuses connections." in export.text
