@@ -180,13 +180,21 @@ TITLES: Final = {
 
 
 class _NameConverter(BaseConverter):
-    """A name in a path, which may contain slashes and line breaks. It must be the end of the path."""
+    """A name in a path, which may contain slashes and line breaks. It must be the end of the path.
+
+    Browsers remove the segments `.` and `..` from a path, also as `%2E`. Kafka forbids these names, but a producer may
+    count them: in a path they end with a slash.
+    """
 
     regex = r"[\s\S]+"
     part_isolating = False
 
+    def to_python(self, value: str) -> str:
+        return value[:-1] if value in ("./", "../") else value
+
     def to_url(self, value: Any) -> str:
-        return quote(str(value), safe="", errors="replace")
+        name = f"{value}/" if value in (".", "..") else str(value)
+        return quote(name, safe="", errors="replace")
 
 
 class _BasePath:

@@ -37,7 +37,7 @@ class SampleEnd(StrEnum):
     """Why reading stopped: at the end of the log, or at a limit."""
 
     LOG_END = "the end of the log"
-    MESSAGES = "the number of messages"
+    MESSAGES = "the limit of messages"
     BYTES = "the limit of bytes"
     TIME = "the limit of time"
 

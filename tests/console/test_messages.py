@@ -104,8 +104,8 @@ def test_page_shows_values_reasons_and_first_bytes_as_text(client: FlaskClient, 
     assert "x" * 2_100 not in page  # the rest is a download
     assert 'href="/messages/part?topic=orders&amp;partition=0&amp;offset=43"' in page
     assert 'href="/find?topic=orders&amp;partition=0&amp;offset=43"' in page
-    assert "Offsets 40 to 43 of 5 to 99 in the log." in " ".join(page.split())
-    assert "Reading ended at the number of messages." in page
+    summary = "Offsets 40 to 43 of 5 to 98 in the log. Reading ended at the limit of messages. 1 message not decoded."
+    assert summary in " ".join(page.split())
 
 
 def test_exports_have_whole_values(client: FlaskClient, sampled: Sampled) -> None:

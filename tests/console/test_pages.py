@@ -6,7 +6,7 @@ import json
 import re
 import sqlite3
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import pytest
 from flask import url_for
@@ -153,10 +153,11 @@ def test_every_topic_of_the_list_has_a_page(client: FlaskClient) -> None:
     assert {client.get(link.replace("%2F", "/")).status_code for link in links} == {200}
 
 
-@pytest.mark.parametrize("name", ["/a", "a/", "a//b", "a\nb", "a b?#%", "a/partitions", "é\u202e"])
+@pytest.mark.parametrize("name", ["/a", "a/", "a//b", "a\nb", "a b?#%", "a/partitions", "é\u202e", ".", "..", "../.."])
 def test_any_name_of_a_topic_reaches_its_page(world: ConsoleWorld, name: str) -> None:
     with world.app.test_request_context():
         address = url_for("topic.page", topic=name)
+    assert unquote(address.rpartition("/")[2]) not in (".", "..")  # browsers resolve these
     page = world.client().get(address)
     assert page.status_code == 404
     assert f"No messages of the topic {escape(visible(name))} have been counted." in page.text

@@ -23,7 +23,8 @@ from headrace.console.pages import now
 from headrace.loader.run_log import append_line
 from headrace.pipeline.status.finding import PlatformStatus, StatusFact, finding
 from headrace.settings import LoaderSettings, RegistrySettings, Settings
-from support.audit_story import TOPICS, fill_store
+from support.audit_rows import three_tiers
+from support.audit_story import GRACE_MS, TOPICS, fill_store
 from support.console import NOW_MS, PASSWORD, ConsoleWorld, console_world, user_line
 from support.console_brokers import replace_brokers
 from support.console_browser import (
@@ -427,6 +428,23 @@ def test_action_of_a_page_of_another_port_is_rejected(browser: Browser, actions_
         assert page.locator("tbody tr").count() == 3
     server.shutdown()
     server.server_close()
+
+
+def test_topics_named_by_dots_have_pages_of_their_own(browser: Browser, tmp_path: Path) -> None:
+    # Browsers resolve such segments of a path. Kafka forbids these names, but a producer may count them.
+    with AuditStore(tmp_path / "audit.db") as store:
+        for name in (".", ".."):
+            store.add_rows(three_tiers(name, NOW_MS // 600_000 - 9, lost=1))
+        store.update_verdicts(now_ms=NOW_MS, grace_ms=GRACE_MS)
+    with served(console_world(tmp_path)) as url, context_of(browser, "light") as context:
+        page = context.new_page()
+        for name in (".", ".."):
+            page.goto(f"{url}/topics")
+            page.get_by_role("link", name=name, exact=True).click()
+            assert page.locator("h1").inner_text() == name
+            page.get_by_role("link", name="Table", exact=True).click()
+            assert f"The topic {name} has not been loaded." in page.locator("main").inner_text()
+            assert page.goto(f"{url}/tables/{name}%2F/x").status == 404
 
 
 def test_random_urls_never_fail(world: ConsoleWorld) -> None:
