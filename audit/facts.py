@@ -114,36 +114,20 @@ class WindowFacts:
     def last_counted_ms(self) -> int:
         """Creation time of the newest audit row of this window, from producers, log or loader, in milliseconds since
         1970; 0 without rows."""
-        counts = (self.acknowledged, self.stored, self.loaded)
-        return max((count.last_ms for count in counts if count is not None), default=0)
-
-
-@dataclass(slots=True)
-class _Sum:
-    count: int = 0
-    bytes: int = 0
-    fingerprint: int = 0
-    last_ms: int = 0
-    hash: str | None = None
-
-    def add(self, row: RowCounts) -> None:
-        self.count += row.messages
-        self.bytes += row.size_bytes
-        self.fingerprint += row.fingerprint
-        if row.emitted_at_ms > self.last_ms:
-            self.last_ms = row.emitted_at_ms
-        if row.hash != self.hash:
-            self.hash = row.hash if self.hash is None else ""
-
-    def to_count(self) -> Count:
-        return Count(self.count, self.bytes, self.fingerprint & FINGERPRINT_MASK, self.last_ms, self.hash or "")
+        last_ms = 0
+        for count in (self.acknowledged, self.stored, self.written, self.quarantined):
+            if count is not None and count.last_ms > last_ms:
+                last_ms = count.last_ms
+        return last_ms
 
 
 # Plain strings: a comparison with a member of an enum takes ten times as long.
 _ACKNOWLEDGED: Final = AuditOutcome.ACKNOWLEDGED.value
 _STORED: Final = AuditOutcome.STORED.value
 _CONSUMED: Final = AuditOutcome.CONSUMED.value
-_LOADED: Final = (AuditOutcome.WRITTEN.value, AuditOutcome.QUARANTINED.value)
+_WRITTEN: Final = AuditOutcome.WRITTEN.value
+_QUARANTINED: Final = AuditOutcome.QUARANTINED.value
+_LOADED: Final = (_WRITTEN, _QUARANTINED)
 
 
 def collect_facts(rows: Iterable[RowCounts]) -> Iterator[WindowFacts]:
@@ -154,55 +138,50 @@ def collect_facts(rows: Iterable[RowCounts]) -> Iterator[WindowFacts]:
 
 
 def _window_facts(topic: str, window_start_ms: int, rows: Iterable[RowCounts]) -> WindowFacts:
-    sums: dict[str, _Sum] = {}
-    consumed: dict[str, _Sum] = {}
+    counts: dict[str, Count] = {}
+    consumed: dict[str, Count] = {}
     loads: list[tuple[int, int]] = []
     sends: list[tuple[int, int]] = []
-    stores: dict[bool, list[tuple[int, int]]] = {False: [], True: []}
+    stores: list[tuple[int, int]] = []
+    audits: list[tuple[int, int]] = []
     sent = 0
     crashed = False
     first_ms = None
-    is_special = window_start_ms in SPECIAL_WINDOWS
-    for row in rows:
-        outcome, emitted_at_ms = row.outcome, row.emitted_at_ms
-        if first_ms is None or emitted_at_ms < first_ms:
-            first_ms = emitted_at_ms
-        is_audited = outcome == _STORED and row.application == AUDITOR
-        if outcome == _CONSUMED:
-            group, name = consumed, row.application
-        else:
-            group, name = sums, AUDITOR if is_audited else outcome
-        total = group.get(name)
-        if total is None:
-            total = group[name] = _Sum()
-        total.add(row)
+    for _, _, outcome, application, messages, size_bytes, fingerprint, tried, has_crashed, time_ms, hash_name in rows:
+        if first_ms is None or time_ms < first_ms:
+            first_ms = time_ms
+        group, name = counts, outcome
         if outcome == _STORED:
-            stores[is_audited].append((emitted_at_ms, row.messages))
+            is_audited = application == AUDITOR
+            name = AUDITOR if is_audited else outcome
+            (audits if is_audited else stores).append((time_ms, messages))
         elif outcome == _ACKNOWLEDGED:
-            sent += row.sent
-            crashed = crashed or bool(row.crashed)
-            if is_special:
-                sends.append((emitted_at_ms, row.messages))
+            sent += tried
+            crashed = crashed or bool(has_crashed)
+            sends.append((time_ms, messages))
         elif outcome in _LOADED:
-            loads.append((emitted_at_ms, row.messages))
-    counts = {outcome: total.to_count() for outcome, total in sums.items()}
-    audited, read = counts.get(AUDITOR), counts.get(AuditOutcome.STORED)
+            loads.append((time_ms, messages))
+        elif outcome == _CONSUMED:
+            group, name = consumed, application
+        count = Count(messages, size_bytes, fingerprint & FINGERPRINT_MASK, time_ms, hash_name)
+        group[name] = count.plus(group[name]) if name in group else count
+    audited, read = counts.get(AUDITOR), counts.get(_STORED)
     is_usable = _is_usable(audited, read)
     return WindowFacts(
         topic=topic,
         window_start_ms=window_start_ms,
-        acknowledged=counts.get(AuditOutcome.ACKNOWLEDGED),
+        acknowledged=counts.get(_ACKNOWLEDGED),
         sent=sent,
         crashed=crashed,
         stored=audited if is_usable else read,
         is_audited=is_usable,
         read=read if is_usable else None,
-        written=counts.get(AuditOutcome.WRITTEN),
-        quarantined=counts.get(AuditOutcome.QUARANTINED),
-        consumed=tuple((name, total.to_count()) for name, total in sorted(consumed.items())),
+        written=counts.get(_WRITTEN),
+        quarantined=counts.get(_QUARANTINED),
+        consumed=tuple(sorted(consumed.items())),
         loads=tuple(sorted(loads)),
-        sends=tuple(sorted(sends)),
-        stores=tuple(sorted(stores[is_usable])),
+        sends=tuple(sorted(sends)) if window_start_ms in SPECIAL_WINDOWS else (),
+        stores=tuple(sorted(audits if is_usable else stores)),
         first_counted_ms=first_ms or 0,
     )
 

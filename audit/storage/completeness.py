@@ -4,9 +4,9 @@ the distribution of stored windows, which retention deletes."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import sqlalchemy as sa
@@ -26,30 +26,32 @@ TierShare = tuple[str, str]
 """A tier, `log` or `loaded`, and a share of `SHARE_NAMES`."""
 
 
-def count_reached(connection: Connection, reached: Iterable[tuple[str, str, int | None]]) -> None:
+def count_reached(connection: Connection, reached: Mapping[TierShare, Iterable[int]]) -> None:
     """Counts times to completeness.
 
     Args:
-        reached: tiers, shares of `SHARE_NAMES`, and the times from the ends of windows until the share of their
-            messages had arrived, in milliseconds; None for a tier without counts.
+        reached: by tier and share of `SHARE_NAMES`, the times from the ends of windows until the share of their
+            messages had arrived, in milliseconds.
     """
-    windows: Counter[tuple[str, int]] = Counter()
-    sums: Counter[tuple[str, int]] = Counter()
-    for tier, share, time_ms in reached:
-        if time_ms is None:
-            continue
-        key = (_stored_name(tier, share), bisect_left(COMPLETENESS_BOUNDS_MS, time_ms))
-        windows[key] += 1
-        sums[key] += time_ms
-    keys = sorted(windows)
+    added: dict[tuple[str, int], tuple[int, int]] = {}
+    for (tier, share), times in reached.items():
+        ordered = sorted(times)
+        start = 0
+        for place, bound_ms in enumerate((*COMPLETENESS_BOUNDS_MS, None)):
+            end = len(ordered) if bound_ms is None else bisect_right(ordered, bound_ms)
+            if end > start:
+                added[_stored_name(tier, share), place] = (end - start, sum(ordered[start:end]))
+            start = end
+    keys = sorted(added)
     insert_new(
         connection, COMPLETENESS, [{"tier": tier, "place": place, "windows": 0, "sum_ms": 0} for tier, place in keys]
     )
     for tier, place in keys:
+        windows, sum_ms = added[tier, place]
         connection.execute(
             sa.update(COMPLETENESS)
             .where(_C.tier == tier, _C.place == place)
-            .values(windows=_C.windows + windows[tier, place], sum_ms=_C.sum_ms + sums[tier, place])
+            .values(windows=_C.windows + windows, sum_ms=_C.sum_ms + sum_ms)
         )
 
 
