@@ -31,6 +31,7 @@ from headrace.avro_schema import (
     Reference,
     Type,
     Union,
+    branch_name,
 )
 
 NAMES_BYTES_FREE: Final = 4_096
@@ -81,7 +82,7 @@ class _JsonCompiler:
             case Enum(symbols=symbols):
                 return _enum(symbols, self._limits)
             case Union(branches=branches):
-                named = [(self._branch_name(branch), self.read(branch)) for branch in branches]
+                named = [(branch_name(self._schema.resolve(branch)), self.read(branch)) for branch in branches]
                 return _union(named, self._limits)
             case Array(items=items):
                 return _array(self.read(items))
@@ -89,15 +90,6 @@ class _JsonCompiler:
                 return _map(self.read(values))
             case Reference(name=name) | Record(name=name):
                 return self._by_name(name)
-
-    def _branch_name(self, branch: Type) -> str:
-        branch = self._schema.resolve(branch)
-        match branch:
-            case Primitive(type=kind):
-                return kind.value
-            case Record(name=name) | Enum(name=name) | Fixed(name=name):
-                return name.full
-        return "array" if isinstance(branch, Array) else "map"
 
     def _by_name(self, name: Name) -> Read:
         if name in self._done:

@@ -37,6 +37,7 @@ from headrace.avro_schema.model import (
     Type,
     Union,
 )
+from headrace.avro_schema.names import branch_name
 from headrace.avro_schema.parse import parse_schema
 from headrace.avro_schema.text import canonical_text, normalized_text, schema_to_json, self_contained_text
 from headrace.avro_schema.walk import children, defined_names, walk, walk_type
@@ -70,6 +71,7 @@ __all__ = [
     "Type",
     "Union",
     "blank_out_comments",
+    "branch_name",
     "canonical_text",
     "children",
     "crc64_avro",

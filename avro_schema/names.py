@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from headrace.avro_schema.model import Name, PrimitiveType
+from headrace.avro_schema.model import Array, Enum, Fixed, Name, Primitive, PrimitiveType, Record, Type
 
 PRIMITIVES: dict[str, PrimitiveType] = {kind.value: kind for kind in PrimitiveType}
 
@@ -48,3 +48,13 @@ def shortest_name(name: Name, namespace: str) -> str:
     if name.name in PRIMITIVES or name.name in COMPLEX_TYPES or name.name == "union":
         return name.full
     return name.name
+
+
+def branch_name(node: Type) -> str:
+    """Returns the name of a type as a branch of a union, in Avro's JSON encoding and in fastavro's pairs: `string`, or
+    the full name of a named type. The type is no reference and no union."""
+    if isinstance(node, (Record, Enum, Fixed)):
+        return node.name.full
+    if isinstance(node, Primitive):
+        return node.type.value
+    return "array" if isinstance(node, Array) else "map"

@@ -17,7 +17,20 @@ from typing import Any, Final
 
 from fastavro.write import LOGICAL_WRITERS
 
-from headrace.avro_schema import Array, Enum, Fixed, Map, Name, Primitive, PrimitiveType, Record, Schema, Type, Union
+from headrace.avro_schema import (
+    Array,
+    Enum,
+    Fixed,
+    Map,
+    Name,
+    Primitive,
+    PrimitiveType,
+    Record,
+    Schema,
+    Type,
+    Union,
+    branch_name,
+)
 from headrace.clients.logical_types import name_for_fastavro
 
 INT_RANGES: Final[Mapping[PrimitiveType, tuple[int, int]]] = {
@@ -219,16 +232,6 @@ def is_pair(value: Any) -> bool:
     """Returns whether a value is a tuple (branch name, value), with which an application selects a branch of a union.
     The caller must check that the union has such a branch; otherwise the tuple is an array's value."""
     return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str)
-
-
-def branch_name(node: Type) -> str:
-    """Returns the name of the type `node` as a branch of a union, such as `string` or a record's full name. An
-    application selects the branch with the pair (branch name, value)."""
-    if isinstance(node, (Record, Enum, Fixed)):
-        return node.name.full
-    if isinstance(node, Primitive):
-        return node.type.value
-    return "array" if isinstance(node, Array) else "map"
 
 
 def _is_logical(node: Primitive | Fixed, value: Any, classes: Mapping[str, tuple[type, ...]]) -> bool:

@@ -17,10 +17,22 @@ import decimal
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from headrace.avro_schema import Array, Enum, Fixed, Map, Name, Primitive, PrimitiveType, Record, Schema, Type, Union
+from headrace.avro_schema import (
+    Array,
+    Enum,
+    Fixed,
+    Map,
+    Name,
+    Primitive,
+    PrimitiveType,
+    Record,
+    Schema,
+    Type,
+    Union,
+    branch_name,
+)
 from headrace.clients.datum import (
     INT_RANGES,
-    branch_name,
     branches_of_datetimes,
     fits,
     is_narrow,

@@ -11,13 +11,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from headrace.avro_schema import Array, Fixed, Map, Name, Primitive, PrimitiveType, Record, Schema, Type, Union
+from headrace.avro_schema import (
+    Array,
+    Fixed,
+    Map,
+    Name,
+    Primitive,
+    PrimitiveType,
+    Record,
+    Schema,
+    Type,
+    Union,
+    branch_name,
+)
 from headrace.clients.datum import (
     EXACT_DOUBLE_INTEGER_MAX,
     FLOAT_LIMIT,
     INT_RANGES,
     UUID_TEXT,
-    branch_name,
     fits,
     is_narrow,
     is_pair,

@@ -33,6 +33,7 @@ from headrace.avro_schema import (
     TimeField,
     Type,
     Union,
+    branch_name,
     parse_schema,
     self_contained_text,
 )
@@ -40,7 +41,6 @@ from headrace.loader.load_schema import EMPTY, LoadState, StoredRoute, fold
 from headrace.loader.project.batches import project as core_project
 from headrace.loader.project.projection import compile_projection
 from support.loader.compiled_core import core_if_any
-from support.schemas.strategies import branch_name
 
 ROW_BYTES_MAX = 1 << 14
 SIGNALLING_NAN = re.compile(rb"[\x80-\xbf][\x7f\xff]", re.DOTALL)

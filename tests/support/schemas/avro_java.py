@@ -56,7 +56,7 @@ def java_results(program: str, inputs: Iterable[dict[str, Any]], work_dir: Path)
             check=False,
         )
     assert completed.returncode == 0, completed.stderr.decode()
-    return [json.loads(line) for line in completed.stdout.decode("utf-8").splitlines()]
+    return [json.loads(line) for line in completed.stdout.splitlines()]  # bytes: a text may contain U+2028
 
 
 def _classpath() -> str:

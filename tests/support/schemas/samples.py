@@ -9,8 +9,19 @@ from typing import Any
 
 import fastavro
 
-from headrace.avro_schema import Array, Enum, Fixed, Map, Primitive, Record, Schema, Type, Union, self_contained_text
-from support.schemas.strategies import branch_name
+from headrace.avro_schema import (
+    Array,
+    Enum,
+    Fixed,
+    Map,
+    Primitive,
+    Record,
+    Schema,
+    Type,
+    Union,
+    branch_name,
+    self_contained_text,
+)
 
 DATA = 8
 """Values written with each writer."""

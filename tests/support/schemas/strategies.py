@@ -25,6 +25,7 @@ from headrace.avro_schema import (
     Schema,
     Type,
     Union,
+    branch_name,
     parse_schema,
 )
 
@@ -303,13 +304,6 @@ def _branch_data(schema: Schema, branch: Type, depth: int) -> st.SearchStrategy[
     inner = st.deferred(lambda: data_for(schema, branch, depth=depth - 1))
     name = branch_name(branch)
     return inner.map(lambda value: (name, value))
-
-
-def branch_name(node: Type) -> str:
-    """Returns the name of a branch in Avro's JSON encoding and in fastavro's pairs."""
-    if isinstance(node, Primitive):
-        return node.type.value
-    return node.name.full if isinstance(node, Record | Enum | Fixed) else type(node).__name__.lower()
 
 
 DAY_MS = 86_400_000
