@@ -101,6 +101,7 @@ PACKAGES = (
     "clients",
     "pipeline",
     "console",
+    "gateway",
 )
 """Directories of the checkout that are installed as packages in `headrace`, so that names such as `audit` and
 `pipeline` stay free for applications."""

@@ -1,0 +1,67 @@
+"""Errors of the gateway, with the HTTP status and the error code of Confluent's REST Proxy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """An HTTP status and the `error_code` of the body."""
+
+    status: int
+    code: int
+
+
+class Kind(Enum):
+    """The kinds of errors. The codes are those of the REST Proxy where it has the error."""
+
+    BAD_REQUEST = Problem(400, 400)
+    NOT_AUTHENTICATED = Problem(401, 40101)
+    NOT_AUTHORIZED = Problem(403, 40301)
+    NOT_FOUND = Problem(404, 404)
+    TOPIC_NOT_FOUND = Problem(404, 40401)
+    PARTITION_NOT_FOUND = Problem(404, 40402)
+    METHOD_NOT_ALLOWED = Problem(405, 405)
+    NOT_ACCEPTABLE = Problem(406, 406)
+    BODY_TOO_LARGE = Problem(413, 41301)
+    UNSUPPORTED_MEDIA_TYPE = Problem(415, 415)
+    MALFORMED = Problem(422, 422)
+    KEY_SCHEMA_MISSING = Problem(422, 42201)
+    VALUE_SCHEMA_MISSING = Problem(422, 42202)
+    UNCONVERTIBLE = Problem(422, 42203)
+    INVALID_SCHEMA = Problem(422, 42205)
+    TOO_MANY_REQUESTS = Problem(429, 42900)
+    KAFKA_FAILED = Problem(500, 50002)
+    KAFKA_RETRIABLE = Problem(500, 50003)
+    KAFKA_UNAVAILABLE = Problem(503, 50302)
+    REGISTRY_UNAVAILABLE = Problem(503, 50301)
+
+
+RETRY_AFTER_S: Final = 1
+
+
+class GatewayError(Exception):
+    """An error response.
+
+    Attributes:
+        kind: status and code.
+        message: what is wrong, and the remedy.
+        retry_after_s: when the client may try again; None for no such header.
+    """
+
+    def __init__(self, kind: Kind, message: str, *, retry_after_s: int | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+        self.retry_after_s = retry_after_s
+
+    @property
+    def status(self) -> int:
+        return self.kind.value.status
+
+    @property
+    def body(self) -> dict[str, object]:
+        return {"error_code": self.kind.value.code, "message": self.message}

@@ -1,0 +1,119 @@
+"""Splits a stream of concatenated JSON objects, which arrives in chunks, into the texts of the objects.
+
+Looks at each byte once, whatever the sizes of chunks and objects are.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, Final, NoReturn
+
+_OUTSIDE_STRING: Final = re.compile(rb'["{}\[\]]')
+_INSIDE_STRING: Final = re.compile(rb'["\\]')
+_SPACE: Final = b" \t\r\n"
+
+
+class MalformedJson(ValueError):
+    """A text is no JSON, or has a value that JSON cannot represent. The message is a sentence."""
+
+
+class ObjectTooLarge(ValueError):
+    """An object has more bytes than permitted."""
+
+
+class JsonStream:
+    """Collects chunks of a stream, and returns the texts of the objects that are complete.
+
+    Args:
+        object_bytes_max: most bytes of an object.
+    """
+
+    def __init__(self, object_bytes_max: int) -> None:
+        self._object_bytes_max = object_bytes_max
+        self._text = bytearray()
+        self._at = 0
+        self._depth = 0
+        self._is_in_string = False
+
+    def feed(self, chunk: bytes) -> Iterator[bytes]:
+        """Adds a chunk, and yields the texts of the objects that it completes.
+
+        Raises:
+            MalformedJson: there is something else than an object at the level of the objects.
+            ObjectTooLarge: an object has too many bytes.
+        """
+        self._text += chunk
+        while True:
+            end = self._end_of_object()
+            if end is None:
+                break
+            yield bytes(self._text[:end])
+            del self._text[:end]
+            self._at = 0
+        if len(self._text) > self._object_bytes_max:
+            raise ObjectTooLarge(f"an object has more than {self._object_bytes_max:,} bytes")
+
+    def end(self) -> None:
+        """Ends the stream.
+
+        Raises:
+            MalformedJson: the last object is incomplete.
+        """
+        if self._text.strip(_SPACE):
+            raise MalformedJson("the body ends within an object")
+
+    def _end_of_object(self) -> int | None:
+        """Returns the length of the text up to the end of the first object; None if it is incomplete."""
+        text = self._text
+        while True:
+            if not self._depth:
+                self._skip_space()
+            found = (_INSIDE_STRING if self._is_in_string else _OUTSIDE_STRING).search(text, self._at)
+            if found is None:
+                self._at = len(text)
+                return None
+            byte = text[found.start()]
+            self._at = found.end()
+            if byte == 0x5C:  # a backslash; the next character is escaped
+                if self._at == len(text):
+                    self._at -= 1
+                    return None
+                self._at += 1
+            elif byte == 0x22:
+                self._is_in_string = not self._is_in_string
+            elif byte in b"{[":
+                self._depth += 1
+            else:
+                self._depth -= 1
+                if not self._depth:
+                    return self._at
+
+    def _skip_space(self) -> None:
+        text = self._text
+        stripped = text.lstrip(_SPACE)
+        if stripped and stripped[0] != 0x7B:
+            raise MalformedJson(f"expected an object, found {bytes(stripped[:20])!r}")
+        del text[: len(text) - len(stripped)]
+        self._at = 0
+
+
+def parse_json(text: bytes) -> Any:
+    """Parses a JSON text.
+
+    Raises:
+        MalformedJson: it is no JSON, has a number like NaN, or is nested too deeply.
+    """
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise MalformedJson("the JSON is nested too deeply") from None
+    except UnicodeDecodeError as error:
+        raise MalformedJson(f"the JSON is not UTF-8: {error.reason} at byte {error.start}") from None
+    except ValueError as error:
+        raise MalformedJson(f"the body is no JSON: {error}") from None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f'{name} is no JSON; write the text "{name}" for an Avro float or double')

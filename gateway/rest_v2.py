@@ -1,0 +1,158 @@
+"""Version 2 of the REST Proxy's interface: producing.
+
+A body has records of one format, which the media type names. Without an error in the request, each record has a result
+of its own, in the order of the records.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headrace.gateway.encoding import PLAIN, Encode, Format, avro_encoder, encode_null, encoded
+from headrace.gateway.errors import GatewayError, Kind
+from headrace.gateway.kafka_problems import problem_of
+from headrace.gateway.schemas import FoundSchema, SchemaChoice, Schemas
+from headrace.gateway.sender import OutgoingRecord, RecordSender, SendResult
+
+MEDIA_TYPE: Final = "application/vnd.kafka.v2+json"
+_PRODUCE_TYPE: Final = re.compile(r"application/vnd\.kafka\.(binary|json|avro)\.v2\+json")
+_UNSUPPORTED_TYPE: Final = re.compile(r"application/vnd\.kafka\.(jsonschema|protobuf)\.v2\+json")
+
+PARTITION_MAX: Final = 2**31 - 1
+RECORD_FIELDS: Final = frozenset({"key", "value", "partition", "headers", "timestamp"})
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceRequest:
+    """A body that was parsed, before its keys and values are encoded."""
+
+    records: Sequence[Mapping[str, Any]]
+    key_schema: SchemaChoice | None
+    value_schema: SchemaChoice | None
+
+
+def format_of(content_type: str) -> Format:
+    """Returns the format of the records of a body.
+
+    Raises:
+        GatewayError: the media type is none of the interface.
+    """
+    name = content_type.partition(";")[0].strip().lower()
+    found = _PRODUCE_TYPE.fullmatch(name)
+    if found is not None:
+        return Format(found[1])
+    if name in (MEDIA_TYPE, "application/json", "application/vnd.kafka+json"):
+        return Format.BINARY
+    unsupported = _UNSUPPORTED_TYPE.fullmatch(name)
+    reason = f"schemas of type {unsupported[1]} are not supported" if unsupported else f"found {name or 'none'!r}"
+    raise GatewayError(
+        Kind.UNSUPPORTED_MEDIA_TYPE,
+        f"expected Content-Type application/vnd.kafka.FORMAT.v2+json with the format binary, json or avro; {reason}",
+    )
+
+
+def parse_produce(topic: str, body: Any, form: Format) -> ProduceRequest:
+    """Checks the form of a body.
+
+    Args:
+        topic: the topic, for the subjects of the schemas.
+
+    Raises:
+        GatewayError: the body has not the form of the interface.
+    """
+    if not isinstance(body, dict) or not isinstance(body.get("records"), list) or not body["records"]:
+        raise GatewayError(Kind.MALFORMED, 'expected an object with a list "records" of at least one record')
+    for index, record in enumerate(body["records"]):
+        if not isinstance(record, dict):
+            raise GatewayError(Kind.MALFORMED, f"records[{index}]: expected an object")
+        if not record.keys() <= RECORD_FIELDS:
+            unknown = sorted(record.keys() - RECORD_FIELDS)
+            raise GatewayError(Kind.MALFORMED, f"records[{index}]: unrecognized field {unknown[0]!r}")
+    if form is not Format.AVRO:
+        return ProduceRequest(body["records"], None, None)
+    key_schema, value_schema = (_schema_choice(topic, body, part) for part in ("key", "value"))
+    if value_schema is None and any(record.get("value") is not None for record in body["records"]):
+        raise GatewayError(Kind.VALUE_SCHEMA_MISSING, "expected value_schema or value_schema_id with Avro values")
+    if key_schema is None and any(record.get("key") is not None for record in body["records"]):
+        raise GatewayError(Kind.KEY_SCHEMA_MISSING, "expected key_schema or key_schema_id with Avro keys")
+    return ProduceRequest(body["records"], key_schema, value_schema)
+
+
+def _schema_choice(topic: str, body: Mapping[str, Any], part: str) -> SchemaChoice | None:
+    subject, schema_id, text = f"{topic}-{part}", body.get(f"{part}_schema_id"), body.get(f"{part}_schema")
+    if schema_id is not None:
+        if type(schema_id) is not int:
+            raise GatewayError(Kind.MALFORMED, f"expected {part}_schema_id to be a number")
+        return SchemaChoice(subject, schema_id=schema_id)
+    if text is not None:
+        if not isinstance(text, str):
+            raise GatewayError(Kind.MALFORMED, f"expected {part}_schema to be a text")
+        return SchemaChoice(subject, text=text)
+    return None
+
+
+def encode_records(
+    request: ProduceRequest, encode_key: Encode, encode_value: Encode, partition: int | None
+) -> list[OutgoingRecord]:
+    """Encodes the records of a request.
+
+    Args:
+        partition: the partition of the URL; None if it has none, so that each record may have one.
+
+    Raises:
+        GatewayError: a record cannot be encoded; none is sent.
+    """
+    records = []
+    for index, record in enumerate(request.records):
+        where = f"records[{index}]"
+        records.append(
+            OutgoingRecord(
+                encoded(encode_value, record.get("value"), f"{where}.value"),
+                encoded(encode_key, record.get("key"), f"{where}.key"),
+                _partition(record.get("partition"), where) if partition is None else partition,
+            )
+        )
+    return records
+
+
+def _partition(value: Any, where: str) -> int | None:
+    if value is None or (type(value) is int and 0 <= value <= PARTITION_MAX):
+        return value
+    raise GatewayError(Kind.MALFORMED, f"{where}.partition: expected a number from 0 on")
+
+
+async def produce(
+    topic: str, partition: int | None, body: Any, form: Format, schemas: Schemas, sender: RecordSender
+) -> dict[str, Any]:
+    """Sends the records of a body. Returns the body of the response.
+
+    Raises:
+        GatewayError: nothing was sent.
+    """
+    request = parse_produce(topic, body, form)
+    key_schema = None if request.key_schema is None else await schemas.find(request.key_schema)
+    value_schema = None if request.value_schema is None else await schemas.find(request.value_schema)
+    encode_key, encode_value = _encoder(form, key_schema), _encoder(form, value_schema)
+    records = encode_records(request, encode_key, encode_value, partition)
+    results = await sender.send(topic, records)
+    return {
+        "offsets": [_result(one) for one in results],
+        "key_schema_id": None if key_schema is None else key_schema.schema_id,
+        "value_schema_id": None if value_schema is None else value_schema.schema_id,
+    }
+
+
+def _encoder(form: Format, schema: FoundSchema | None) -> Encode:
+    if form is not Format.AVRO:
+        return PLAIN[form]
+    return encode_null if schema is None else avro_encoder(schema)
+
+
+def _result(result: SendResult) -> dict[str, Any]:
+    if result.error is None:
+        return {"partition": result.partition, "offset": result.offset, "error_code": None, "error": None}
+    problem = problem_of(result.error)
+    return {"partition": None, "offset": None, "error_code": problem.kind.value.code, "error": problem.message}
