@@ -16,9 +16,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.clients.kafka_client import reach_brokers
-from headrace.gateway import rest_v2
+from headrace.gateway import rest_v2, rest_v3
 from headrace.gateway.errors import GatewayError, Kind
 from headrace.gateway.json_stream import MalformedJson, parse_json
+from headrace.gateway.record_stream import RecordStream
 from headrace.gateway.request_body import BodyBudget, body_of
 from headrace.gateway.schemas import Schemas
 from headrace.gateway.sender import RecordSender
@@ -49,6 +50,8 @@ def create_app(settings: Settings) -> Starlette:
         routes=[
             Route("/topics/{topic}", _produce_v2, methods=["POST"]),
             Route("/topics/{topic}/partitions/{partition:int}", _produce_v2, methods=["POST"]),
+            Route("/v3/clusters/{cluster}/topics/{topic}/records", _produce_v3, methods=["POST"]),
+            Route("/v3/clusters/{cluster}/topics/{topic}/records:batch", _produce_batch_v3, methods=["POST"]),
         ],
         lifespan=lifespan,
         exception_handlers={GatewayError: _on_gateway_error, HTTPException: _on_http_error, Exception: _on_defect},
@@ -66,6 +69,29 @@ async def _produce_v2(request: Request) -> Response:
         partition = request.path_params.get("partition")
         found = await rest_v2.produce(topic, partition, body, form, state.schemas, state.sender)
     return _json(found, media_type=rest_v2.MEDIA_TYPE)
+
+
+async def _produce_v3(request: Request) -> Response:
+    _check_json(request)
+    return RecordStream(request)
+
+
+async def _produce_batch_v3(request: Request) -> Response:
+    _check_json(request)
+    state, path = request.app.state, request.path_params
+    async with body_of(request, state.budget) as reader:
+        try:
+            body = parse_json(await reader.read())
+        except MalformedJson as error:
+            raise GatewayError(Kind.BAD_REQUEST, str(error)) from None
+        found = await rest_v3.produce_batch(path["cluster"], path["topic"], body, state.schemas, state.sender)
+    return _json(found, 207)
+
+
+def _check_json(request: Request) -> None:
+    name = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if name != "application/json":
+        raise GatewayError(Kind.UNSUPPORTED_MEDIA_TYPE, f"expected Content-Type application/json, found {name!r:.80}")
 
 
 def _json(content: Any, status: int = 200, media_type: str = "application/json", **headers: str) -> Response:

@@ -33,6 +33,7 @@ class Kind(Enum):
     VALUE_SCHEMA_MISSING = Problem(422, 42202)
     UNCONVERTIBLE = Problem(422, 42203)
     INVALID_SCHEMA = Problem(422, 42205)
+    BATCH = Problem(422, 42208)
     TOO_MANY_REQUESTS = Problem(429, 42900)
     KAFKA_FAILED = Problem(500, 50002)
     KAFKA_RETRIABLE = Problem(500, 50003)

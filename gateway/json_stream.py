@@ -12,7 +12,8 @@ from typing import Any, Final, NoReturn
 
 _OUTSIDE_STRING: Final = re.compile(rb'["{}\[\]]')
 _INSIDE_STRING: Final = re.compile(rb'["\\]')
-_SPACE: Final = b" \t\r\n"
+_SPACE: Final = re.compile(rb"[ \t\r\n]*")
+OPENING_BRACE, QUOTE, BACKSLASH = b'{"\\'
 
 
 class MalformedJson(ValueError):
@@ -33,7 +34,10 @@ class JsonStream:
     def __init__(self, object_bytes_max: int) -> None:
         self._object_bytes_max = object_bytes_max
         self._text = bytearray()
+        self._start = 0
+        """Where the first object begins that is not complete."""
         self._at = 0
+        """Up to where the text was examined."""
         self._depth = 0
         self._is_in_string = False
 
@@ -45,15 +49,13 @@ class JsonStream:
             ObjectTooLarge: an object has too many bytes.
         """
         self._text += chunk
-        while True:
-            end = self._end_of_object()
-            if end is None:
-                break
-            yield bytes(self._text[:end])
-            del self._text[:end]
-            self._at = 0
-        if len(self._text) > self._object_bytes_max:
-            raise ObjectTooLarge(f"an object has more than {self._object_bytes_max:,} bytes")
+        while self._finds_end():
+            yield self._checked(bytes(self._text[self._start : self._at]))
+            self._start = self._at
+        del self._text[: self._start]
+        self._at -= self._start
+        self._start = 0
+        self._checked(self._text)
 
     def end(self) -> None:
         """Ends the stream.
@@ -61,42 +63,41 @@ class JsonStream:
         Raises:
             MalformedJson: the last object is incomplete.
         """
-        if self._text.strip(_SPACE):
+        if self._text:
             raise MalformedJson("the body ends within an object")
 
-    def _end_of_object(self) -> int | None:
-        """Returns the length of the text up to the end of the first object; None if it is incomplete."""
+    def _checked(self, text: Any) -> Any:
+        if len(text) > self._object_bytes_max:
+            raise ObjectTooLarge(f"an object has more than {self._object_bytes_max:,} bytes")
+        return text
+
+    def _finds_end(self) -> bool:
+        """Examines the text up to the end of the first object. Returns whether the object is complete."""
         text = self._text
+        if not self._depth:
+            self._start = self._at = _SPACE.match(text, self._start).end()  # type: ignore[union-attr]
+            if self._at < len(text) and text[self._at] != OPENING_BRACE:
+                raise MalformedJson(f"expected an object, found {bytes(text[self._at : self._at + 20])!r}")
         while True:
-            if not self._depth:
-                self._skip_space()
             found = (_INSIDE_STRING if self._is_in_string else _OUTSIDE_STRING).search(text, self._at)
             if found is None:
                 self._at = len(text)
-                return None
+                return False
             byte = text[found.start()]
             self._at = found.end()
-            if byte == 0x5C:  # a backslash; the next character is escaped
-                if self._at == len(text):
+            if byte == BACKSLASH:
+                if self._at == len(text):  # the next chunk begins with the escaped character
                     self._at -= 1
-                    return None
+                    return False
                 self._at += 1
-            elif byte == 0x22:
+            elif byte == QUOTE:
                 self._is_in_string = not self._is_in_string
             elif byte in b"{[":
                 self._depth += 1
             else:
                 self._depth -= 1
                 if not self._depth:
-                    return self._at
-
-    def _skip_space(self) -> None:
-        text = self._text
-        stripped = text.lstrip(_SPACE)
-        if stripped and stripped[0] != 0x7B:
-            raise MalformedJson(f"expected an object, found {bytes(stripped[:20])!r}")
-        del text[: len(text) - len(stripped)]
-        self._at = 0
+                    return True
 
 
 def parse_json(text: bytes) -> Any:

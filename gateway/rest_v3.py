@@ -1,0 +1,251 @@
+"""Version 3 of the REST Proxy's interface: producing records one by one, as a stream, or in batches.
+
+A stream is a sequence of JSON objects, each of which gets an object as its result, in the same order. A record that is
+refused does not affect the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headrace.gateway.encoding import PLAIN, Format, avro_encoder, encoded
+from headrace.gateway.errors import GatewayError, Kind
+from headrace.gateway.kafka_problems import problem_of
+from headrace.gateway.schemas import FoundSchema, SchemaChoice, Schemas
+from headrace.gateway.sender import OutgoingRecord, RecordSender, SendResult
+
+RECORD_FIELDS: Final = frozenset({"partition_id", "headers", "key", "value", "timestamp"})
+DATA_FIELDS: Final = frozenset(
+    {"type", "subject", "subject_name_strategy", "schema_id", "schema_version", "schema", "data"}
+)
+SCHEMA_FIELDS: Final = DATA_FIELDS - {"type", "data"}
+STRATEGIES: Final = ("TOPIC_NAME",)
+BATCH_ENTRIES_MAX: Final = 10
+PARTITION_MAX: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """The encoded key or value of a record, and how it was encoded, for the response."""
+
+    content: bytes | None
+    form: Format
+    schema: FoundSchema | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        size = 0 if self.content is None else len(self.content)
+        if self.schema is None:
+            return {"type": self.form.name, "size": size}
+        return {
+            "type": self.form.name,
+            "subject": self.schema.subject,
+            "schema_id": self.schema.schema_id,
+            "schema_version": self.schema.version,
+            "size": size,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRecord:
+    """A record of a request, with the encoded key and value."""
+
+    record: OutgoingRecord
+    key: Data | None
+    value: Data | None
+
+
+async def prepare(topic: str, body: Any, schemas: Schemas) -> PreparedRecord:
+    """Checks and encodes a record.
+
+    Raises:
+        GatewayError: the record is refused.
+    """
+    _check_fields(body, RECORD_FIELDS, "the record")
+    key = await _encode(topic, "key", body.get("key"), schemas)
+    value = await _encode(topic, "value", body.get("value"), schemas)
+    record = OutgoingRecord(
+        None if value is None else value.content,
+        None if key is None else key.content,
+        _partition(body.get("partition_id")),
+        _headers(body.get("headers")),
+        _timestamp_ms(body.get("timestamp")),
+    )
+    return PreparedRecord(record, key, value)
+
+
+def result_of(cluster: str, topic: str, prepared: PreparedRecord, result: SendResult) -> dict[str, Any]:
+    """Returns the result of a record that was sent."""
+    if result.error is not None:
+        return problem_of(result.error).body
+    return _result(cluster, topic, result, prepared.key, prepared.value)
+
+
+async def produce_batch(cluster: str, topic: str, body: Any, schemas: Schemas, sender: RecordSender) -> dict[str, Any]:
+    """Sends the records of a batch. Returns the results of those that were stored and of those that were not.
+
+    Raises:
+        GatewayError: the batch has not the form of the interface; no record was sent.
+    """
+    sent: list[tuple[str, PreparedRecord, asyncio.Future[list[SendResult]]]] = []
+    failures = []
+    for name, record in _entries(body):
+        try:
+            prepared = await prepare(topic, record, schemas)
+            sent.append((name, prepared, sender.send(topic, (prepared.record,))))
+        except GatewayError as error:
+            failures.append({"id": name, **error.body})
+    successes = []
+    for name, prepared, future in sent:
+        (result,) = await future
+        found = {"id": name, **result_of(cluster, topic, prepared, result)}
+        if result.error is None:
+            del found["error_code"]
+            successes.append(found)
+        else:
+            failures.append(found)
+    return {"successes": successes, "failures": failures}
+
+
+def _entries(body: Any) -> list[tuple[str, Mapping[str, Any]]]:
+    _check_fields(body, frozenset({"entries"}), "the batch")
+    entries = body.get("entries")
+    if not isinstance(entries, list) or not 0 < len(entries) <= BATCH_ENTRIES_MAX:
+        raise GatewayError(Kind.BATCH, f'expected a list "entries" of 1 to {BATCH_ENTRIES_MAX} records')
+    found: dict[str, Mapping[str, Any]] = {}
+    for index, entry in enumerate(entries):
+        name = entry.get("id") if isinstance(entry, dict) else None
+        if not isinstance(name, str) or not name:
+            raise GatewayError(Kind.BATCH, f'entries[{index}]: expected an object with a text "id"')
+        if name in found:
+            raise GatewayError(Kind.BATCH, f"entries[{index}]: another entry has the id {name!r}")
+        found[name] = {key: value for key, value in entry.items() if key != "id"}
+    return list(found.items())
+
+
+async def _encode(topic: str, part: str, data: Any, schemas: Schemas) -> Data | None:
+    """Encodes the key or value (`part`) of a record; None if the record has none."""
+    if data is None:
+        return None
+    _check_fields(data, DATA_FIELDS, part)
+    form, content = _format(part, data), data.get("data")
+    if form in PLAIN:
+        return Data(encoded(PLAIN[form], content, part), form)
+    schema = await schemas.find(_schema_choice(topic, part, data))
+    return Data(encoded(avro_encoder(schema), content, part), form, schema)
+
+
+def _format(part: str, data: Mapping[str, Any]) -> Format:
+    name = data.get("type")
+    if name is None:
+        return Format.AVRO
+    if name not in Format.__members__:
+        known = ", ".join(Format.__members__)
+        raise GatewayError(Kind.BAD_REQUEST, f"{part}.type: expected one of {known}, found {name!r:.40}")
+    form = Format[name]
+    if form in PLAIN and not SCHEMA_FIELDS.isdisjoint(data):
+        raise GatewayError(Kind.BAD_REQUEST, f"{part}: the type {name} has no schema; omit its fields or the type")
+    if form is Format.AVRO and (data.get("schema") is None or {"schema_id", "schema_version"} & data.keys()):
+        raise GatewayError(
+            Kind.BAD_REQUEST,
+            f"{part}: with the type AVRO, expected schema, without schema_id and schema_version; omit the type to use "
+            "a registered schema",
+        )
+    return form
+
+
+def _schema_choice(topic: str, part: str, data: Mapping[str, Any]) -> SchemaChoice:
+    schema_id, version = (_number(part, data, name) for name in ("schema_id", "schema_version"))
+    subject, text = (_text(part, data, name) for name in ("subject", "schema"))
+    strategy = data.get("subject_name_strategy")
+    if strategy is not None and strategy not in STRATEGIES:
+        raise GatewayError(
+            Kind.BAD_REQUEST,
+            f"{part}.subject_name_strategy: {strategy!r:.40} is not supported; name the subject instead",
+        )
+    if schema_id is not None and version is not None:
+        raise GatewayError(Kind.BAD_REQUEST, f"{part}: expected schema_id or schema_version, found both")
+    return SchemaChoice(subject or f"{topic}-{part}", schema_id=schema_id, version=version, text=text)
+
+
+def _number(part: str, data: Mapping[str, Any], name: str) -> int | None:
+    value = data.get(name)
+    if value is None or (type(value) is int and 0 <= value <= PARTITION_MAX):
+        return value
+    raise GatewayError(Kind.BAD_REQUEST, f"{part}.{name}: expected a number from 0 on")
+
+
+def _text(part: str, data: Mapping[str, Any], name: str) -> str | None:
+    value = data.get(name)
+    if value is None or isinstance(value, str):
+        return value
+    raise GatewayError(Kind.BAD_REQUEST, f"{part}.{name}: expected a text")
+
+
+def _check_fields(value: Any, names: frozenset[str], what: str) -> None:
+    if not isinstance(value, dict):
+        raise GatewayError(Kind.BAD_REQUEST, f"{what}: expected an object")
+    unknown = next((name for name in value if name not in names), None)
+    if unknown is not None:
+        raise GatewayError(Kind.BAD_REQUEST, f"{what}: unrecognized field {unknown!r:.80}")
+
+
+def _partition(value: Any) -> int | None:
+    if value is None:
+        return None
+    if type(value) is not int or value > PARTITION_MAX:
+        raise GatewayError(Kind.BAD_REQUEST, "partition_id: expected a number")
+    if value < 0:
+        raise GatewayError(Kind.PARTITION_NOT_FOUND, f"partition_id: there is no partition {value}")
+    return value
+
+
+def _headers(value: Any) -> tuple[tuple[str, bytes | None], ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise GatewayError(Kind.BAD_REQUEST, "headers: expected a list")
+    headers = []
+    for index, one in enumerate(value):
+        _check_fields(one, frozenset({"name", "value"}), f"headers[{index}]")
+        name, content = one.get("name"), one.get("value")
+        if not isinstance(name, str):
+            raise GatewayError(Kind.BAD_REQUEST, f"headers[{index}].name: expected a text")
+        try:
+            headers.append((name, None if content is None else base64.b64decode(content, validate=True)))
+        except (binascii.Error, TypeError, ValueError):
+            raise GatewayError(Kind.BAD_REQUEST, f"headers[{index}].value: expected a text in base64") from None
+    return tuple(headers)
+
+
+def _timestamp_ms(value: Any) -> int | None:
+    if value is None:
+        return None
+    try:
+        time = datetime.datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        time = None
+    if time is None or time.tzinfo is None or time.timestamp() <= 0:
+        raise GatewayError(Kind.BAD_REQUEST, "timestamp: expected a time after 1970 such as 2026-01-31T12:00:00.000Z")
+    return round(time.timestamp() * 1000)
+
+
+def _result(cluster: str, topic: str, result: SendResult, key: Data | None, value: Data | None) -> dict[str, Any]:
+    stored_at = datetime.datetime.fromtimestamp(result.timestamp_ms / 1000, datetime.UTC)
+    found: dict[str, Any] = {
+        "error_code": 200,
+        "cluster_id": cluster,
+        "topic_name": topic,
+        "partition_id": result.partition,
+        "offset": result.offset,
+        "timestamp": stored_at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+    }
+    for name, data in (("key", key), ("value", value)):
+        if data is not None:
+            found[name] = data.as_json()
+    return found
