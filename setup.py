@@ -20,6 +20,7 @@ DECOMPRESSION = ["cramjam>=2.9,<3", "lz4>=4.3,<5", "zlib-ng>=1,<2", "zstandard>=
 # kafka-python encodes and decodes the protocol's messages; loads read with it, and clients authenticate with it.
 KAFKA = ["kafka-python==3.0.12", "fastavro>=1.12,<2", "crc32c>=2.7,<3", "xxhash>=3.5,<4"]
 PROMETHEUS = "prometheus-client>=0.21,<1"
+UVICORN = "uvicorn>=0.34,<1"
 PRODUCER = ["confluent-kafka>=2.11,<2.17", *KAFKA]
 DATABASE = ["sqlalchemy>=2.0.36,<2.2", "psycopg[binary]>=3.2,<4"]  # psycopg: PostgreSQL's driver with its own libpq
 REGISTRY = [
@@ -30,7 +31,17 @@ REGISTRY = [
     "granian[uvloop]>=2.8,<3",
     PROMETHEUS,
     "PyJWT[crypto]>=2.10,<3",
-    "uvicorn>=0.34,<1",  # serves client certificates: granian does not pass on their subjects
+    UVICORN,  # serves client certificates: granian does not pass on their subjects
+]
+GATEWAY = [
+    *PRODUCER,
+    "starlette>=1,<2",
+    UVICORN,
+    "httptools>=0.6.3,<1",
+    "uvloop>=0.21,<1",
+    "zstandard>=0.23,<1",
+    PROMETHEUS,
+    "PyJWT[crypto]>=2.10,<3",
 ]
 # The broker decompresses batches to find an offset by time.
 BROKER = ["kafka-python==3.0.12", "crc32c>=2.7,<3", "google-re2>=1.1,<2", *DECOMPRESSION, PROMETHEUS]
@@ -60,7 +71,7 @@ NOTEBOOK = ["pandas>=2.2,<3", "pyarrow>=18,<27"]
 NOTIFY = ["apprise>=1.9,<3"]
 # Sign-in to the console through an OpenID provider (docs/console.md). Authlib's client needs requests.
 CONSOLE_OIDC = ["authlib>=1.8,<1.10", "requests>=2.32,<3"]
-ALL = sorted({*PRODUCER, *REGISTRY, *BROKER, *LOADER})
+ALL = sorted({*PRODUCER, *REGISTRY, *BROKER, *LOADER, *GATEWAY})
 DEV = [
     *ALL,
     *NOTEBOOK,
@@ -229,6 +240,7 @@ setup(
         "producer": PRODUCER,
         "registry": REGISTRY,
         "broker": BROKER,
+        "gateway": GATEWAY,
         "executor": EXECUTOR,
         "driver": DRIVER,
         "loader": LOADER,

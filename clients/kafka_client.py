@@ -72,11 +72,8 @@ def reach_brokers(settings: Settings, timeout_s: float) -> dict[str, Any]:
         SettingsError: the settings contradict each other or name an unusable file.
         BrokersUnreachable: no broker responds within `timeout_s`, or the brokers reject the client.
     """
-    security, servers = kafka_security(settings), resolve_bootstrap_servers(settings)
-    try:
-        options = security.librdkafka_options()
-    except SecurityConfigError as error:
-        raise SettingsError(str(error)) from error
+    options = broker_options(settings)
+    security, servers = kafka_security(settings), options["bootstrap.servers"]
     deadline = time.monotonic() + timeout_s
     while True:
         left_s = deadline - time.monotonic()
@@ -92,7 +89,20 @@ def reach_brokers(settings: Settings, timeout_s: float) -> dict[str, Any]:
                     f"no Kafka broker responds at {servers} ({error}); start one, or set kafka.bootstrap_servers"
                 ) from error
             time.sleep(BETWEEN_ATTEMPTS_S)
-    return {"bootstrap.servers": servers, "reconnect.backoff.max.ms": 1000, **options}
+    return options
+
+
+def broker_options(settings: Settings) -> dict[str, Any]:
+    """Returns librdkafka's options with the brokers' addresses and security. Contacts no broker.
+
+    Raises:
+        SettingsError: the settings contradict each other or name an unusable file.
+    """
+    try:
+        options = kafka_security(settings).librdkafka_options()
+    except SecurityConfigError as error:
+        raise SettingsError(str(error)) from error
+    return {"bootstrap.servers": resolve_bootstrap_servers(settings), "reconnect.backoff.max.ms": 1000, **options}
 
 
 def as_seconds(name: str, seconds: Any) -> float:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import logging
 from collections.abc import AsyncIterator
-from typing import Any, Final
+from typing import Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -15,103 +13,117 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headrace.clients.kafka_client import reach_brokers
+from headrace.clients.kafka_client import broker_options
 from headrace.gateway import rest_v2, rest_v3
+from headrace.gateway.access import GatewayAccess, caller_of
 from headrace.gateway.errors import GatewayError, Kind
-from headrace.gateway.json_stream import MalformedJson, parse_json
+from headrace.gateway.front import GatewayFront
+from headrace.gateway.metrics import GatewayMetrics
 from headrace.gateway.record_stream import RecordStream
-from headrace.gateway.request_body import BodyBudget, body_of
+from headrace.gateway.request_body import BodyBudget, body_of, read_json
+from headrace.gateway.responses import json_response, on_defect, on_gateway_error, on_http_error
 from headrace.gateway.schemas import Schemas
 from headrace.gateway.sender import RecordSender
+from headrace.registry.access.authenticator import RegistryUsersFile
 from headrace.registry.client.of_settings import registry_client
+from headrace.registry.operation.access_log import AccessLog
 from headrace.settings import Settings
 
-logger = logging.getLogger(__name__)
 
-BROKERS_S: Final = 15.0
+def create_app(settings: Settings, users: RegistryUsersFile | None = None) -> GatewayFront:
+    """Creates the application. It connects to the brokers and the registry when it is used.
 
+    Args:
+        settings: all settings.
+        users: the content of `registry.users`; None permits every request.
 
-def create_app(settings: Settings) -> Starlette:
-    """Creates the application. It connects to the brokers and the registry when it starts."""
+    Raises:
+        SettingsError: the settings of the brokers or of the registry contradict each other.
+        OSError: the access log cannot be opened.
+    """
+    own, options, registry = settings.gateway, broker_options(settings), registry_client(settings)
+    metrics = GatewayMetrics()
+    access = GatewayAccess(users, settings.loader)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        options = await asyncio.to_thread(reach_brokers, settings, BROKERS_S)
-        app.state.sender = RecordSender(options, asyncio.get_running_loop())
-        app.state.schemas = Schemas(registry_client(settings))
-        app.state.budget = BodyBudget(16 * 2**20, 256 * 2**20)
+        state = app.state
+        state.settings = settings
+        state.metrics = metrics
+        state.budget = BodyBudget(own.request_bytes_max, own.memory_bytes_max, own.client_bytes_max)
+        state.sender = RecordSender(options, own, asyncio.get_running_loop(), metrics)
+        state.schemas = Schemas(registry)
+        metrics.watch("body_bytes", "Bytes in memory of the bodies of requests.", lambda: state.budget.in_use)
         try:
             yield
         finally:
-            await asyncio.to_thread(app.state.sender.close)
-            app.state.schemas.close()
+            await asyncio.to_thread(state.sender.close)
+            state.schemas.close()
 
-    return Starlette(
-        routes=[
-            Route("/topics/{topic}", _produce_v2, methods=["POST"]),
-            Route("/topics/{topic}/partitions/{partition:int}", _produce_v2, methods=["POST"]),
-            Route("/v3/clusters/{cluster}/topics/{topic}/records", _produce_v3, methods=["POST"]),
-            Route("/v3/clusters/{cluster}/topics/{topic}/records:batch", _produce_batch_v3, methods=["POST"]),
-        ],
+    application = Starlette(
+        routes=ROUTES,
         lifespan=lifespan,
-        exception_handlers={GatewayError: _on_gateway_error, HTTPException: _on_http_error, Exception: _on_defect},
+        exception_handlers={GatewayError: on_gateway_error, HTTPException: on_http_error, Exception: on_defect},
     )
+    return GatewayFront(application, access, metrics, AccessLog(own.access_log) if own.access_log else None)
 
 
-async def _produce_v2(request: Request) -> Response:
+async def healthz(request: Request) -> Response:
+    """Responds to a liveness probe. It depends on no other part: restarting the gateway would not repair it."""
+    metrics: GatewayMetrics = request.app.state.metrics
+    return json_response({"status": "ok", "responses": metrics.responses, "server_errors": metrics.server_errors})
+
+
+async def readyz(request: Request) -> Response:
+    """Responds to a readiness probe: whether a broker responds."""
+    problem = await request.app.state.sender.broker_problem()
+    if problem:
+        raise GatewayError(Kind.KAFKA_UNAVAILABLE, problem, retry_after_s=RETRY_AFTER_S)
+    return json_response({"status": "ready"})
+
+
+async def metrics_page(request: Request) -> Response:
+    caller_of(request).require_any()
+    content, content_type = request.app.state.metrics.page(request.headers.get("accept", ""))
+    return Response(content, media_type=content_type)
+
+
+async def produce_v2(request: Request) -> Response:
     state, topic = request.app.state, request.path_params["topic"]
+    caller = caller_of(request)
+    caller.require_produce(topic)
     form = rest_v2.format_of(request.headers.get("content-type", ""))
     async with body_of(request, state.budget) as reader:
-        try:
-            body = parse_json(await reader.read())
-        except MalformedJson as error:
-            raise GatewayError(Kind.BAD_REQUEST, str(error)) from None
+        body = await read_json(reader)
         partition = request.path_params.get("partition")
-        found = await rest_v2.produce(topic, partition, body, form, state.schemas, state.sender)
-    return _json(found, media_type=rest_v2.MEDIA_TYPE)
+        found = await rest_v2.produce(topic, partition, body, form, state.schemas, state.sender, caller)
+    return json_response(found, media_type=rest_v2.MEDIA_TYPE)
 
 
-async def _produce_v3(request: Request) -> Response:
-    _check_json(request)
+async def produce_v3(request: Request) -> Response:
+    caller_of(request).require_produce(request.path_params["topic"])
+    rest_v3.check_media_type(request.headers.get("content-type", ""))
     return RecordStream(request)
 
 
-async def _produce_batch_v3(request: Request) -> Response:
-    _check_json(request)
+async def produce_batch_v3(request: Request) -> Response:
     state, path = request.app.state, request.path_params
+    caller = caller_of(request)
+    caller.require_produce(path["topic"])
+    rest_v3.check_media_type(request.headers.get("content-type", ""))
     async with body_of(request, state.budget) as reader:
-        try:
-            body = parse_json(await reader.read())
-        except MalformedJson as error:
-            raise GatewayError(Kind.BAD_REQUEST, str(error)) from None
-        found = await rest_v3.produce_batch(path["cluster"], path["topic"], body, state.schemas, state.sender)
-    return _json(found, 207)
+        body = await read_json(reader)
+        found = await rest_v3.produce_batch(path["cluster"], path["topic"], body, state.schemas, state.sender, caller)
+    return json_response(found, 207)
 
 
-def _check_json(request: Request) -> None:
-    name = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if name != "application/json":
-        raise GatewayError(Kind.UNSUPPORTED_MEDIA_TYPE, f"expected Content-Type application/json, found {name!r:.80}")
-
-
-def _json(content: Any, status: int = 200, media_type: str = "application/json", **headers: str) -> Response:
-    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
-    return Response(text, status, headers, media_type)
-
-
-async def _on_gateway_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, GatewayError)
-    headers = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
-    return _json(error.body, error.status, **headers)
-
-
-async def _on_http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return _json(
-        {"error_code": error.status_code, "message": f"HTTP {error.status_code} {error.detail}"}, error.status_code
-    )
-
-
-async def _on_defect(request: Request, error: Exception) -> Response:
-    logger.exception("request_failed method=%s path=%s", request.method, request.url.path)
-    return _json({"error_code": 500, "message": "the gateway has a defect; its log has the details"}, 500)
+RETRY_AFTER_S: Final = 1
+ROUTES: Final = (
+    Route("/healthz", healthz),
+    Route("/readyz", readyz),
+    Route("/metrics", metrics_page),
+    Route("/topics/{topic}", produce_v2, methods=["POST"]),
+    Route("/topics/{topic}/partitions/{partition:int}", produce_v2, methods=["POST"]),
+    Route("/v3/clusters/{cluster}/topics/{topic}/records", produce_v3, methods=["POST"]),
+    Route("/v3/clusters/{cluster}/topics/{topic}/records:batch", produce_batch_v3, methods=["POST"]),
+)

@@ -11,7 +11,7 @@ from typing import Any
 
 from headrace.avro_codec.from_json import JsonMismatch
 from headrace.gateway.errors import GatewayError, Kind
-from headrace.gateway.schemas import FoundSchema
+from headrace.gateway.schemas import ResolvedSchema
 
 
 class Format(StrEnum):
@@ -65,7 +65,7 @@ def encode_string(value: Any) -> bytes | None:
         raise Unencodable("the text contains half of a surrogate pair and has no UTF-8 form") from None
 
 
-def avro_encoder(schema: FoundSchema) -> Encode:
+def avro_encoder(schema: ResolvedSchema) -> Encode:
     """Returns the encoder of values in Avro's JSON encoding. A null is a value of the schema."""
     prefix, encode = schema.prefix, schema.encode
 

@@ -8,7 +8,7 @@ from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class HttpProblem:
     """An HTTP status and the `error_code` of the body."""
 
     status: int
@@ -16,29 +16,29 @@ class Problem:
 
 
 class Kind(Enum):
-    """The kinds of errors. The codes are those of the REST Proxy where it has the error."""
+    """The kinds of errors, with the codes of the REST Proxy for errors that it has too."""
 
-    BAD_REQUEST = Problem(400, 400)
-    NOT_AUTHENTICATED = Problem(401, 40101)
-    NOT_AUTHORIZED = Problem(403, 40301)
-    NOT_FOUND = Problem(404, 404)
-    TOPIC_NOT_FOUND = Problem(404, 40401)
-    PARTITION_NOT_FOUND = Problem(404, 40402)
-    METHOD_NOT_ALLOWED = Problem(405, 405)
-    NOT_ACCEPTABLE = Problem(406, 406)
-    BODY_TOO_LARGE = Problem(413, 41301)
-    UNSUPPORTED_MEDIA_TYPE = Problem(415, 415)
-    MALFORMED = Problem(422, 422)
-    KEY_SCHEMA_MISSING = Problem(422, 42201)
-    VALUE_SCHEMA_MISSING = Problem(422, 42202)
-    UNCONVERTIBLE = Problem(422, 42203)
-    INVALID_SCHEMA = Problem(422, 42205)
-    BATCH = Problem(422, 42208)
-    TOO_MANY_REQUESTS = Problem(429, 42900)
-    KAFKA_FAILED = Problem(500, 50002)
-    KAFKA_RETRIABLE = Problem(500, 50003)
-    KAFKA_UNAVAILABLE = Problem(503, 50302)
-    REGISTRY_UNAVAILABLE = Problem(503, 50301)
+    BAD_REQUEST = HttpProblem(400, 400)
+    NOT_AUTHENTICATED = HttpProblem(401, 40101)
+    NOT_AUTHORIZED = HttpProblem(403, 40301)
+    NOT_FOUND = HttpProblem(404, 404)
+    TOPIC_NOT_FOUND = HttpProblem(404, 40401)
+    PARTITION_NOT_FOUND = HttpProblem(404, 40402)
+    METHOD_NOT_ALLOWED = HttpProblem(405, 405)
+    NOT_ACCEPTABLE = HttpProblem(406, 406)
+    BODY_TOO_LARGE = HttpProblem(413, 41301)
+    UNSUPPORTED_MEDIA_TYPE = HttpProblem(415, 415)
+    MALFORMED = HttpProblem(422, 422)
+    KEY_SCHEMA_MISSING = HttpProblem(422, 42201)
+    VALUE_SCHEMA_MISSING = HttpProblem(422, 42202)
+    UNCONVERTIBLE = HttpProblem(422, 42203)
+    INVALID_SCHEMA = HttpProblem(422, 42205)
+    BATCH = HttpProblem(422, 42208)
+    TOO_MANY_REQUESTS = HttpProblem(429, 42900)
+    KAFKA_FAILED = HttpProblem(500, 50002)
+    KAFKA_RETRIABLE = HttpProblem(500, 50003)
+    KAFKA_UNAVAILABLE = HttpProblem(503, 50302)
+    REGISTRY_UNAVAILABLE = HttpProblem(503, 50301)
 
 
 RETRY_AFTER_S: Final = 1
@@ -49,7 +49,7 @@ class GatewayError(Exception):
 
     Attributes:
         kind: status and code.
-        message: what is wrong, and the remedy.
+        message: the problem and the remedy.
         retry_after_s: when the client may try again; None for no such header.
     """
 

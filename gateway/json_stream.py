@@ -1,6 +1,6 @@
 """Splits a stream of concatenated JSON objects, which arrives in chunks, into the texts of the objects.
 
-Looks at each byte once, whatever the sizes of chunks and objects are.
+Examines each byte once, for any sizes of chunks and objects.
 """
 
 from __future__ import annotations

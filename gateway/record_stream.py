@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from headrace.gateway import rest_v3
+from headrace.gateway.access import caller_of
 from headrace.gateway.errors import GatewayError, Kind
 from headrace.gateway.json_stream import JsonStream, MalformedJson, ObjectTooLarge, parse_json
 from headrace.gateway.request_body import body_of
@@ -31,6 +32,7 @@ class RecordStream(Response):
     def __init__(self, request: Request) -> None:
         super().__init__(media_type="application/json")
         self._request = request
+        self._caller = caller_of(request)
         self._cluster = request.path_params["cluster"]
         self._topic = request.path_params["topic"]
 
@@ -81,7 +83,7 @@ class RecordStream(Response):
     async def _send(self, record: Any) -> Pending:
         state = self._request.app.state
         try:
-            prepared = await rest_v3.prepare(self._topic, record, state.schemas)
+            prepared = await rest_v3.prepare(self._topic, record, state.schemas, self._caller)
         except GatewayError as error:
             return error
         return prepared, state.sender.send(self._topic, (prepared.record,))

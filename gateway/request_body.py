@@ -5,15 +5,18 @@ from __future__ import annotations
 import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from starlette.requests import Request
 
+from headrace.gateway.access import caller_of
 from headrace.gateway.errors import GatewayError, Kind
+from headrace.gateway.json_stream import MalformedJson, parse_json
 
 INFLATE_BYTES: Final = 256 * 1024
-"""Most bytes that one step of inflating returns."""
+"""Maximum size of the result of one step of decompression."""
+RETRY_AFTER_S: Final = 1
 WBITS: Final = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 
 
@@ -23,19 +26,36 @@ class BodyBudget:
 
     request_bytes_max: int
     total_bytes_max: int
+    client_bytes_max: int
     in_use: int = 0
+    of_clients: dict[str, int] = field(default_factory=dict)
+    """Bytes in memory by client, of clients that have any."""
 
-    def take(self, size: int) -> None:
+    def take(self, client: str, size: int) -> None:
         """Raises:
-        GatewayError: the bodies of all requests would take too much memory.
+        GatewayError: the bodies of all requests or of this client would take too much memory.
         """
+        of_client = self.of_clients.get(client, 0) + size
         if self.in_use + size > self.total_bytes_max:
-            raise GatewayError(
-                Kind.TOO_MANY_REQUESTS,
-                "the requests in progress take all memory of the gateway; try again",
-                retry_after_s=1,
-            )
+            raise _busy("the requests in progress take all memory of the gateway")
+        if of_client > self.client_bytes_max:
+            raise _busy(f"the requests in progress of {client} take {self.client_bytes_max:,} bytes")
         self.in_use += size
+        self.of_clients[client] = of_client
+
+    def release(self, client: str, size: int) -> None:
+        self.in_use -= size
+        left = self.of_clients.get(client, 0) - size
+        if left > 0:
+            self.of_clients[client] = left
+        else:
+            self.of_clients.pop(client, None)
+
+
+def _busy(reason: str) -> GatewayError:
+    return GatewayError(
+        Kind.TOO_MANY_REQUESTS, f"{reason}; try again when some have ended", retry_after_s=RETRY_AFTER_S
+    )
 
 
 class BodyReader:
@@ -44,6 +64,7 @@ class BodyReader:
     def __init__(self, request: Request, budget: BodyBudget) -> None:
         self._request = request
         self._budget = budget
+        self._client = caller_of(request).key
         self._taken = 0
         coding = request.headers.get("content-encoding", "identity").strip().lower()
         if coding not in WBITS and coding != "identity":
@@ -84,11 +105,11 @@ class BodyReader:
         return bytes(body)
 
     def take(self, size: int) -> None:
-        self._budget.take(size)
+        self._budget.take(self._client, size)
         self._taken += size
 
     def release(self) -> None:
-        self._budget.in_use -= self._taken
+        self._budget.release(self._client, self._taken)
         self._taken = 0
 
     def _inflated(self, chunk: bytes) -> list[bytes] | _Parts:
@@ -130,3 +151,15 @@ async def body_of(request: Request, budget: BodyBudget) -> AsyncIterator[BodyRea
         yield reader
     finally:
         reader.release()
+
+
+async def read_json(reader: BodyReader) -> Any:
+    """Returns the JSON value of a whole body.
+
+    Raises:
+        GatewayError: the body is no JSON, too large or damaged, or all bodies take too much memory.
+    """
+    try:
+        return parse_json(await reader.read())
+    except MalformedJson as error:
+        raise GatewayError(Kind.BAD_REQUEST, str(error)) from None

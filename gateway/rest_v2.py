@@ -1,7 +1,7 @@
 """Version 2 of the REST Proxy's interface: producing.
 
-A body has records of one format, which the media type names. Without an error in the request, each record has a result
-of its own, in the order of the records.
+A body has records of one format, which the media type names. The response has a result for each record, in the order of
+the records, unless the request itself is refused.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from headrace.gateway.access import Caller
 from headrace.gateway.encoding import PLAIN, Encode, Format, avro_encoder, encode_null, encoded
 from headrace.gateway.errors import GatewayError, Kind
 from headrace.gateway.kafka_problems import problem_of
-from headrace.gateway.schemas import FoundSchema, SchemaChoice, Schemas
+from headrace.gateway.schemas import ResolvedSchema, SchemaChoice, Schemas
 from headrace.gateway.sender import OutgoingRecord, RecordSender, SendResult
 
 MEDIA_TYPE: Final = "application/vnd.kafka.v2+json"
@@ -26,7 +27,7 @@ RECORD_FIELDS: Final = frozenset({"key", "value", "partition", "headers", "times
 
 
 @dataclass(frozen=True, slots=True)
-class ProduceRequest:
+class ProduceBody:
     """A body that was parsed, before its keys and values are encoded."""
 
     records: Sequence[Mapping[str, Any]]
@@ -38,7 +39,7 @@ def format_of(content_type: str) -> Format:
     """Returns the format of the records of a body.
 
     Raises:
-        GatewayError: the media type is none of the interface.
+        GatewayError: the interface does not have the media type.
     """
     name = content_type.partition(";")[0].strip().lower()
     found = _PRODUCE_TYPE.fullmatch(name)
@@ -54,7 +55,7 @@ def format_of(content_type: str) -> Format:
     )
 
 
-def parse_produce(topic: str, body: Any, form: Format) -> ProduceRequest:
+def parse_produce(topic: str, body: Any, form: Format) -> ProduceBody:
     """Checks the form of a body.
 
     Args:
@@ -72,13 +73,13 @@ def parse_produce(topic: str, body: Any, form: Format) -> ProduceRequest:
             unknown = sorted(record.keys() - RECORD_FIELDS)
             raise GatewayError(Kind.MALFORMED, f"records[{index}]: unrecognized field {unknown[0]!r}")
     if form is not Format.AVRO:
-        return ProduceRequest(body["records"], None, None)
+        return ProduceBody(body["records"], None, None)
     key_schema, value_schema = (_schema_choice(topic, body, part) for part in ("key", "value"))
     if value_schema is None and any(record.get("value") is not None for record in body["records"]):
         raise GatewayError(Kind.VALUE_SCHEMA_MISSING, "expected value_schema or value_schema_id with Avro values")
     if key_schema is None and any(record.get("key") is not None for record in body["records"]):
         raise GatewayError(Kind.KEY_SCHEMA_MISSING, "expected key_schema or key_schema_id with Avro keys")
-    return ProduceRequest(body["records"], key_schema, value_schema)
+    return ProduceBody(body["records"], key_schema, value_schema)
 
 
 def _schema_choice(topic: str, body: Mapping[str, Any], part: str) -> SchemaChoice | None:
@@ -95,7 +96,7 @@ def _schema_choice(topic: str, body: Mapping[str, Any], part: str) -> SchemaChoi
 
 
 def encode_records(
-    request: ProduceRequest, encode_key: Encode, encode_value: Encode, partition: int | None
+    request: ProduceBody, encode_key: Encode, encode_value: Encode, partition: int | None
 ) -> list[OutgoingRecord]:
     """Encodes the records of a request.
 
@@ -125,7 +126,7 @@ def _partition(value: Any, where: str) -> int | None:
 
 
 async def produce(
-    topic: str, partition: int | None, body: Any, form: Format, schemas: Schemas, sender: RecordSender
+    topic: str, partition: int | None, body: Any, form: Format, schemas: Schemas, sender: RecordSender, caller: Caller
 ) -> dict[str, Any]:
     """Sends the records of a body. Returns the body of the response.
 
@@ -133,6 +134,8 @@ async def produce(
         GatewayError: nothing was sent.
     """
     request = parse_produce(topic, body, form)
+    caller.require_schema(topic, request.key_schema)
+    caller.require_schema(topic, request.value_schema)
     key_schema = None if request.key_schema is None else await schemas.find(request.key_schema)
     value_schema = None if request.value_schema is None else await schemas.find(request.value_schema)
     encode_key, encode_value = _encoder(form, key_schema), _encoder(form, value_schema)
@@ -145,7 +148,7 @@ async def produce(
     }
 
 
-def _encoder(form: Format, schema: FoundSchema | None) -> Encode:
+def _encoder(form: Format, schema: ResolvedSchema | None) -> Encode:
     if form is not Format.AVRO:
         return PLAIN[form]
     return encode_null if schema is None else avro_encoder(schema)

@@ -1,7 +1,7 @@
 """Version 3 of the REST Proxy's interface: producing records one by one, as a stream, or in batches.
 
-A stream is a sequence of JSON objects, each of which gets an object as its result, in the same order. A record that is
-refused does not affect the others.
+A stream is a sequence of JSON objects. The response has a JSON object for each, in the same order. A refused record
+does not affect other records.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from headrace.gateway.access import Caller
 from headrace.gateway.encoding import PLAIN, Format, avro_encoder, encoded
 from headrace.gateway.errors import GatewayError, Kind
 from headrace.gateway.kafka_problems import problem_of
-from headrace.gateway.schemas import FoundSchema, SchemaChoice, Schemas
+from headrace.gateway.schemas import ResolvedSchema, SchemaChoice, Schemas
 from headrace.gateway.sender import OutgoingRecord, RecordSender, SendResult
 
 RECORD_FIELDS: Final = frozenset({"partition_id", "headers", "key", "value", "timestamp"})
@@ -36,7 +37,7 @@ class Data:
 
     content: bytes | None
     form: Format
-    schema: FoundSchema | None = None
+    schema: ResolvedSchema | None = None
 
     def as_json(self) -> dict[str, Any]:
         size = 0 if self.content is None else len(self.content)
@@ -60,15 +61,24 @@ class PreparedRecord:
     value: Data | None
 
 
-async def prepare(topic: str, body: Any, schemas: Schemas) -> PreparedRecord:
+def check_media_type(content_type: str) -> None:
+    """Raises:
+    GatewayError: a request has another media type than JSON.
+    """
+    name = content_type.partition(";")[0].strip().lower()
+    if name != "application/json":
+        raise GatewayError(Kind.UNSUPPORTED_MEDIA_TYPE, f"expected Content-Type application/json, found {name!r:.80}")
+
+
+async def prepare(topic: str, body: Any, schemas: Schemas, caller: Caller) -> PreparedRecord:
     """Checks and encodes a record.
 
     Raises:
         GatewayError: the record is refused.
     """
     _check_fields(body, RECORD_FIELDS, "the record")
-    key = await _encode(topic, "key", body.get("key"), schemas)
-    value = await _encode(topic, "value", body.get("value"), schemas)
+    key = await _encode(topic, "key", body.get("key"), schemas, caller)
+    value = await _encode(topic, "value", body.get("value"), schemas, caller)
     record = OutgoingRecord(
         None if value is None else value.content,
         None if key is None else key.content,
@@ -86,8 +96,10 @@ def result_of(cluster: str, topic: str, prepared: PreparedRecord, result: SendRe
     return _result(cluster, topic, result, prepared.key, prepared.value)
 
 
-async def produce_batch(cluster: str, topic: str, body: Any, schemas: Schemas, sender: RecordSender) -> dict[str, Any]:
-    """Sends the records of a batch. Returns the results of those that were stored and of those that were not.
+async def produce_batch(
+    cluster: str, topic: str, body: Any, schemas: Schemas, sender: RecordSender, caller: Caller
+) -> dict[str, Any]:
+    """Sends the records of a batch. Returns the results of stored and of failed records.
 
     Raises:
         GatewayError: the batch has not the form of the interface; no record was sent.
@@ -96,7 +108,7 @@ async def produce_batch(cluster: str, topic: str, body: Any, schemas: Schemas, s
     failures = []
     for name, record in _entries(body):
         try:
-            prepared = await prepare(topic, record, schemas)
+            prepared = await prepare(topic, record, schemas, caller)
             sent.append((name, prepared, sender.send(topic, (prepared.record,))))
         except GatewayError as error:
             failures.append({"id": name, **error.body})
@@ -128,7 +140,7 @@ def _entries(body: Any) -> list[tuple[str, Mapping[str, Any]]]:
     return list(found.items())
 
 
-async def _encode(topic: str, part: str, data: Any, schemas: Schemas) -> Data | None:
+async def _encode(topic: str, part: str, data: Any, schemas: Schemas, caller: Caller) -> Data | None:
     """Encodes the key or value (`part`) of a record; None if the record has none."""
     if data is None:
         return None
@@ -136,7 +148,9 @@ async def _encode(topic: str, part: str, data: Any, schemas: Schemas) -> Data | 
     form, content = _format(part, data), data.get("data")
     if form in PLAIN:
         return Data(encoded(PLAIN[form], content, part), form)
-    schema = await schemas.find(_schema_choice(topic, part, data))
+    choice = _schema_choice(topic, part, data)
+    caller.require_schema(topic, choice)
+    schema = await schemas.find(choice)
     return Data(encoded(avro_encoder(schema), content, part), form, schema)
 
 

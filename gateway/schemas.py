@@ -26,7 +26,7 @@ from headrace.registry.errors import (
 
 SCHEMAS_MAX: Final = 10_000
 LATEST_S: Final = 60.0
-"""How long the latest version of a subject is used without asking the registry again."""
+"""How long the latest version of a subject stays cached."""
 REGISTRY_THREADS: Final = 8
 RETRY_AFTER_S: Final = 5
 
@@ -45,7 +45,7 @@ class SchemaChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundSchema:
+class ResolvedSchema:
     """A registered schema. `encode` returns the Avro binary of a JSON value, `prefix` precedes it in messages."""
 
     subject: str
@@ -61,10 +61,10 @@ class Schemas:
     def __init__(self, registry: RegistryClient, clock: Callable[[], float] = time.monotonic) -> None:
         self._registry = registry
         self._clock = clock
-        self._found: OrderedDict[SchemaChoice, tuple[asyncio.Future[FoundSchema], float]] = OrderedDict()
+        self._found: OrderedDict[SchemaChoice, tuple[asyncio.Future[ResolvedSchema], float]] = OrderedDict()
         self._threads = ThreadPoolExecutor(REGISTRY_THREADS, "headrace-gateway-registry")
 
-    async def find(self, choice: SchemaChoice) -> FoundSchema:
+    async def find(self, choice: SchemaChoice) -> ResolvedSchema:
         """Returns the schema that a request names. Registers a text that its subject does not have.
 
         Raises:
@@ -87,7 +87,7 @@ class Schemas:
                 del self._found[choice]
             raise
 
-    def _fetch(self, choice: SchemaChoice) -> FoundSchema:
+    def _fetch(self, choice: SchemaChoice) -> ResolvedSchema:
         try:
             registered = self._ask(choice)
             parsed = self._registry.parsed(registered)
@@ -102,7 +102,7 @@ class Schemas:
             raise GatewayError(
                 Kind.REGISTRY_UNAVAILABLE, f"{_described(choice)}: {error}", retry_after_s=RETRY_AFTER_S
             ) from error
-        return FoundSchema(
+        return ResolvedSchema(
             choice.subject, registered.schema_id, registered.version, frame(registered.schema_id, b""), encode
         )
 

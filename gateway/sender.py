@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -16,11 +16,14 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from headrace.clients.kafka_client import create_client, error_text
+from headrace.gateway.metrics import GatewayMetrics
+from headrace.settings import GatewaySettings
 
 logger = logging.getLogger(__name__)
 
 POLL_S: Final = 0.5
 CLOSE_S: Final = 10.0
+METADATA_S: Final = 5.0
 ANY_PARTITION: Final = -1
 NOW_MS: Final = 0
 """librdkafka's number for the current time."""
@@ -28,7 +31,7 @@ NOW_MS: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class OutgoingRecord:
-    """A record to send. `timestamp_ms` is None for the current time, `partition` None for the partition of the key."""
+    """A record to send. `timestamp_ms` defaults to the current time, `partition` to the partition of the key."""
 
     value: bytes | None
     key: bytes | None = None
@@ -51,10 +54,20 @@ class RecordSender:
 
     Args:
         options: librdkafka's options: addresses and security.
+        settings: the settings of the gateway.
+        loop: the event loop of the requests.
+        metrics: counts the records.
     """
 
-    def __init__(self, options: dict[str, Any], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        options: dict[str, Any],
+        settings: GatewaySettings,
+        loop: asyncio.AbstractEventLoop,
+        metrics: GatewayMetrics,
+    ) -> None:
         self._loop = loop
+        self._metrics = metrics
         self._completed: deque[tuple[asyncio.Future[list[SendResult]], list[SendResult]]] = deque()
         self._is_scheduled = False
         self._stop = threading.Event()
@@ -64,7 +77,10 @@ class RecordSender:
             "enable.idempotence": True,
             "linger.ms": 2,
             "partitioner": "murmur2_random",
+            "message.timeout.ms": settings.delivery_timeout.ms,
+            "message.max.bytes": settings.message_bytes_max,
             "queue.buffering.max.messages": 10_000_000,
+            "queue.buffering.max.kbytes": 2_097_151,
             **options,
         }
         self._producer = self._create()
@@ -114,8 +130,25 @@ class RecordSender:
         self._is_scheduled = False
         while self._completed:
             future, results = self._completed.popleft()
+            self._count(results)
             if not future.done():
                 future.set_result(results)
+
+    def _count(self, results: list[SendResult]) -> None:
+        failures = Counter(one.error.name() for one in results if one.error is not None)
+        stored = len(results) - failures.total()
+        if stored:
+            self._metrics.count_records(stored)
+        for name, number in failures.items():
+            self._metrics.count_records(number, name)
+
+    async def broker_problem(self) -> str:
+        """Returns why no broker responds; "" if one does."""
+        try:
+            await asyncio.to_thread(self._producer.list_topics, "", METADATA_S)
+        except KafkaException as error:
+            return f"no Kafka broker responds: {error_text(error)}"
+        return ""
 
     def _create(self) -> Producer:
         return create_client(Producer, self._options)

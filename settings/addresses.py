@@ -46,11 +46,11 @@ class RemoteDirectory:
 class LiveAddresses:
     """Addresses of the services that a running `headrace up` runs or uses; "" for others.
 
-    `registry` and `console` are URLs; that of the registry may contain a password. `broker` and `sql` are host:port,
-    `metastore` is a thrift:// URI,
-    `sql_socket` is the path of the Unix socket that `headrace sql` connects to. `pid` is the process id of `headrace
-    up`, `warehouse` the directory of the tables. `pids` are the process ids of its parts by their names; each part
-    leads a process group. `load_interval_ms` is the time between its loads, 0 if it runs none.
+    `registry`, `console` and `gateway` are URLs; that of the registry may contain a password. `broker` and `sql`
+    are host:port, `metastore` is a thrift:// URI, `sql_socket` is the path of the Unix socket that
+    `headrace sql` connects to. `pid` is the process id of `headrace up`, `warehouse` the directory of the tables.
+    `pids` are the process ids of its parts by their names; each part leads a process group. `load_interval_ms` is the
+    time between its loads, 0 if it runs none.
     """
 
     pid: int
@@ -64,6 +64,7 @@ class LiveAddresses:
     pids: Mapping[str, int] = field(default_factory=dict)
     load_interval_ms: int = 0
     console: str = ""
+    gateway: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from headrace.settings.sections import (
     BrokerSettings,
     CompatSettings,
     ConsoleSettings,
+    GatewaySettings,
     HiveSettings,
     KafkaSettings,
     LoaderSettings,
@@ -253,6 +254,7 @@ _SECTIONS: Mapping[str, type] = {
     "sql": SqlSettings,
     "audit": AuditSettings,
     "console": ConsoleSettings,
+    "gateway": GatewaySettings,
     "alerts": AlertsSettings,
     "compat": CompatSettings,
 }

@@ -275,6 +275,25 @@ class ConsoleSettings(Section):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class GatewaySettings(Section):
+    listen: Address = Address("127.0.0.1", 8082)  # address of the HTTP gateway, for the users of `registry.users`
+    # loopback | network: addresses on which a gateway without `registry.users` may listen
+    allow_unauthenticated_from: str = "loopback"
+    tls_certificate: str = ""  # PEM file of the server certificate with its chain; "" serves plain HTTP
+    tls_key: str = ""  # PEM file of its unencrypted private key; "" if `tls_certificate` contains the key
+    request_bytes_max: int = 16 * 1024 * 1024  # size of a request body after decompression; streams have no limit
+    client_bytes_max: int = (
+        64 * 1024 * 1024
+    )  # size in memory of the bodies of one user, or without users one IP address
+    memory_bytes_max: int = 256 * 1024 * 1024  # size in memory of the bodies of all requests; above it they get 429
+    message_bytes_max: int = 1_048_588  # size of one record; the limits of the topic and the brokers apply too
+    # how long a record is sent again while the brokers do not acknowledge it; then the client gets error code 50003
+    delivery_timeout: Duration = Duration(30_000)
+    connections_max: int = 4096  # concurrent connections, including idle ones; above it requests get 503
+    access_log: str = ""  # file that receives one JSON line per request; "-" is standard error, "" is no log
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class AlertsSettings(Section):
     webhook_urls: tuple[str, ...] = ()  # URLs that receive alerts in the form of Alertmanager's webhooks
     alertmanager_url: str = ""  # URL of an Alertmanager, which then groups, silences and routes the alerts
@@ -319,6 +338,7 @@ class Settings:
     sql: SqlSettings = SqlSettings()
     audit: AuditSettings = AuditSettings()
     console: ConsoleSettings = ConsoleSettings()
+    gateway: GatewaySettings = GatewaySettings()
     alerts: AlertsSettings = AlertsSettings()
     compat: CompatSettings = CompatSettings()
     spark: Mapping[str, str] = field(default_factory=lambda: types.MappingProxyType({"master": "local[*]"}))
@@ -374,6 +394,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "broker.allow_unauthenticated_from": ("loopback", "network"),
     "sql.allow_unauthenticated_from": ("loopback", "network"),
     "console.allow_unauthenticated_from": ("loopback", "network"),
+    "gateway.allow_unauthenticated_from": ("loopback", "network"),
     "broker.fsync": ("none", "interval", "always"),
     "broker.on_corruption": ("fail", "rename"),
     "kafka.security_protocol": ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
@@ -423,6 +444,12 @@ AT_LEAST: Mapping[str, int | Duration] = {
     "broker.segment_bytes_max": 1024 * 1024,
     "broker.message_bytes_max": 1024,
     "console.proxies": 0,
+    "gateway.request_bytes_max": 1024,
+    "gateway.client_bytes_max": 1024,
+    "gateway.memory_bytes_max": 1024,
+    "gateway.message_bytes_max": 1024,
+    "gateway.delivery_timeout": Duration(1000),
+    "gateway.connections_max": 1,
     "loader.tasks": 0,
     "loader.file_bytes_target": 1024 * 1024,
     "loader.range_bytes_max": 1024 * 1024,
@@ -435,6 +462,8 @@ AT_LEAST: Mapping[str, int | Duration] = {
 
 AT_MOST: Mapping[str, int | Duration] = {
     "console.proxies": 10,
+    "gateway.message_bytes_max": 64 * 1024 * 1024,  # the same as for `broker.message_bytes_max`
+    "gateway.delivery_timeout": Duration(3_600_000),
     "broker.advertised_port": 65535,
     "broker.node_id": (1 << 31) - 1,  # int32 in every response
     "broker.partitions": 10_000,  # the broker's limit

@@ -56,6 +56,17 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "pipeline.status": ("loader", "kafka_wire"),
     "pipeline.state_backup": ("loader", "broker", "registry.storage"),
     "pipeline.demo": ("compat", "clients"),
+    "gateway": (
+        "avro_schema",
+        "avro_codec",
+        "clients",
+        "registry.access",
+        "registry.client",
+        "registry.errors",
+        "registry.operation",
+        "settings",
+    ),
+    "gateway.server": ("registry.api.listening",),
     "console": ("settings", "audit", "pipeline", "registry.access"),
     "console.broker_reader": ("kafka_wire", "loader"),
     "console.drawing.loads": ("loader",),
@@ -90,6 +101,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "clients",
         "pipeline",
         "console",
+        "gateway",
     ),
 }
 """The units that a unit may import besides its own package, `headrace.version` and the standard library. A part of a
@@ -102,7 +114,7 @@ LAYERS = (
     ("registry", "broker"),
     ("compat.checking", "loader", "clients"),
     ("pipeline",),
-    ("console",),
+    ("console", "gateway"),
     ("headrace",),
 )
 """Lowest first. A unit imports neither from a higher layer nor from another package of its own layer."""
@@ -141,6 +153,8 @@ MAY_IMPORT_LIBRARIES: dict[str, tuple[str, ...]] = {
     "console.database": ("sqlalchemy",),
     "console.oidc": ("authlib",),
     "console.sessions": ("sqlalchemy",),
+    "gateway": ("confluent_kafka", "prometheus_client", "starlette"),
+    "gateway.server": ("uvicorn",),
     "pipeline.metastore_server": ("py4j",),
     "pipeline.server_metrics": ("py4j",),
     "pipeline.metrics": ("prometheus_client",),

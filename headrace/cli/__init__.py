@@ -42,7 +42,8 @@ SUBCOMMANDS = {
     "offsets": "show and change the next offset of each partition",
     "audit": "prove that no message was lost or duplicated",
     "sql": "query the tables",
-    "up": "run registry, broker, metastore, SQL, auditor, console and loads on this machine",
+    "up": "run registry, broker, metastore, SQL, auditor, console, gateway and loads on this machine",
+    "gateway": "serve the HTTP API of the REST Proxy for producers and consumers without a Kafka client",
     "console": "serve web pages that show whether messages are complete",
     "status": "show on one screen each fault with its cause and its repair",
     "alerts": "deliver alerts about findings of status; silences, rules, log",
@@ -55,7 +56,7 @@ SUBCOMMANDS = {
 }
 
 GROUPS = {
-    "run": ("demo", "up", "load", "registry", "broker", "console"),
+    "run": ("demo", "up", "load", "registry", "broker", "gateway", "console"),
     "query": ("sql", "files", "locate"),
     "check": ("status", "compat", "schema", "audit", "verify", "alerts", "doctor"),
     "administer": (
@@ -94,6 +95,7 @@ EXTRAS = {
     "audit": "loader",
     "sql": "loader",
     "up": "all",
+    "gateway": "gateway",
     "console": "all",
     "status": "all",
     "alerts": "all",
@@ -131,6 +133,7 @@ LIBRARIES = frozenset(
         "fastavro",
         "flask",
         "granian",
+        "httptools",
         "jwt",
         "kafka",
         "lz4",
@@ -144,9 +147,11 @@ LIBRARIES = frozenset(
         "re2",
         "snappy",
         "sqlalchemy",
+        "starlette",
         "thrift",
         "thrift_sasl",
         "uvicorn",
+        "uvloop",
         "xxhash",
         "zlib_ng",
         "zstandard",

@@ -166,6 +166,7 @@ FLAGS: Mapping[str, Flag] = {
             "address of the SQL endpoint of `up` for PyHive, beeline and BI tools, with the users of registry.users",
         ),
         Flag("--console-listen", "HOST:PORT", "console.listen", "address of the console; port 0 takes a free one"),
+        Flag("--gateway-listen", "HOST:PORT", "gateway.listen", "address of the HTTP gateway; port 0 takes a free one"),
     )
 }
 

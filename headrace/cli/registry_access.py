@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.cli.command import EXIT_OK, CommandError, examples
-from headrace.settings import ConsoleSettings, RegistrySettings, Settings
+from headrace.settings import ConsoleSettings, GatewaySettings, RegistrySettings, Settings
 from headrace.settings.values import is_loopback
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def mtls_listener(settings: RegistrySettings, tls: ServerCertificate | None) -> 
     return port
 
 
-def tls_of(settings: RegistrySettings | ConsoleSettings) -> ServerCertificate | None:
+def tls_of(settings: RegistrySettings | ConsoleSettings | GatewaySettings) -> ServerCertificate | None:
     """Returns the certificate and key of a server, or None without TLS.
 
     Raises:

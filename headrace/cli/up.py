@@ -23,6 +23,7 @@ KEYS = (
     "hive.listen",
     "sql.listen",
     "console.listen",
+    "gateway.listen",
     "loader.warehouse",
     "loader.tasks",
     "loader.interval",
@@ -34,12 +35,12 @@ KEYS = (
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Runs registry, broker, metastore, SQL, auditor, console and scheduled loads on this machine, on loopback, "
-        "until Ctrl-C or SIGTERM. Prints one line when all parts are ready; on a terminal, one address per line. Other "
-        "commands with the same --data-dir use these addresses and this warehouse. A part is not started if "
-        "registry.url, kafka.bootstrap_servers or hive.metastore names a server on another machine. `headrace status` "
-        "shows whether all is well; logs/up.log in the data directory has the deaths of parts and the reason of its "
-        "end."
+        "Runs registry, broker, metastore, SQL, auditor, console, gateway and scheduled loads on this machine, on "
+        "loopback, until Ctrl-C or SIGTERM. Prints one line when all parts are ready; on a terminal, one address per "
+        "line. Other commands with the same --data-dir use these addresses and this warehouse. A part is not started "
+        "if registry.url, kafka.bootstrap_servers or hive.metastore names a server on another machine. `headrace "
+        "status` shows whether all is well; logs/up.log in the data directory has the deaths of parts and the reason "
+        "of its end."
     )
     parser.epilog = examples(
         "up",
@@ -100,7 +101,7 @@ def ready_lines(addresses: LiveAddresses, database: str, *, on_terminal: bool) -
     """
     addresses_by_name = {
         name: mask_passwords(getattr(addresses, name))
-        for name in ("registry", "broker", "metastore", "sql", "console", "warehouse")
+        for name in ("registry", "broker", "metastore", "sql", "console", "gateway", "warehouse")
     }
     available = {name: address for name, address in addresses_by_name.items() if address}
     if not on_terminal:

@@ -68,7 +68,7 @@ METRICS: Final[Mapping[str, MetricFamily]] = {
         MetricFamily(
             "headrace_up_part_error_ratio",
             GAUGE,
-            "share of the responses of registry and console in the last minutes with status 5xx",
+            "share of the responses of registry, console and gateway in the last minutes with status 5xx",
         ),
         MetricFamily("headrace_load_runs_total", COUNTER, "loads by outcome, since the run log exists"),
         MetricFamily("headrace_load_duration_seconds", HISTOGRAM, "durations of the loads that did not yield"),

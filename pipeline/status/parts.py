@@ -1,4 +1,5 @@
-"""The parts of the platform: `headrace up`, registry, brokers, metastore, SQL and console. Each gets a request."""
+"""The parts of the platform: `headrace up`, registry, brokers, metastore, SQL, console and gateway. Each gets a
+request."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ from headrace.pipeline.status.probe import (
     TIMEOUT_S,
     Health,
     ProbeResult,
-    probe_console,
     probe_metastore,
+    probe_pages,
     probe_registry,
     probe_sql,
 )
@@ -47,20 +48,21 @@ from headrace.settings.addresses import LiveAddresses, resolve_metastore
 from headrace.settings.masking import mask_passwords
 
 UP, REGISTRY, BROKER, METASTORE = "headrace up", "registry", "broker", "metastore"
-SQL, AUDIT, CONSOLE, ALERTS, LOAD = "sql", "audit", "console", "alerts", "load"
+SQL, AUDIT, CONSOLE, GATEWAY, ALERTS, LOAD = "sql", "audit", "console", "gateway", "alerts", "load"
 SETTINGS_OF: Final = {
     REGISTRY: "registry.url",
     BROKER: "kafka.bootstrap_servers",
     METASTORE: "hive.metastore",
     SQL: "sql.listen",
     CONSOLE: "console.listen",
+    GATEWAY: "gateway.listen",
 }
 """The setting that names an existing server of a part."""
 REPLICATION_LAG_S_MAX: Final = 300
 YEAR_MS: Final = 365 * 86_400_000
 DEATHS_SHOWN_MS: Final = 3_600_000
 """How long a death is a finding although the part was restarted."""
-RESTARTED: Final = frozenset({METASTORE, SQL, AUDIT, CONSOLE, ALERTS, LOAD})
+RESTARTED: Final = frozenset({METASTORE, SQL, AUDIT, CONSOLE, GATEWAY, ALERTS, LOAD})
 """Parts that a running `headrace up` restarts."""
 
 
@@ -150,7 +152,9 @@ def _probe(context: StatusContext) -> dict[str, ProbeResult]:
     if live is not None and live.sql_socket:
         probes[SQL] = lambda: probe_sql(live)
     if live is not None and live.console:
-        probes[CONSOLE] = lambda: probe_console(live.console)
+        probes[CONSOLE] = lambda: probe_pages(live.console)
+    if live is not None and live.gateway:
+        probes[GATEWAY] = lambda: probe_pages(live.gateway)
     with ThreadPoolExecutor(max(1, len(probes))) as pool:
         futures = {name: pool.submit(_caught, name, probe) for name, probe in probes.items()}
         return {name: future.result() for name, future in futures.items()}
@@ -413,6 +417,7 @@ def _ports(live: LiveAddresses) -> dict[str, int]:
         METASTORE: live.metastore,
         SQL: f"//{live.sql}",
         CONSOLE: live.console,
+        GATEWAY: live.gateway,
     }
     ports = {name: urlsplit(address).port for name, address in addresses.items() if name in live.pids}
     return {name: port for name, port in ports.items() if port is not None}

@@ -30,7 +30,7 @@ from headrace.registry.errors import CredentialsRefused, RegistryError
 from headrace.settings.addresses import LiveAddresses
 
 TIMEOUT_S: Final = 5.0
-CONSOLE_BYTES_MAX: Final = 4096
+HEALTH_BYTES_MAX: Final = 4096
 THRIFT_CALL: Final = 0x80010001  # version 1 of the binary protocol, a call
 STATUS_METHOD: Final = b"getStatus"  # of fb303, which every Hive metastore serves
 
@@ -156,13 +156,13 @@ def probe_sql(live: LiveAddresses) -> ProbeResult:
     return ProbeResult(live.sql_socket, Health.UP)
 
 
-def probe_console(url: str) -> ProbeResult:
-    """Requests `/healthz` of the console of a running `headrace up`."""
+def probe_pages(url: str) -> ProbeResult:
+    """Requests `/healthz` of the console or the gateway of a running `headrace up`."""
     # No verification of the certificate: the part runs on this machine.
     context = ssl._create_unverified_context()  # noqa: S323
     try:
         with urllib.request.urlopen(f"{url}/healthz", timeout=TIMEOUT_S, context=context) as response:  # noqa: S310  (our own URL)
-            return ProbeResult(url, Health.UP, responses=_console_responses(url, response.read(CONSOLE_BYTES_MAX)))
+            return ProbeResult(url, Health.UP, responses=_counted_responses(url, response.read(HEALTH_BYTES_MAX)))
     except urllib.error.HTTPError as error:
         return ProbeResult(url, Health.FAILING, f"responds with status {error.code}")
     except urllib.error.URLError as error:
@@ -174,11 +174,11 @@ def probe_console(url: str) -> ProbeResult:
     return ProbeResult(url, Health.DOWN, _os_reason(cause))
 
 
-def _console_responses(url: str, body: bytes) -> dict[str, ResponseCounts]:
+def _counted_responses(url: str, body: bytes) -> dict[str, ResponseCounts]:
     try:
         document = json.loads(body)
         return {url: ResponseCounts(int(document["responses"]), int(document["server_errors"]))}
-    except (ValueError, TypeError, KeyError):  # the console is of another release
+    except (ValueError, TypeError, KeyError):  # the part is of another release
         return {}
 
 

@@ -1,4 +1,4 @@
-"""The share of error responses of registry and console in the last minutes.
+"""The share of error responses of registry, console and gateway in the last minutes.
 
 Their counts of responses grow from the start of a server on. So evaluations of the alerts record the counts once a
 minute in `logs/responses.jsonl`, and a status compares the present counts with those of five minutes ago or more. It

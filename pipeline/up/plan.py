@@ -13,7 +13,7 @@ from pathlib import Path
 from headrace.settings import CONFIG_PATH_VARIABLE, ENVIRONMENT_PREFIX, Settings
 from headrace.settings.addresses import local_warehouse_directory, sql_socket
 
-LOAD, AUDIT, CONSOLE, ALERTS = "load", "audit", "console", "alerts"
+LOAD, AUDIT, CONSOLE, GATEWAY, ALERTS = "load", "audit", "console", "gateway", "alerts"
 PARTS: Mapping[str, str] = {
     "registry": "registry.url",
     "broker": "kafka.bootstrap_servers",
@@ -21,6 +21,7 @@ PARTS: Mapping[str, str] = {
     "sql": "",
     AUDIT: "",
     CONSOLE: "",
+    GATEWAY: "",
     ALERTS: "",
     LOAD: "",
 }
@@ -89,11 +90,7 @@ def part_command(name: str, settings: Settings, addresses: Mapping[str, str]) ->
             serve += ["--listen", addresses.get("sql") or str(settings.sql.listen)]
         return PartCommand(name, ("headrace.pipeline.sql_server", *serve), restarts=True)
     if name == AUDIT:
-        run = ["headrace", "audit", "run", "--data-dir", data_dir]
-        if "registry" in addresses and not settings.registry.url:
-            run += ["--registry-url", addresses["registry"]]
-        if "broker" in addresses and not settings.kafka.bootstrap_servers:
-            run += ["--bootstrap-servers", addresses["broker"]]
+        run = ["headrace", "audit", "run", "--data-dir", data_dir, *_server_flags(settings, addresses)]
         return PartCommand(name, tuple(run), restarts=True, niceness=LOAD_NICENESS)
     if name == LOAD:
         return PartCommand(
@@ -103,9 +100,23 @@ def part_command(name: str, settings: Settings, addresses: Mapping[str, str]) ->
         listen = addresses.get(CONSOLE, "").partition("://")[2] or str(settings.console.listen)
         serve = ["headrace", "console", "serve", "--data-dir", data_dir, "--console-listen", listen]
         return PartCommand(name, tuple(serve), restarts=True)
+    if name == GATEWAY:
+        listen = addresses.get(GATEWAY, "").partition("://")[2] or str(settings.gateway.listen)
+        serve = ["headrace", "gateway", "serve", "--data-dir", data_dir, "--gateway-listen", listen]
+        return PartCommand(name, (*serve, *_server_flags(settings, addresses)), restarts=True)
     if name == ALERTS:
         return PartCommand(name, ("headrace", "alerts", "run", "--data-dir", data_dir), restarts=True)
     return PartCommand(name, ("headrace", name, "serve", "--data-dir", data_dir))
+
+
+def _server_flags(settings: Settings, addresses: Mapping[str, str]) -> list[str]:
+    """Returns the flags with the addresses of registry and broker, unless settings name servers elsewhere."""
+    flags = []
+    if "registry" in addresses and not settings.registry.url:
+        flags += ["--registry-url", addresses["registry"]]
+    if "broker" in addresses and not settings.kafka.bootstrap_servers:
+        flags += ["--bootstrap-servers", addresses["broker"]]
+    return flags
 
 
 def child_environment(

@@ -1,5 +1,5 @@
-"""The main loop of `headrace up`: registry, broker, metastore, SQL, auditor, console and scheduled loads, each in its
-process.
+"""The main loop of `headrace up`: registry, broker, metastore, SQL, auditor, console, gateway and scheduled loads, each
+in its process.
 
 Registry and broker hold acknowledged data: when one of them ends, `headrace up` ends with a non-zero code. Metastore
 and SQL are restarted on their previous addresses; requests that run or begin meanwhile fail or wait. The load process
@@ -24,6 +24,7 @@ from headrace.pipeline.up.part_log import PartLog
 from headrace.pipeline.up.plan import (
     ALERTS,
     AUDIT,
+    GATEWAY,
     LOAD,
     PartCommand,
     consecutive_deaths,
@@ -147,7 +148,7 @@ class _Supervisor:
         with the same data directory may lack the flags of this one.
         """
         deadline = time.monotonic() + READY_TIMEOUT_S
-        servers = [name for name in names if name not in ("sql", AUDIT, ALERTS, LOAD)]
+        servers = [name for name in names if name not in ("sql", AUDIT, GATEWAY, ALERTS, LOAD)]
         for name in servers:
             self._start(name)
         for name in servers:
@@ -158,10 +159,12 @@ class _Supervisor:
             if self._settings.sql.listen is not None:
                 self._addresses |= self._parts["sql"].wait_until_ready(deadline, self._stop.is_set)
                 self._log_ready("sql")
-        if AUDIT in names:
-            self._start(AUDIT)  # needs the addresses of registry and broker
-            self._parts[AUDIT].wait_until_ready(deadline, self._stop.is_set)
-            self._log_ready(AUDIT)
+        clients = [name for name in names if name in (AUDIT, GATEWAY)]  # need the addresses of registry and broker
+        for name in clients:
+            self._start(name)
+        for name in clients:
+            self._addresses |= self._parts[name].wait_until_ready(deadline, self._stop.is_set)
+            self._log_ready(name)
         if ALERTS in names:
             self._start(ALERTS)  # its first evaluation should find the other parts ready
         if LOAD in names:
@@ -180,6 +183,7 @@ class _Supervisor:
             sql=self._addresses.get("sql", ""),
             sql_socket=str(sql_socket(self._settings)) if "sql" in names else "",
             console=self._addresses.get("console", ""),
+            gateway=self._addresses.get("gateway", ""),
             warehouse=str(local_warehouse_directory(self._settings)),
             pids=self._pids(),
             load_interval_ms=self._settings.loader.interval.ms if LOAD in names else 0,

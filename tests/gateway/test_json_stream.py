@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ OBJECTS = st.dictionaries(st.text(max_size=3), VALUES, max_size=3)
 
 def in_chunks(stream: JsonStream, text: bytes, cuts: list[int]) -> list[Any]:
     at = [0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)]
-    return [parse_json(one) for start, end in zip(at, at[1:], strict=False) for one in stream.feed(text[start:end])]
+    return [parse_json(one) for start, end in pairwise(at) for one in stream.feed(text[start:end])]
 
 
 @given(

@@ -90,28 +90,29 @@ def test_sql_uses_the_configured_or_started_metastore(configured: str) -> None:
     assert words[words.index("--metastore") + 1] == (configured or ADDRESSES["metastore"])
 
 
+@pytest.mark.parametrize("part", ["audit", "gateway"])
 @pytest.mark.parametrize("configured", ["", "kafka-1:9092"])
-def test_auditor_uses_the_configured_or_started_brokers(configured: str) -> None:
+def test_auditor_and_gateway_use_the_configured_or_started_brokers(part: str, configured: str) -> None:
     settings = load_settings(flags={"kafka.bootstrap_servers": configured} if configured else {})
-    words = part_command("audit", settings, {**ADDRESSES, "broker": "127.0.0.1:40001"}).arguments
+    words = part_command(part, settings, {**ADDRESSES, "broker": "127.0.0.1:40001"}).arguments
     assert ("127.0.0.1:40001" in words) is not bool(configured)  # the settings reach it by the environment
 
 
 @pytest.mark.parametrize(
     ("flags", "only", "names"),
     [
-        ({}, (), ("registry", "broker", "metastore", "sql", "audit", "console", "load")),
-        ({"registry.url": "http://r:8081"}, (), ("broker", "metastore", "sql", "audit", "console", "load")),
+        ({}, (), ("registry", "broker", "metastore", "sql", "audit", "console", "gateway", "load")),
+        ({"registry.url": "http://r:8081"}, (), ("broker", "metastore", "sql", "audit", "console", "gateway", "load")),
         (
             {"registry.url": "http://r", "kafka.bootstrap_servers": "k:9092", "hive.metastore": "thrift://m:1"},
             (),
-            ("sql", "audit", "console", "load"),
+            ("sql", "audit", "console", "gateway", "load"),
         ),
         ({"registry.url": "http://r:8081"}, ("load", "registry"), ("registry", "load")),
         (
             {"alerts.notify": "slack://token"},
             (),
-            ("registry", "broker", "metastore", "sql", "audit", "console", "alerts", "load"),
+            ("registry", "broker", "metastore", "sql", "audit", "console", "gateway", "alerts", "load"),
         ),
         ({"alerts.notify": "slack://token"}, ("sql",), ("sql",)),
     ],
@@ -124,7 +125,7 @@ def test_parts_of_omits_services_on_other_machines(
 
 def test_only_parts_without_acknowledged_data_restart() -> None:
     again = {name for name in PARTS if part_command(name, load_settings(), ADDRESSES).restarts}
-    assert again == {"metastore", "sql", "audit", "console", "alerts"}
+    assert again == {"metastore", "sql", "audit", "console", "gateway", "alerts"}
 
 
 @pytest.mark.parametrize(("quick_deaths", "delay_s"), [(1, 0), (2, 1), (3, 2), (4, 4), (7, 32), (8, 60), (99, 60)])

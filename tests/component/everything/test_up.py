@@ -35,7 +35,9 @@ SALE = {
     ],
 }
 FREE_PORTS = [
-    word for part in ("registry", "broker", "hive", "console") for word in (f"--{part}-listen", "127.0.0.1:0")
+    word
+    for part in ("registry", "broker", "hive", "console", "gateway")
+    for word in (f"--{part}-listen", "127.0.0.1:0")
 ]
 
 

@@ -23,7 +23,9 @@ from support.running_service import Service, StartService
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("up_backup")]
 
 FREE_PORTS = [
-    word for part in ("registry", "broker", "hive", "console") for word in (f"--{part}-listen", "127.0.0.1:0")
+    word
+    for part in ("registry", "broker", "hive", "console", "gateway")
+    for word in (f"--{part}-listen", "127.0.0.1:0")
 ]
 SCHEMA = json.dumps({"type": "record", "name": "Sale", "fields": [{"name": "id", "type": "long"}]})
 BATCH = 100

@@ -44,7 +44,9 @@ from support.status_faults import status_json
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("up_parts")]
 
 FREE_PORTS = [
-    word for part in ("registry", "broker", "hive", "console") for word in (f"--{part}-listen", "127.0.0.1:0")
+    word
+    for part in ("registry", "broker", "hive", "console", "gateway")
+    for word in (f"--{part}-listen", "127.0.0.1:0")
 ]
 ID = {"name": "id", "type": "long"}
 ITEM = {"name": "item", "type": "string", "default": "?"}
@@ -369,7 +371,7 @@ def test_only_with_unknown_part_names_it(up: Up) -> None:
         2,
         [
             "headrace up: argument --only: unknown part 'brokr'; expected any of registry, broker, metastore, "
-            "sql, audit, console, alerts, load; see: headrace up --help"
+            "sql, audit, console, gateway, alerts, load; see: headrace up --help"
         ],
     )
 

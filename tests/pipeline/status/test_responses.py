@@ -11,7 +11,7 @@ import pytest
 from headrace.pipeline.status.context import StatusContext
 from headrace.pipeline.status.finding import StatusFinding
 from headrace.pipeline.status.parts import REPLICATION_LAG_S_MAX, parts, probed_parts
-from headrace.pipeline.status.probe import Health, ProbeResult, ResponseCounts, probe_console
+from headrace.pipeline.status.probe import Health, ProbeResult, ResponseCounts, probe_pages
 from headrace.pipeline.status.responses import (
     AGE_MS_MAX,
     AGE_MS_MIN,
@@ -116,6 +116,6 @@ def test_the_console_counts_its_responses(tmp_path: Path) -> None:
     document = client.get("/healthz").json
     assert document == {"status": "ok", "responses": 1, "server_errors": 0}
     with scripted_server(lambda request: (200, {"status": "ok", "responses": 9, "server_errors": 4})) as server:
-        assert probe_console(server.url).responses == {server.url: (9, 4)}
+        assert probe_pages(server.url).responses == {server.url: (9, 4)}
     with scripted_server(lambda request: (200, {"status": "ok"})) as server:
-        assert probe_console(server.url) == ProbeResult(server.url, Health.UP)
+        assert probe_pages(server.url) == ProbeResult(server.url, Health.UP)

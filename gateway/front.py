@@ -1,0 +1,83 @@
+"""The outermost ASGI application: finds the caller of each request, and counts and logs its response."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from headrace.gateway.access import CALLER_KEY, GatewayAccess
+from headrace.gateway.errors import GatewayError
+from headrace.gateway.metrics import GatewayMetrics
+from headrace.gateway.responses import error_response
+from headrace.registry.operation.access_log import AccessLog
+
+logger = logging.getLogger(__name__)
+
+PUBLIC: Final = frozenset({"/healthz", "/readyz"})
+"""Paths of probes, which cannot authenticate."""
+CLIENT_GONE: Final = 499
+"""Status in log and metrics of a request whose client disconnected before the response began, as in nginx."""
+
+Application = Callable[[Any, Any, Any], Awaitable[None]]
+
+
+class GatewayFront:
+    """Wraps the application with authentication, metrics and the access log.
+
+    Args:
+        application: the application with the routes.
+        access: finds the callers.
+        metrics: the counts.
+        log: the access log; None for none.
+    """
+
+    def __init__(
+        self, application: Application, access: GatewayAccess, metrics: GatewayMetrics, log: AccessLog | None
+    ) -> None:
+        self._application = application
+        self._access = access
+        self._metrics = metrics
+        self._log = log
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self._application(scope, receive, send)
+            return
+        began_s = time.perf_counter()
+        status, size = CLIENT_GONE, 0
+
+        async def counted(message: Any) -> None:
+            nonlocal status, size
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            else:
+                size += len(message.get("body", b""))
+            await send(message)
+
+        try:
+            await self._respond(scope, receive, counted)
+        finally:
+            seconds = time.perf_counter() - began_s
+            route = getattr(scope.get("route"), "path", "")
+            self._metrics.count_response(scope["method"], route, status, seconds)
+            if self._log is not None:
+                caller = scope.get(CALLER_KEY)
+                self._log.write(
+                    scope, status, size, seconds, "" if caller is None else caller.principal.name, cached=False
+                )
+
+    async def _respond(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] not in PUBLIC:
+            try:
+                scope[CALLER_KEY] = await self._access.caller(scope)
+            except GatewayError as error:
+                await error_response(error)(scope, receive, send)
+                return
+        await self._application(scope, receive, send)
+
+    def close(self) -> None:
+        self._access.close()
+        if self._log is not None:
+            self._log.close()

@@ -1,0 +1,53 @@
+"""Responses in JSON, and the responses to errors."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any, Final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from headrace.gateway.errors import GatewayError
+
+logger = logging.getLogger(__name__)
+
+JSON: Final = "application/json"
+CHALLENGE: Final = 'Basic realm="Headrace gateway"'
+
+
+def json_response(content: Any, status: int = 200, media_type: str = JSON, **headers: str) -> Response:
+    """Returns a response with compact JSON."""
+    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    try:
+        encoded = text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, quoted from the request
+        encoded = json.dumps(content, separators=(",", ":")).encode()
+    return Response(encoded, status, headers, media_type)
+
+
+def error_response(error: GatewayError) -> Response:
+    """Returns the response to a request that was refused or failed."""
+    headers = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
+    if error.status == 401:
+        headers["WWW-Authenticate"] = CHALLENGE
+    return json_response(error.body, error.status, **headers)
+
+
+async def on_gateway_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, GatewayError)
+    return error_response(error)
+
+
+async def on_http_error(request: Request, error: Exception) -> Response:
+    """Responds to requests without a route (404) or with another method than its routes (405)."""
+    assert isinstance(error, HTTPException)
+    body = {"error_code": error.status_code, "message": f"HTTP {error.status_code} {error.detail}"}
+    return json_response(body, error.status_code, **(error.headers or {}))
+
+
+async def on_defect(request: Request, error: Exception) -> Response:
+    logger.exception("request_failed method=%s path=%s", request.method, request.url.path)
+    return json_response({"error_code": 500, "message": "the gateway has a defect; its log has the details"}, 500)

@@ -1,0 +1,157 @@
+"""Producing by version 2 of the REST Proxy's interface, read back by a Kafka client."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import zlib
+from typing import Any
+
+import pytest
+
+from headrace.avro_codec.from_json import compile_from_json
+from headrace.avro_schema import frame
+from headrace.registry.client import RegistryClient
+from support.gateway import AVRO_V2, BINARY_V2, JSON_V2, V2, GatewayClient, stored
+
+pytestmark = pytest.mark.servers
+
+USER = {
+    "type": "record",
+    "name": "User",
+    "fields": [
+        {"name": "name", "type": "string"},
+        {"name": "age", "type": ["null", "int"], "default": None},
+    ],
+}
+
+
+def avro(registry_url: str, subject: str, value: Any) -> bytes:
+    """Returns the message with a value of the latest schema of a subject."""
+    with RegistryClient(registry_url) as registry:
+        found = registry.version(subject, "latest")
+        return frame(found.schema_id, compile_from_json(registry.parsed(found))(value))
+
+
+def test_records_of_each_format_are_stored_as_the_client_sent_them(
+    gateway: GatewayClient, broker_address: str, topic: str
+) -> None:
+    bodies = [
+        (JSON_V2, [{"key": "a", "value": {"b": [1, None]}, "partition": 0}, {"value": "ö", "partition": 0}]),
+        (BINARY_V2, [{"key": base64.b64encode(b"k").decode(), "value": "AP8=", "partition": 0}]),
+        (V2, [{"key": None, "value": None, "partition": 0}]),
+    ]
+    for content_type, records in bodies:
+        response = gateway.post(f"/topics/{topic}", {"records": records}, content_type)
+        assert response.status == 200
+        assert response.headers["content-type"] == V2
+        assert {one["error_code"] for one in response.json["offsets"]} == {None}
+    found = [(message.key(), message.value()) for message in stored(broker_address, topic, 4)]
+    assert found == [(b'"a"', b'{"b":[1,null]}'), (None, '"ö"'.encode()), (b"k", b"\x00\xff"), (None, None)]
+
+
+def test_offsets_are_in_the_order_of_the_records(gateway: GatewayClient, broker_address: str, topic: str) -> None:
+    records = [{"value": number, "partition": number % 3} for number in range(30)]
+    offsets = gateway.post(f"/topics/{topic}", {"records": records}, JSON_V2).json["offsets"]
+    assert [one["partition"] for one in offsets] == [number % 3 for number in range(30)]
+    by_place = {(m.partition(), m.offset()): json.loads(m.value()) for m in stored(broker_address, topic, 30)}
+    assert [by_place[one["partition"], one["offset"]] for one in offsets] == [*range(30)]
+
+
+def test_partition_of_the_path_has_all_records(gateway: GatewayClient, broker_address: str, topic: str) -> None:
+    body = {"records": [{"key": number, "value": number} for number in range(5)]}
+    assert gateway.post(f"/topics/{topic}/partitions/2", body, JSON_V2).status == 200
+    assert [message.partition() for message in stored(broker_address, topic, 5)] == [2] * 5
+
+
+def test_avro_values_get_the_wire_format_with_both_encodings_of_unions(
+    gateway: GatewayClient, broker_address: str, registry_url: str, topic: str
+) -> None:
+    values = [{"name": "a"}, {"name": "b", "age": {"int": 3}}, {"name": "c", "age": 4}, {"name": "d", "age": None}]
+    body = {"value_schema": json.dumps(USER), "records": [{"value": value, "partition": 1} for value in values]}
+    first = gateway.post(f"/topics/{topic}", body, AVRO_V2).json
+    again = {"value_schema_id": first["value_schema_id"], "records": [{"value": values[0], "partition": 1}]}
+    assert gateway.post(f"/topics/{topic}", again, AVRO_V2).json["value_schema_id"] == first["value_schema_id"]
+    expected = [avro(registry_url, f"{topic}-value", value) for value in [*values, values[0]]]
+    assert [message.value() for message in stored(broker_address, topic, 5)] == expected
+
+
+def test_avro_keys_have_their_own_schema(
+    gateway: GatewayClient, broker_address: str, registry_url: str, topic: str
+) -> None:
+    body = {
+        "key_schema": '"long"',
+        "value_schema": '"string"',
+        "records": [{"key": 7, "value": "x"}, {"key": 8, "value": "y"}],
+    }
+    response = gateway.post(f"/topics/{topic}", body, AVRO_V2).json
+    assert response["key_schema_id"] != response["value_schema_id"]
+    found = {(message.key(), message.value()) for message in stored(broker_address, topic, 2)}
+    assert found == {
+        (avro(registry_url, f"{topic}-key", key), avro(registry_url, f"{topic}-value", value))
+        for key, value in ((7, "x"), (8, "y"))
+    }
+
+
+def test_avro_tombstone_needs_no_value_schema(gateway: GatewayClient, broker_address: str, topic: str) -> None:
+    body = {"key_schema": '"string"', "records": [{"key": "k", "value": None}]}
+    assert gateway.post(f"/topics/{topic}", body, AVRO_V2).status == 200
+    (message,) = stored(broker_address, topic, 1)
+    assert message.value() is None
+
+
+@pytest.mark.parametrize(
+    ("coding", "compress"), [("gzip", gzip.compress), ("deflate", zlib.compress), ("identity", bytes)]
+)
+def test_compressed_bodies_are_accepted(
+    gateway: GatewayClient, broker_address: str, topic: str, coding: str, compress: Any
+) -> None:
+    body = compress(json.dumps({"records": [{"value": "x" * 500_000}]}).encode())
+    assert gateway.post(f"/topics/{topic}", body, JSON_V2, content_encoding=coding).status == 200
+    assert len(stored(broker_address, topic, 1)[0].value()) == 500_002
+
+
+VALUE = '"string"'
+REFUSED: list[tuple[str, bytes | dict[str, Any], tuple[int, int]]] = [
+    (JSON_V2, b"", (400, 400)),
+    (JSON_V2, b'{"records":[{"value":1}', (400, 400)),
+    (JSON_V2, b'{"records":[{"value":NaN}]}', (400, 400)),
+    (JSON_V2, b'{"records":[{"value":"\xff"}]}', (400, 400)),
+    (JSON_V2, b"[" * 100_000, (400, 400)),
+    (JSON_V2, {}, (422, 422)),
+    (JSON_V2, {"records": []}, (422, 422)),
+    (JSON_V2, {"records": [1]}, (422, 422)),
+    (JSON_V2, {"records": [{"value": 1, "valu": 2}]}, (422, 422)),
+    (JSON_V2, {"records": [{"value": 1, "partition": -1}]}, (422, 422)),
+    (JSON_V2, {"records": [{"value": 1, "partition": True}]}, (422, 422)),
+    (BINARY_V2, {"records": [{"value": "%"}]}, (422, 42203)),
+    (BINARY_V2, {"records": [{"value": 1}]}, (422, 42203)),
+    (AVRO_V2, {"records": [{"value": "x"}]}, (422, 42202)),
+    (AVRO_V2, {"value_schema": VALUE, "records": [{"key": 1, "value": "x"}]}, (422, 42201)),
+    (AVRO_V2, {"value_schema": VALUE, "records": [{"value": 1}]}, (422, 42203)),
+    (AVRO_V2, {"value_schema": "{", "records": [{"value": 1}]}, (422, 42205)),
+    (AVRO_V2, {"value_schema_id": 999_999, "records": [{"value": 1}]}, (422, 42205)),
+    (AVRO_V2, {"value_schema_id": "1", "records": [{"value": 1}]}, (422, 422)),
+    ("application/vnd.kafka.protobuf.v2+json", {"records": [{"value": 1}]}, (415, 415)),
+    ("text/plain", {"records": [{"value": 1}]}, (415, 415)),
+]
+
+
+def test_invalid_requests_are_refused_with_the_codes_of_the_rest_proxy(gateway: GatewayClient, topic: str) -> None:
+    found = [
+        (content_type, body, gateway.post(f"/topics/{topic}", body, content_type).problem)
+        for content_type, body, _ in REFUSED
+    ]
+    assert found == REFUSED
+
+
+def test_missing_partition_is_an_error_of_the_record(gateway: GatewayClient, topic: str) -> None:
+    body = {"records": [{"value": 1, "partition": 0}, {"value": 2, "partition": 999}]}
+    response = gateway.post(f"/topics/{topic}", body, JSON_V2)
+    assert [one["error_code"] for one in response.json["offsets"]] == [None, 40402]
+
+
+def test_unknown_paths_and_methods_have_json_bodies(gateway: GatewayClient) -> None:
+    assert gateway.post("/nothing", {}).problem == (404, 404)
+    assert gateway.request("PUT", "/topics/t").problem == (405, 405)
