@@ -9,7 +9,7 @@ from typing import Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -21,7 +21,7 @@ from headrace.gateway.front import GatewayFront
 from headrace.gateway.metrics import GatewayMetrics
 from headrace.gateway.record_stream import RecordStream
 from headrace.gateway.request_body import BodyBudget, body_of, read_json
-from headrace.gateway.responses import json_response, on_defect, on_gateway_error, on_http_error
+from headrace.gateway.responses import json_response, on_defect, on_disconnect, on_gateway_error, on_http_error
 from headrace.gateway.schemas import Schemas
 from headrace.gateway.sender import RecordSender
 from headrace.registry.access.authenticator import RegistryUsersFile
@@ -63,7 +63,12 @@ def create_app(settings: Settings, users: RegistryUsersFile | None = None) -> Ga
     application = Starlette(
         routes=ROUTES,
         lifespan=lifespan,
-        exception_handlers={GatewayError: on_gateway_error, HTTPException: on_http_error, Exception: on_defect},
+        exception_handlers={
+            GatewayError: on_gateway_error,
+            HTTPException: on_http_error,
+            ClientDisconnect: on_disconnect,
+            Exception: on_defect,
+        },
     )
     return GatewayFront(application, access, metrics, AccessLog(own.access_log) if own.access_log else None)
 
@@ -93,6 +98,7 @@ async def produce_v2(request: Request) -> Response:
     caller = caller_of(request)
     caller.require_produce(topic)
     form = rest_v2.format_of(request.headers.get("content-type", ""))
+    await state.sender.require_topic(topic)
     async with body_of(request, state.budget) as reader:
         body = await read_json(reader)
         partition = request.path_params.get("partition")
@@ -103,6 +109,7 @@ async def produce_v2(request: Request) -> Response:
 async def produce_v3(request: Request) -> Response:
     caller_of(request).require_produce(request.path_params["topic"])
     rest_v3.check_media_type(request.headers.get("content-type", ""))
+    await request.app.state.sender.require_topic(request.path_params["topic"])
     return RecordStream(request)
 
 
@@ -111,6 +118,7 @@ async def produce_batch_v3(request: Request) -> Response:
     caller = caller_of(request)
     caller.require_produce(path["topic"])
     rest_v3.check_media_type(request.headers.get("content-type", ""))
+    await state.sender.require_topic(path["topic"])
     async with body_of(request, state.budget) as reader:
         body = await read_json(reader)
         found = await rest_v3.produce_batch(path["cluster"], path["topic"], body, state.schemas, state.sender, caller)

@@ -26,6 +26,7 @@ class Kind(Enum):
     PARTITION_NOT_FOUND = HttpProblem(404, 40402)
     METHOD_NOT_ALLOWED = HttpProblem(405, 405)
     NOT_ACCEPTABLE = HttpProblem(406, 406)
+    BODY_TIMEOUT = HttpProblem(408, 408)
     BODY_TOO_LARGE = HttpProblem(413, 41301)
     UNSUPPORTED_MEDIA_TYPE = HttpProblem(415, 415)
     MALFORMED = HttpProblem(422, 422)

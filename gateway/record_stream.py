@@ -22,8 +22,13 @@ IN_FLIGHT_MAX: Final = 1_000
 """Most records of a stream that wait for their acknowledgement; then reading pauses."""
 OBJECT_BYTES_MAX: Final = 2 * 2**20
 
-Pending = tuple[rest_v3.PreparedRecord, "asyncio.Future[list[SendResult]]"] | GatewayError | None
-"""A record that was sent, a record that was refused, or None for the end of the stream."""
+STREAM_BYTES_MAX: Final = 8 * 2**20
+"""Size of the records of a stream that wait for their acknowledgement; then reading pauses."""
+STREAM_IDLE_S: Final = 86_400.0
+"""Longest pause of a client within a stream, as in the REST Proxy."""
+
+Pending = tuple[rest_v3.PreparedRecord, "asyncio.Future[list[SendResult]]", int] | GatewayError | None
+"""A record that was sent, with its size; a record that was refused; or None for the end of the stream."""
 
 
 class RecordStream(Response):
@@ -35,6 +40,8 @@ class RecordStream(Response):
         self._caller = caller_of(request)
         self._cluster = request.path_params["cluster"]
         self._topic = request.path_params["topic"]
+        self._bytes = 0
+        self._has_room = asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         pending: asyncio.Queue[Pending] = asyncio.Queue(IN_FLIGHT_MAX)
@@ -52,25 +59,33 @@ class RecordStream(Response):
             reading.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await reading
+            self._release(self._bytes)
 
     async def _line(self, item: Any) -> bytes:
         if isinstance(item, GatewayError):
             found = item.body
         else:
-            prepared, future = item
+            prepared, future, size = item
             (result,) = await future
+            self._release(size)
             found = rest_v3.result_of(self._cluster, self._topic, prepared, result)
         return json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode() + b"\r\n"
+
+    def _release(self, size: int) -> None:
+        self._request.app.state.budget.release(self._caller.key, size)
+        self._bytes -= size
+        self._has_room.set()
 
     async def _read(self, pending: asyncio.Queue[Pending]) -> None:
         """Reads records and sends them, until the body ends or has something else than records."""
         state = self._request.app.state
         stream = JsonStream(OBJECT_BYTES_MAX)
         try:
-            async with body_of(self._request, state.budget) as reader:
+            async with body_of(self._request, state.budget, STREAM_IDLE_S) as reader:
                 async for chunk in reader.chunks():
                     for text in stream.feed(chunk):
-                        await pending.put(await self._send(parse_json(text)))
+                        await self._wait_for_room(len(text))
+                        await pending.put(await self._send(text))
                 stream.end()
         except (MalformedJson, ObjectTooLarge) as error:
             await pending.put(GatewayError(Kind.BAD_REQUEST, str(error)))
@@ -80,13 +95,21 @@ class RecordStream(Response):
             pass  # the records that were read are sent
         await pending.put(None)
 
-    async def _send(self, record: Any) -> Pending:
+    async def _wait_for_room(self, size: int) -> None:
+        """Waits until the records of the stream, with another one of this size, do not exceed `STREAM_BYTES_MAX`."""
+        while self._bytes and self._bytes + size > STREAM_BYTES_MAX:
+            self._has_room.clear()
+            await self._has_room.wait()
+
+    async def _send(self, text: bytes) -> Pending:
         state = self._request.app.state
         try:
-            prepared = await rest_v3.prepare(self._topic, record, state.schemas, self._caller)
+            prepared = await rest_v3.prepare(self._topic, parse_json(text), state.schemas, self._caller)
+            state.budget.take(self._caller.key, len(text))
         except GatewayError as error:
             return error
-        return prepared, state.sender.send(self._topic, (prepared.record,))
+        self._bytes += len(text)
+        return prepared, state.sender.send(self._topic, (prepared.record,)), len(text)
 
 
 def _is_done(item: Pending) -> bool:

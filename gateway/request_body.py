@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import zlib
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -11,13 +11,13 @@ from typing import Any, Final
 from starlette.requests import Request
 
 from headrace.gateway.access import caller_of
+from headrace.gateway.decompression import DECOMPRESSORS, DamagedBody
 from headrace.gateway.errors import GatewayError, Kind
 from headrace.gateway.json_stream import MalformedJson, parse_json
 
-INFLATE_BYTES: Final = 256 * 1024
-"""Maximum size of the result of one step of decompression."""
 RETRY_AFTER_S: Final = 1
-WBITS: Final = {"gzip": 31, "x-gzip": 31, "deflate": 15}
+IDLE_S: Final = 30.0
+"""Longest wait for the next part of a body."""
 
 
 @dataclass(slots=True)
@@ -59,32 +59,55 @@ def _busy(reason: str) -> GatewayError:
 
 
 class BodyReader:
-    """Reads the body of one request, inflated."""
+    """Reads the body of one request, decompressed.
 
-    def __init__(self, request: Request, budget: BodyBudget) -> None:
+    Args:
+        request: the request.
+        budget: the limits.
+        idle_s: longest wait for the next part of the body.
+    """
+
+    def __init__(self, request: Request, budget: BodyBudget, idle_s: float) -> None:
         self._request = request
         self._budget = budget
+        self._idle_s = idle_s
         self._client = caller_of(request).key
         self._taken = 0
         coding = request.headers.get("content-encoding", "identity").strip().lower()
-        if coding not in WBITS and coding != "identity":
+        if coding not in DECOMPRESSORS:
+            known = ", ".join(DECOMPRESSORS)
             raise GatewayError(
-                Kind.UNSUPPORTED_MEDIA_TYPE, f"Content-Encoding {coding!r} is not supported; use gzip or deflate"
+                Kind.UNSUPPORTED_MEDIA_TYPE, f"Content-Encoding {coding!r:.40} is not supported; use one of {known}"
             )
-        self._inflater = None if coding == "identity" else zlib.decompressobj(WBITS[coding])
+        self._decompressor = DECOMPRESSORS[coding]()
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Yields the body in chunks.
+        """Yields the body in chunks. Other requests run between two of them.
 
         Raises:
-            GatewayError: the body is damaged, or all bodies take too much memory.
+            GatewayError: the body is damaged, or the client has stopped sending it.
         """
-        async for chunk in self._request.stream():
-            for part in self._inflated(chunk):
-                if part:
+        received = aiter(self._request.stream())
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(self._idle_s):
+                        chunk = await anext(received)
+                except StopAsyncIteration:
+                    break
+                is_first = True
+                for part in self._decompressor.parts(chunk):
+                    if not is_first:  # a small chunk may contain much
+                        await asyncio.sleep(0)
+                    is_first = False
                     yield part
-        if self._inflater is not None and not self._inflater.eof:
-            raise GatewayError(Kind.BAD_REQUEST, "the compressed body is truncated")
+            self._decompressor.end()
+        except TimeoutError:
+            raise GatewayError(
+                Kind.BODY_TIMEOUT, f"the client sent nothing for {self._idle_s:.0f} s before the end of the body"
+            ) from None
+        except DamagedBody as error:
+            raise GatewayError(Kind.BAD_REQUEST, str(error)) from None
 
     async def read(self) -> bytes:
         """Returns the whole body.
@@ -98,45 +121,26 @@ class BodyReader:
             raise _too_large(limit)
         body = bytearray()
         async for chunk in self.chunks():
+            if len(body) + len(chunk) > limit:
+                raise _too_large(limit)
             self.take(len(chunk))
             body += chunk
-            if len(body) > limit:
-                raise _too_large(limit)
         return bytes(body)
 
     def take(self, size: int) -> None:
+        """Counts bytes in memory until `release`, or until the end of the request.
+
+        Raises:
+            GatewayError: all bodies, or those of the client, would take too much memory.
+        """
         self._budget.take(self._client, size)
         self._taken += size
 
-    def release(self) -> None:
-        self._budget.release(self._client, self._taken)
-        self._taken = 0
-
-    def _inflated(self, chunk: bytes) -> list[bytes] | _Parts:
-        return [chunk] if self._inflater is None else _Parts(self._inflater, chunk)
-
-
-class _Parts:
-    """The inflated parts of a chunk, each of bounded size."""
-
-    def __init__(self, inflater: zlib._Decompress, chunk: bytes) -> None:
-        self._inflater = inflater
-        self._chunk = chunk
-        self._has_more = True
-
-    def __iter__(self) -> _Parts:
-        return self
-
-    def __next__(self) -> bytes:
-        if not self._has_more or self._inflater.eof:
-            raise StopIteration
-        try:
-            part = self._inflater.decompress(self._chunk, INFLATE_BYTES)
-        except zlib.error as error:
-            raise GatewayError(Kind.BAD_REQUEST, f"the compressed body is damaged: {error}") from None
-        self._chunk = self._inflater.unconsumed_tail
-        self._has_more = len(part) == INFLATE_BYTES or bool(self._chunk)  # a full part may have left output behind
-        return part
+    def release(self, size: int | None = None) -> None:
+        """Frees the memory of `size` bytes; by default of all."""
+        freed = self._taken if size is None else size
+        self._budget.release(self._client, freed)
+        self._taken -= freed
 
 
 def _too_large(limit: int) -> GatewayError:
@@ -144,9 +148,9 @@ def _too_large(limit: int) -> GatewayError:
 
 
 @asynccontextmanager
-async def body_of(request: Request, budget: BodyBudget) -> AsyncIterator[BodyReader]:
+async def body_of(request: Request, budget: BodyBudget, idle_s: float = IDLE_S) -> AsyncIterator[BodyReader]:
     """Yields the reader of a request's body, and frees the memory of the body at the end."""
-    reader = BodyReader(request, budget)
+    reader = BodyReader(request, budget, idle_s)
     try:
         yield reader
     finally:

@@ -48,6 +48,11 @@ async def on_http_error(request: Request, error: Exception) -> Response:
     return json_response(body, error.status_code, **(error.headers or {}))
 
 
+async def on_disconnect(request: Request, error: Exception) -> Response:
+    """Ends a request whose client has disconnected before the end of its body."""
+    return Response(status_code=400)
+
+
 async def on_defect(request: Request, error: Exception) -> Response:
     logger.exception("request_failed method=%s path=%s", request.method, request.url.path)
     return json_response({"error_code": 500, "message": "the gateway has a defect; its log has the details"}, 500)

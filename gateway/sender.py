@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -17,13 +18,15 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from headrace.clients.kafka_client import create_client, error_text
 from headrace.gateway.metrics import GatewayMetrics
+from headrace.gateway.topics import ExistingTopics
 from headrace.settings import GatewaySettings
 
 logger = logging.getLogger(__name__)
 
 POLL_S: Final = 0.5
 CLOSE_S: Final = 10.0
-METADATA_S: Final = 5.0
+REPLACE_S: Final = 1.0
+RETIRE_POLL_S: Final = 0.05
 ANY_PARTITION: Final = -1
 NOW_MS: Final = 0
 """librdkafka's number for the current time."""
@@ -50,13 +53,16 @@ class SendResult(NamedTuple):
 
 
 class RecordSender:
-    """A producer for the requests of one event loop.
+    """Sends the records of the requests of one event loop.
+
+    A producer that fails for good is replaced. Its unacknowledged records get errors that clients may retry.
 
     Args:
         options: librdkafka's options: addresses and security.
         settings: the settings of the gateway.
         loop: the event loop of the requests.
         metrics: counts the records.
+        create: creates a producer.
     """
 
     def __init__(
@@ -65,12 +71,15 @@ class RecordSender:
         settings: GatewaySettings,
         loop: asyncio.AbstractEventLoop,
         metrics: GatewayMetrics,
+        create: Callable[[dict[str, Any]], Producer] = lambda options: create_client(Producer, options),
     ) -> None:
         self._loop = loop
         self._metrics = metrics
+        self._create = create
+        self._topics = ExistingTopics()
         self._completed: deque[tuple[asyncio.Future[list[SendResult]], list[SendResult]]] = deque()
         self._is_scheduled = False
-        self._stop = threading.Event()
+        self._replacing = threading.Lock()
         self._options = {
             "client.id": "headrace-gateway",
             "acks": "all",
@@ -83,28 +92,39 @@ class RecordSender:
             "queue.buffering.max.kbytes": 2_097_151,
             **options,
         }
-        self._producer = self._create()
-        self._thread = threading.Thread(target=self._poll, name="headrace-gateway-sender", daemon=True)
-        self._thread.start()
+        self._current = _RunningProducer(create, self._options, self._replace)
+
+    async def require_topic(self, topic: str) -> None:
+        """Checks that a topic exists, or can be created by a record.
+
+        Raises:
+            GatewayError: it does not exist, or no broker responds.
+        """
+        if not self._topics.is_known(topic):
+            await self._topics.require(topic, self._current.producer.list_topics)
+
+    async def broker_problem(self) -> str:
+        """Returns why no broker responds; "" if one does."""
+        return await self._topics.broker_problem(self._current.producer.list_topics)
 
     def send(self, topic: str, records: Sequence[OutgoingRecord]) -> asyncio.Future[list[SendResult]]:
         """Sends records, in their order, to a topic. The future has the result of each record, in the same order."""
         future: asyncio.Future[list[SendResult]] = self._loop.create_future()
-        results = [SendResult()] * len(records)
-        request = _Request(self, future, results)
+        request = _Request(self, future, [SendResult()] * len(records))
         for index, record in enumerate(records):
-            self._produce(topic, record, request, index)
+            self._send_one(topic, record, request, index)
         return future
 
-    def _produce(self, topic: str, record: OutgoingRecord, request: _Request, index: int) -> None:
+    def _send_one(self, topic: str, record: OutgoingRecord, request: _Request, index: int) -> None:
         def report(error: KafkaError | None, message: Any) -> None:
             if error is not None:
                 request.complete(index, SendResult(error=error))
             else:
                 request.complete(index, SendResult(message.partition(), message.offset(), message.timestamp()[1]))
 
+        running = self._current
         try:
-            self._producer.produce(
+            running.producer.produce(
                 topic,
                 record.value,
                 record.key,
@@ -114,10 +134,25 @@ class RecordSender:
                 NOW_MS if record.timestamp_ms is None else record.timestamp_ms,
                 list(record.headers) or None,
             )
-        except KafkaException as error:
-            request.complete(index, SendResult(error=error.args[0]))
         except BufferError:
             request.complete(index, SendResult(error=KafkaError(KafkaError._QUEUE_FULL)))
+        except KafkaException as error:
+            cause: KafkaError = error.args[0]
+            if _is_fatal(cause):
+                self._replace(running, cause)
+                if self._current is not running:
+                    self._send_one(topic, record, request, index)
+                    return
+            request.complete(index, SendResult(error=cause))
+
+    def _replace(self, failed: _RunningProducer, cause: KafkaError) -> None:
+        """Replaces a producer that can send nothing more, at most once in `REPLACE_S`."""
+        with self._replacing:
+            if self._current is not failed or failed.age_s < REPLACE_S:
+                return
+            logger.error("kafka_producer_replaced cause=%s", error_text(cause))
+            self._current = _RunningProducer(self._create, self._options, self._replace)
+        failed.retire()
 
     def deliver(self, future: asyncio.Future[list[SendResult]], results: list[SendResult]) -> None:
         """Resolves the future in the event loop; called by the thread that processes acknowledgements."""
@@ -142,33 +177,70 @@ class RecordSender:
         for name, number in failures.items():
             self._metrics.count_records(number, name)
 
-    async def broker_problem(self) -> str:
-        """Returns why no broker responds; "" if one does."""
-        try:
-            await asyncio.to_thread(self._producer.list_topics, "", METADATA_S)
-        except KafkaException as error:
-            return f"no Kafka broker responds: {error_text(error)}"
-        return ""
+    def close(self) -> None:
+        """Waits for the acknowledgements of sent records, at most `CLOSE_S`."""
+        self._current.close()
+        self._topics.close()
 
-    def _create(self) -> Producer:
-        return create_client(Producer, self._options)
+
+class _RunningProducer:
+    """A producer, and the thread that processes its acknowledgements."""
+
+    def __init__(
+        self,
+        create: Callable[[dict[str, Any]], Producer],
+        options: dict[str, Any],
+        on_fatal: Callable[[_RunningProducer, KafkaError], None],
+    ) -> None:
+        self._on_fatal = on_fatal
+        self._stop = threading.Event()
+        self._created_at = time.monotonic()
+        self.producer = create({**options, "error_cb": self._on_error})
+        self._thread = threading.Thread(target=self._poll, name="headrace-gateway-sender", daemon=True)
+        self._thread.start()
+
+    @property
+    def age_s(self) -> float:
+        return time.monotonic() - self._created_at
+
+    def _on_error(self, error: KafkaError) -> None:
+        if _is_fatal(error):
+            self._on_fatal(self, error)
 
     def _poll(self) -> None:
         while not self._stop.is_set():
             try:
-                self._producer.poll(POLL_S)
+                self.producer.poll(POLL_S)
             except KafkaException as error:
                 logger.error("kafka_client_failed error=%s", error_text(error))
 
+    def retire(self) -> None:
+        """Fails the records that are not acknowledged, and ends the thread when it has reported them."""
+        threading.Thread(target=self._retire, name="headrace-gateway-retired", daemon=True).start()
+
+    def _retire(self) -> None:
+        deadline = time.monotonic() + CLOSE_S
+        while len(self.producer) and time.monotonic() < deadline:
+            self.producer.purge()
+            time.sleep(RETIRE_POLL_S)
+        self._stop.set()
+
     def close(self) -> None:
-        """Waits for the acknowledgements of sent records, at most `CLOSE_S`."""
-        self._producer.flush(CLOSE_S)
+        self.producer.flush(CLOSE_S)
         self._stop.set()
         self._thread.join(CLOSE_S)
 
 
+def _is_fatal(error: KafkaError) -> bool:
+    return bool(error.fatal()) or error.code() == KafkaError._FATAL
+
+
 class _Request:
-    """The records of one request that are not acknowledged yet."""
+    """The records of one request that are not acknowledged yet.
+
+    The event loop reports records that librdkafka refuses, the producer's thread all others. Python does not switch
+    threads between the steps of `-=` on an int.
+    """
 
     __slots__ = ("_future", "_left", "_results", "_sender")
 

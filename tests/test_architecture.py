@@ -154,6 +154,7 @@ MAY_IMPORT_LIBRARIES: dict[str, tuple[str, ...]] = {
     "console.oidc": ("authlib",),
     "console.sessions": ("sqlalchemy",),
     "gateway": ("confluent_kafka", "prometheus_client", "starlette"),
+    "gateway.decompression": ("zstandard",),
     "gateway.server": ("uvicorn",),
     "pipeline.metastore_server": ("py4j",),
     "pipeline.server_metrics": ("py4j",),
