@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.colour import styled
@@ -34,36 +33,9 @@ from headrace.kafka_wire.topic_patterns import is_pattern
 from headrace.settings.addresses import resolve_bootstrap_servers
 
 if TYPE_CHECKING:
-    from headrace.kafka_wire.cluster import ClusterMetadata, KafkaCluster
+    from headrace.kafka_wire.cluster import KafkaCluster
     from headrace.kafka_wire.group_lag import GroupLag
-    from headrace.kafka_wire.topic_partition import TopicPartition
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionRow:
-    """A partition in the report of a topic. Its log has the offsets from `start` to before `end`, in `size_bytes`
-    bytes. These three are None if the leader did not report them."""
-
-    partition: int
-    leader: int
-    start: int | None
-    end: int | None
-    size_bytes: int | None
-
-    @property
-    def records(self) -> int | None:
-        """Returns the number of offsets in the log. It is an upper bound of the number of records: offsets of
-        transaction markers and of records removed by compaction are included."""
-        return None if self.start is None or self.end is None else self.end - self.start
-
-
-@dataclass(frozen=True, slots=True)
-class TopicRow:
-    name: str
-    topic_id: str
-    is_internal: bool
-    configs: Mapping[str, str]
-    partitions: tuple[PartitionRow, ...]
+    from headrace.kafka_wire.topic_listing import ListedTopic
 
 
 def add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -121,21 +93,23 @@ def _cluster(args: argparse.Namespace) -> Iterator[KafkaCluster]:
 
 
 def run_topics(args: argparse.Namespace) -> int:
+    from headrace.kafka_wire.topic_listing import list_topics
+
     with _cluster(args) as cluster:
         names = _selected_names(cluster, args)
         metadata = cluster.metadata(names)
         for name in args.topics:
             if name in metadata.topics and (problem := metadata.topics[name].error):
                 raise CommandError(f"topic {name}: {problem}")
-        rows, notes = _topic_rows(cluster, metadata, with_internal=args.internal or bool(args.topics))
+        found = list_topics(cluster, metadata, with_internal=args.internal or bool(args.topics))
     if args.format == "json":
-        print_json({"topics": [_topic_json(row) for row in rows], "notes": notes})
+        print_json({"topics": [_topic_json(row) for row in found.topics], "notes": found.notes})
         return EXIT_OK
     if len(args.topics) == 1 and not is_pattern(args.topics[0]):
-        _print_partitions(rows[0], shows_all=args.all)
+        _print_partitions(found.topics[0], shows_all=args.all)
     else:
-        _print_topics(rows, shows_all=args.all)
-    _print_notes(notes, shows_all=args.all)
+        _print_topics(found.topics, shows_all=args.all)
+    _print_notes(found.notes, shows_all=args.all)
     return EXIT_OK
 
 
@@ -146,44 +120,7 @@ def _selected_names(cluster: KafkaCluster, args: argparse.Namespace) -> list[str
     return select_topics(args.topics, cluster.metadata().topics, "does not exist")
 
 
-def _topic_rows(
-    cluster: KafkaCluster, metadata: ClusterMetadata, *, with_internal: bool
-) -> tuple[list[TopicRow], list[str]]:
-    from headrace.kafka_wire.admin import log_sizes, topic_configs
-    from headrace.kafka_wire.errors import ErrorResponse
-    from headrace.kafka_wire.topic_partition import TopicPartition
-
-    topics = {name: one for name, one in sorted(metadata.topics.items()) if with_internal or not one.is_internal}
-    notes = [f"topic {name}: {one.error}" for name, one in topics.items() if one.error]
-    topic_partitions = [TopicPartition(name, index) for name, one in topics.items() for index in sorted(one.partitions)]
-    starts, start_notes = _offsets(cluster, topic_partitions, "earliest")
-    ends, _ = _offsets(cluster, topic_partitions, "latest")
-    sizes, errors = cluster.request_all(log_sizes)
-    notes += [*start_notes, *(f"sizes of node {node}: {error}" for node, error in errors.items())]
-    try:
-        configs = cluster.request_any(lambda connection: topic_configs(connection, list(topics)))
-    except ErrorResponse as refused:
-        configs = {}
-        notes.append(f"configuration: {refused}")
-    rows = []
-    for name, one in topics.items():
-        partitions = []
-        for index, known in sorted(one.partitions.items()):
-            tp = TopicPartition(name, index)
-            size = sizes.get(known.leader, {}).get(tp)
-            partitions.append(PartitionRow(index, known.leader, starts.get(tp), ends.get(tp), size))
-        rows.append(TopicRow(name, one.topic_id, one.is_internal, configs.get(name, {}), tuple(partitions)))
-    return rows, notes
-
-
-def _offsets(
-    cluster: KafkaCluster, topic_partitions: Iterable[TopicPartition], position: Any
-) -> tuple[Mapping[TopicPartition, int], list[str]]:
-    responses = cluster.lookup_offsets(topic_partitions, position, read_committed=False)
-    return responses.offsets, [f"{tp.topic}-{tp.partition}: {reason}" for tp, reason in responses.errors.items()]
-
-
-def _print_topics(rows: Sequence[TopicRow], *, shows_all: bool) -> None:
+def _print_topics(rows: Sequence[ListedTopic], *, shows_all: bool) -> None:
     partitions = count_text(sum(len(row.partitions) for row in rows), "partition")
     size = _megabytes(_total(one.size_bytes for row in rows for one in row.partitions))
     totals = f"{count_text(len(rows), 'topic')}, {partitions}, {size} MB"
@@ -194,7 +131,7 @@ def _print_topics(rows: Sequence[TopicRow], *, shows_all: bool) -> None:
     )
 
 
-def _topic_report_row(row: TopicRow) -> ReportRow:
+def _topic_report_row(row: ListedTopic) -> ReportRow:
     size = _total(one.size_bytes for one in row.partitions)
     cells = (
         row.name,
@@ -207,11 +144,11 @@ def _topic_report_row(row: TopicRow) -> ReportRow:
     return ReportRow(cells, ATTENTION if is_incomplete else WELL, size or 0)
 
 
-def _configuration(row: TopicRow) -> str:
+def _configuration(row: ListedTopic) -> str:
     return " ".join(f"{name}={value}" for name, value in sorted(row.configs.items()))
 
 
-def _print_partitions(row: TopicRow, *, shows_all: bool) -> None:
+def _print_partitions(row: ListedTopic, *, shows_all: bool) -> None:
     title = f"topic {row.name}{f', id {row.topic_id}' if row.topic_id else ''}{', internal' if row.is_internal else ''}"
     print(styled(title, "head"))
     totals = f"configuration: {_configuration(row) or 'default'}"
@@ -233,7 +170,7 @@ def _print_partitions(row: TopicRow, *, shows_all: bool) -> None:
     print_report(TextReport(totals, "partition", header, rows, range(6), is_listing=True), shows_all=shows_all)
 
 
-def _topic_json(row: TopicRow) -> dict[str, Any]:
+def _topic_json(row: ListedTopic) -> dict[str, Any]:
     return {
         "topic": row.name,
         "topic_id": row.topic_id,
