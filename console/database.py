@@ -47,7 +47,7 @@ class ConsoleDatabase:
             raise _unusable(error) from error
 
     def reading(self) -> sa.Connection:
-        """Returns a connection whose transaction only reads."""
+        """Returns a connection with a read-only transaction."""
         return self._engine.connect().execution_options(**{PURPOSE: Purpose.READ})
 
     def writing(self) -> _Transaction:

@@ -141,8 +141,8 @@ def _compared(pair: FieldPair, findings: Sequence[Finding]) -> ComparedField:
 
 
 def _place(finding: Finding, before_at: Mapping[str, int], after_at: Mapping[str, int]) -> int | None:
-    """Returns the index of the row of a finding, or None: the field that the other side
-    lacks, or the innermost field that contains the position."""
+    """Returns the index of the row of a finding: that of the field that the other side lacks, or of the innermost
+    field that contains the position. None without such a row."""
     problem = finding.incompatibility
     side = problem.reader_side
     if problem.field is not None and not side.is_external:

@@ -44,7 +44,7 @@ EQUAL_LINES: Final = 3
 """Equal lines that are shown before and after a difference of texts."""
 
 Piece = tuple[str, bool]
-"""A text, and True where it differs from the other version."""
+"""A part of a text, and whether it differs from the other version."""
 
 
 class TextTooLong(ConsoleError):

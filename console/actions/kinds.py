@@ -97,7 +97,7 @@ class ActionKind:
             (matches exactly the object).
         read: returns the outcome in the command's JSON.
         permission: the permission of its users.
-        undo: the command that undoes it, with the same arguments; "" if there is none.
+        undo: the command that undoes it, with the same arguments; "" without one.
         deletes: whether data is lost, so that the user must type the name of the object.
         may_be_empty: whether it makes sense if the dry run changes nothing.
     """
@@ -145,7 +145,7 @@ class ActionKind:
         """Returns the words of the command that makes the change.
 
         Args:
-            author: the name of the user who confirmed it.
+            author: the name of the confirming user.
             count: the number in the dry run.
         """
         who = f"{author} (console)"
@@ -154,7 +154,7 @@ class ActionKind:
         )
 
     def undo_command(self, arguments: Mapping[str, str]) -> str:
-        """Returns the command that undoes the action, for a shell; "" if there is none."""
+        """Returns the command that undoes the action, for a shell; "" if nothing undoes it."""
         return self.undo.format_map({name: shlex.quote(value) for name, value in arguments.items()})
 
     def _words(self, arguments: Mapping[str, str], more: Mapping[str, str], flags: tuple[str, ...]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ class UnreadableOutcome(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ActionOutcome:
-    """What a command has changed, or would change in a dry run.
+    """The changes of a command, or of its dry run.
 
     Attributes:
         count: number of changed messages, windows or alerts.

@@ -30,7 +30,7 @@ from headrace.console.database import METADATA, ConsoleDatabase
 from headrace.console.errors import ConsoleError
 
 LEASE_MS: Final = 15_000
-"""A running action whose worker has not updated it for this time is interrupted."""
+"""A running action is interrupted if its worker has not updated it for this time."""
 CONFIRM_MS_MAX: Final = 3_600_000
 """A dry run of this age is too old to be confirmed."""
 OPEN_MAX: Final = 100
@@ -134,8 +134,7 @@ class ConsoleAction:
 
 @dataclass(frozen=True, slots=True)
 class QueueStep:
-    """What a worker does with the queue: the actions that it finds interrupted, those whose dry run is too old, and the
-    one that it takes; None for none."""
+    """A worker's next step: the actions to mark as interrupted and as expired, and the action to run; None for none."""
 
     interrupted: tuple[int, ...] = ()
     expired: tuple[int, ...] = ()
@@ -198,7 +197,7 @@ class ActionStore:
             return created, True
 
     def confirm(self, number: int, user: str, reason: str, now_ms: int) -> bool:
-        """Confirms an action whose dry run is done and not too old."""
+        """Confirms an action if its dry run is done and has not expired."""
         values = {"state": ActionState.CONFIRMED, "confirmed_by": user, "confirmed_ms": now_ms, "reason": reason}
         is_young = _action.c.checked_ms > now_ms - CONFIRM_MS_MAX
         is_confirmed = self._change(number, (ActionState.CHECKED,), values, is_young)
@@ -228,7 +227,7 @@ class ActionStore:
         if step == QueueStep():
             return None
         with self._database.writing() as connection:
-            # PostgreSQL: the lock lets one process after the other decide.
+            # On PostgreSQL the lock orders the decisions of several processes.
             step = queue_step(self._open_actions(connection, locks=True), now_ms)
             interrupted = {"state": ActionState.INTERRUPTED, "error": INTERRUPTED_TEXT, "finished_ms": now_ms}
             expired = {"state": ActionState.CANCELLED, "error": EXPIRED_TEXT, "finished_ms": now_ms}

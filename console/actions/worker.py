@@ -46,7 +46,7 @@ FAILED_EXIT: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """The end of a command: its JSON, or the reason why there is none."""
+    """The end of a command: its JSON, or the reason why it has none."""
 
     document: Any = None
     error: str = ""

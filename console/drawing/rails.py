@@ -94,7 +94,7 @@ def rail_paths(states: bytes) -> list[tuple[str, str]]:
 
 
 def worst_state(states: bytes) -> int:
-    """Returns the worst worrying state in a strip, 0 if there is none."""
+    """Returns the worst worrying state in a strip, 0 without one."""
     return next((state for state in sorted(STATE_VERDICTS, reverse=True) if state >= WORRYING and state in states), 0)
 
 

@@ -229,7 +229,7 @@ def alert_headline(stored: Reading[StoredAlerts], now_ms: int) -> Headline:
 
 
 def page_of(alert: Alert) -> str:
-    """Returns the URL of the page about the subject of an alert; "" if there is none."""
+    """Returns the URL of the page about the subject of an alert; "" without such a page."""
     if alert.kind.startswith("audit-") and alert.kind != "audit-old":
         return url_for("topic.page", topic=alert.subject)
     if alert.kind == "alarm-quarantined":

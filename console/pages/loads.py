@@ -100,7 +100,7 @@ TASKS: Final[PagedTable[TaskTime]] = PagedTable(
 
 @dataclass(frozen=True, slots=True)
 class FoundRun:
-    """A line of the run log; None if there is none."""
+    """A line of the run log; None without a line of this run."""
 
     line: RunLine | None
 
@@ -210,7 +210,7 @@ def _path(settings: Settings) -> Path:
     """Returns the path of the run log.
 
     Raises:
-        ConsoleError: there is none, see `loader.run_log`.
+        ConsoleError: loads write no run log (`loader.run_log`).
     """
     path = run_log_path(settings)
     if path is None:
