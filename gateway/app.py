@@ -24,6 +24,8 @@ from headrace.gateway.request_body import BodyBudget, body_of, read_json
 from headrace.gateway.responses import json_response, on_defect, on_disconnect, on_gateway_error, on_http_error
 from headrace.gateway.schemas import Schemas
 from headrace.gateway.sender import RecordSender
+from headrace.gateway.sessions.routes import routes as session_routes
+from headrace.gateway.sessions.service import sessions_of
 from headrace.registry.access.authenticator import RegistryUsersFile
 from headrace.registry.client.of_settings import registry_client
 from headrace.registry.operation.access_log import AccessLog
@@ -53,15 +55,17 @@ def create_app(settings: Settings, users: RegistryUsersFile | None = None) -> Ga
         state.budget = BodyBudget(own.request_bytes_max, own.memory_bytes_max, own.client_bytes_max)
         state.sender = RecordSender(options, own, asyncio.get_running_loop(), metrics)
         state.schemas = Schemas(registry)
+        state.sessions = sessions_of(settings, options)
         metrics.watch("body_bytes", "Bytes in memory of the bodies of requests.", lambda: state.budget.in_use)
         try:
             yield
         finally:
+            await asyncio.to_thread(state.sessions.close)
             await asyncio.to_thread(state.sender.close)
             state.schemas.close()
 
     application = Starlette(
-        routes=ROUTES,
+        routes=[*ROUTES, *session_routes()],
         lifespan=lifespan,
         exception_handlers={
             GatewayError: on_gateway_error,

@@ -293,6 +293,7 @@ class KafkaCluster:
         topic_id: str = "",
         leader_epoch: int = -1,
         max_wait_ms: int = 500,
+        read_committed: bool = True,
     ) -> FetchSlice:
         """Fetches raw batches of a partition below the last stable offset, from `offset` on; the first batch may begin
         before it. Batches of aborted transactions are included, and these transactions are listed.
@@ -302,6 +303,7 @@ class KafkaCluster:
             topic_id: required id of the topic, if the broker supports Fetch 13; "" accepts any topic with the name.
             leader_epoch: the broker rejects the request if its epoch is another one; -1 skips the check.
             max_wait_ms: how long the broker waits for records if it has none from `offset` on.
+            read_committed: False includes the batches of open transactions, and lists no aborted ones.
 
         Raises:
             OffsetOutOfRange: the log does not contain `offset`.
@@ -312,14 +314,23 @@ class KafkaCluster:
 
         def fetch_once(attempt: int) -> FetchSlice:
             self._refresh_metadata([topic_partition], refresh=attempt > 0)
-            leader = self._leader(topic_partition)
+            leader = self.leader(topic_partition)
             by_id = topic_id or self._metadata.topics[topic_partition.topic].topic_id
-            fetch_slice = self._request(
+            fetch_slice = self.request(
                 leader,
                 lambda connection: fetch_batches(
                     connection,
                     topic_partition,
-                    fetch_request(connection, topic_partition, offset, max_bytes, by_id, leader_epoch, max_wait_ms),
+                    fetch_request(
+                        connection,
+                        topic_partition,
+                        offset,
+                        max_bytes,
+                        by_id,
+                        leader_epoch,
+                        max_wait_ms,
+                        read_committed=read_committed,
+                    ),
                 ),
             )
             if fetch_slice.throttle_ms:
@@ -351,7 +362,7 @@ class KafkaCluster:
         """
         topic = self._metadata.topics.get(topic_partition.topic)
         with contextlib.suppress(KafkaError):
-            connection = self._connections.get(self._leader(topic_partition))
+            connection = self._connections.get(self.leader(topic_partition))
             if connection is not None and topic is not None and not connection.is_over:
                 by_id = topic_id or topic.topic_id
                 connection.send_early(
@@ -373,9 +384,20 @@ class KafkaCluster:
 
         def commit_once(attempt: int) -> Mapping[TopicPartition, str]:
             coordinator = self._request_any_broker(lambda connection: find_coordinator(connection, group))
-            return self._request(coordinator, lambda connection: commit_offsets(connection, group, offsets))
+            return self.request(coordinator, lambda connection: commit_offsets(connection, group, offsets))
 
         return self._retry(commit_once)
+
+    def coordinator(self, key: str, *, is_transaction: bool = False) -> Address:
+        """Requests the address of the broker that coordinates a group, or a transactional id.
+
+        Raises:
+            ErrorResponse: a broker rejected the request, or does not support it.
+            KafkaUnavailable: no broker responds, or there is no coordinator yet.
+        """
+        return self._request_any_broker(
+            lambda connection: find_coordinator(connection, key, is_transaction=is_transaction)
+        )
 
     def group_offsets(self, group: str) -> Mapping[TopicPartition, int]:
         """Returns the committed offsets of a group for all its topics; empty for an unknown group.
@@ -387,7 +409,7 @@ class KafkaCluster:
 
         def list_once(attempt: int) -> Mapping[TopicPartition, int]:
             coordinator = self._request_any_broker(lambda connection: find_coordinator(connection, group))
-            return self._request(coordinator, lambda connection: fetch_committed(connection, group))
+            return self.request(coordinator, lambda connection: fetch_committed(connection, group))
 
         return self._retry(list_once)
 
@@ -408,7 +430,7 @@ class KafkaCluster:
         errors: dict[int, str] = {}
         for node_id, address in self._metadata.brokers.items():
             try:
-                responses[node_id] = self._request(address, call)
+                responses[node_id] = self.request(address, call)
             except AuthenticationFailed:
                 raise
             except KafkaError as error:
@@ -422,7 +444,12 @@ class KafkaCluster:
             unknown = self._expected_topics.difference(self._metadata.topics, missing)
             self.metadata([*missing, *sorted(unknown)])
 
-    def _leader(self, topic_partition: TopicPartition) -> Address:
+    def leader(self, topic_partition: TopicPartition) -> Address:
+        """Returns the address of the leader of a partition, as the last `metadata` of the topic had it.
+
+        Raises:
+            RetriableError: the topic has no metadata, or the partition has no leader.
+        """
         topic = self._metadata.topics.get(topic_partition.topic)
         where = f"topic {topic_partition.topic} partition {topic_partition.partition}"
         if topic is None or topic.error:
@@ -432,7 +459,7 @@ class KafkaCluster:
             raise RetriableError(f"{where} has no leader at present")
         return self._metadata.brokers[partition.leader]
 
-    def _request(self, address: Address, call: Callable[[BrokerConnection], T], *, proves_health: bool = True) -> T:
+    def request(self, address: Address, call: Callable[[BrokerConnection], T], *, proves_health: bool = True) -> T:
         """Calls `call`, which sends one request, with the connection to the broker at `address`, and returns its
         result. Records success or failure in the broker's circuit breaker; a response with an error code is a success.
 
@@ -496,7 +523,7 @@ class KafkaCluster:
         addresses = dict.fromkeys(itertools.chain(self._metadata.brokers.values(), self._bootstrap))
         for address in sorted(addresses, key=lambda address: self._breakers[address].failures):
             try:
-                return self._request(address, call, proves_health=False)
+                return self.request(address, call, proves_health=False)
             except KafkaUnavailable as error:
                 errors.append(error)
         reasons = "; ".join(map(str, errors))
@@ -524,7 +551,7 @@ class KafkaCluster:
         call: Callable[[BrokerConnection, Sequence[TopicPartition]], Mapping[TopicPartition, tuple[int, T]]],
         requested: Sequence[TopicPartition],
     ) -> Mapping[TopicPartition, tuple[int, T]]:
-        return self._request(address, lambda connection: call(connection, requested))
+        return self.request(address, lambda connection: call(connection, requested))
 
     def _request_leaders_once(
         self,
@@ -543,7 +570,7 @@ class KafkaCluster:
         to_retry: list[TopicPartition] = []
         for topic_partition in topic_partitions:
             try:
-                by_broker[self._leader(topic_partition)].append(topic_partition)
+                by_broker[self.leader(topic_partition)].append(topic_partition)
             except KafkaUnavailable as error:
                 errors[topic_partition] = str(error)
                 to_retry.append(topic_partition)

@@ -463,6 +463,60 @@ def build_batch(
     return bytes(builder.build())
 
 
+def encode_headers(headers: Sequence[tuple[str, bytes]]) -> bytes:
+    """Returns the headers of a record as `Record` has them."""
+    parts = [_zigzag(len(headers))]
+    for name, value in headers:
+        encoded = name.encode()
+        parts += [_zigzag(len(encoded)), encoded, _zigzag(len(value)), value]
+    return b"".join(parts)
+
+
+def batch_of_records(
+    records: Sequence[tuple[bytes | None, bytes | None, bytes]], timestamp_ms: int, codec: int = 0
+) -> bytes:
+    """Returns a batch of records at base offset 0 that have the same time.
+
+    Args:
+        records: key, value and encoded headers (as in `Record`) of each record.
+        timestamp_ms: the timestamp of all records.
+        codec: number of the codec that compresses them.
+    """
+    parts: list[bytes] = []
+    append = parts.append
+    for delta, (key, value, headers) in enumerate(records):
+        body = b"".join((b"\0\0", _zigzag(delta), _field(key), _field(value), headers))
+        append(_zigzag(len(body)))
+        append(body)
+    from headrace.kafka_wire.codecs import compress  # libraries that not all clients install
+
+    payload = compress(codec, b"".join(parts))
+    length, count = HEADER_BYTES - LENGTH_OVERHEAD + len(payload), len(records)
+    content = bytearray(
+        HEADER.pack(0, length, -1, MAGIC, 0, codec, count - 1, timestamp_ms, timestamp_ms, -1, -1, -1, count)
+    )
+    content += payload
+    _CRC.pack_into(content, CRC_AT, crc32c(memoryview(content)[CRC_FROM:]))
+    return bytes(content)
+
+
+def _field(content: bytes | None) -> bytes:
+    return b"\x01" if content is None else _zigzag(len(content)) + content
+
+
+def claim_batch(batch: bytes, producer_id: int, epoch: int, sequence: int, *, is_transactional: bool) -> bytes:
+    """Returns a batch with a producer's id, epoch and sequence number in its header; its records do not change."""
+    header = read_batch_header(batch)
+    attributes = header.attributes & ~TRANSACTIONAL | (TRANSACTIONAL if is_transactional else 0)
+    claimed = header._replace(
+        attributes=attributes, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence
+    )
+    content = bytearray(batch)
+    HEADER.pack_into(content, 0, *claimed)
+    _CRC.pack_into(content, CRC_AT, crc32c(memoryview(content)[CRC_FROM:]))
+    return bytes(content)
+
+
 def stamp_batch(batch: memoryview, header: BatchHeader, timestamp_ms: int) -> tuple[bytes, BatchHeader]:
     """Returns a batch, and its new header, with the append time `timestamp_ms` as the time of all records. Only the
     header changes: it declares this time for the whole batch."""

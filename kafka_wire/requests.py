@@ -287,6 +287,8 @@ def fetch_request(
     topic_id: str,
     leader_epoch: int,
     max_wait_ms: int,
+    *,
+    read_committed: bool = True,
 ) -> Message:
     newest = FETCH_VERSION if topic_id else FETCH_BY_ID_FROM - 1
     version = connection.version(FetchRequest, newest, oldest=fetch_response.OLDEST)
@@ -305,7 +307,7 @@ def fetch_request(
         max_wait_ms=max_wait_ms,
         min_bytes=1,
         max_bytes=max_bytes,
-        isolation_level=READ_COMMITTED,
+        isolation_level=READ_COMMITTED if read_committed else 0,
         topics=[topic(version=version, partitions=[partition], **named)],
     )
 
@@ -362,14 +364,24 @@ def _check_fetch(connection: BrokerConnection, code: int, where: str) -> None:
     raise ErrorResponse(connection.name, f"a fetch of {where}", code, error_name(code))
 
 
-def find_coordinator(connection: BrokerConnection, group: str) -> tuple[str, int]:
-    version = connection.version(FindCoordinatorRequest, FIND_COORDINATOR_VERSION)
-    response = connection.call(FindCoordinatorRequest(version=version, key=group), FindCoordinatorResponse, version)
+def find_coordinator(connection: BrokerConnection, key: str, *, is_transaction: bool = False) -> tuple[str, int]:
+    """Requests the address of the coordinator of a group, or of a transactional id.
+
+    Raises:
+        RetriableError: there is no coordinator yet.
+        ErrorResponse: the broker rejected the request, or does not support it.
+        KafkaUnavailable: the connection failed.
+    """
+    version = connection.version(FindCoordinatorRequest, FIND_COORDINATOR_VERSION, oldest=1 if is_transaction else 0)
+    kind = {"key_type": 1} if is_transaction else {}
+    request = FindCoordinatorRequest(version=version, key=key, **kind)
+    response = connection.call(request, FindCoordinatorResponse, version)
+    named = f"{'transactional id' if is_transaction else 'group'} {key}"
     if response.error_code in COORDINATOR_RETRIABLE:
-        raise RetriableError(f"broker {connection.name} knows no coordinator of group {group} yet")
+        raise RetriableError(f"broker {connection.name} knows no coordinator of {named} yet")
     if response.error_code != NONE:
         code = response.error_code
-        raise ErrorResponse(connection.name, f"the coordinator of group {group}", code, error_name(code))
+        raise ErrorResponse(connection.name, f"the coordinator of {named}", code, error_name(code))
     return response.host, response.port
 
 

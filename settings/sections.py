@@ -291,6 +291,11 @@ class GatewaySettings(Section):
     delivery_timeout: Duration = Duration(30_000)
     connections_max: int = 4096  # concurrent connections, including idle ones; above it requests get 503
     access_log: str = ""  # file that receives one JSON line per request; "-" is standard error, "" is no log
+    # URL at which clients reach this gateway, distinct for each gateway; "" is made from `listen`
+    url: str = ""
+    # compacted topic with the state of sessions; created for the first session
+    sessions_topic: str = "__headrace-gateway-sessions"
+    lanes: int = 16  # partitions of that topic when it is created: the sources are divided into as many parts
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -450,6 +455,7 @@ AT_LEAST: Mapping[str, int | Duration] = {
     "gateway.message_bytes_max": 1024,
     "gateway.delivery_timeout": Duration(1000),
     "gateway.connections_max": 1,
+    "gateway.lanes": 1,
     "loader.tasks": 0,
     "loader.file_bytes_target": 1024 * 1024,
     "loader.range_bytes_max": 1024 * 1024,
@@ -464,6 +470,7 @@ AT_MOST: Mapping[str, int | Duration] = {
     "console.proxies": 10,
     "gateway.message_bytes_max": 64 * 1024 * 1024,  # the same as for `broker.message_bytes_max`
     "gateway.delivery_timeout": Duration(3_600_000),
+    "gateway.lanes": 1_000,
     "broker.advertised_port": 65535,
     "broker.node_id": (1 << 31) - 1,  # int32 in every response
     "broker.partitions": 10_000,  # the broker's limit

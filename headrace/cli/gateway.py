@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import logging
+from dataclasses import replace
 
 from headrace.cli import registry_access
 from headrace.cli.command import CommandError, add_settings_flags, examples, settings_from
-from headrace.settings import GatewaySettings, Settings
+from headrace.settings import Address, GatewaySettings, Settings
 from headrace.settings.values import is_loopback
 
 logger = logging.getLogger(__name__)
@@ -42,19 +43,21 @@ def serve_gateway(args: argparse.Namespace) -> int:
     check_access(settings)
     tls = registry_access.tls_of(own)
     try:
+        listener = listening_socket(own.listen)
+    except OSError as error:
+        raise CommandError(
+            f"gateway cannot listen on {own.listen}: {error.strerror or error}; stop the process that uses the port, "
+            "or choose another address with --gateway-listen"
+        ) from error
+    bound = replace(own, listen=Address(own.listen.host, listener.getsockname()[1]))  # port 0 has become a real one
+    settings = replace(settings, gateway=bound)
+    try:
         application = create_app(settings, registry_access.users_of(settings.registry))
     except (RegistryError, ValueError) as error:
         raise CommandError(str(error)) from error
     except OSError as error:
         raise CommandError(
             f"gateway.access_log {own.access_log} cannot be written: {error.strerror}; choose another file"
-        ) from error
-    try:
-        listener = listening_socket(own.listen)
-    except OSError as error:
-        raise CommandError(
-            f"gateway cannot listen on {own.listen}: {error.strerror or error}; stop the process that uses the port, "
-            "or choose another address with --gateway-listen"
         ) from error
     return serve(listener, application, own.connections_max, tls)
 

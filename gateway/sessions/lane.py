@@ -1,0 +1,465 @@
+"""Serves one lane: opens sessions, filters and writes their chunks, and stores checkpoints.
+
+All state of a lane belongs to one thread (`lane_thread`). Requests wait in a queue; the thread takes all that wait and
+writes their records with one request per broker, so more traffic makes larger batches. It processes the chunks before
+the openings: after a response to an opening, no chunk of an earlier session is written.
+
+A source's records stay in order because a failure ends its session, and a session's next chunk fails, too. The client
+then opens a session and continues after `last_seqno`.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeVar
+from zlib import crc32
+
+from headrace.gateway.encoding import Unencodable
+from headrace.gateway.sessions.chunk_body import ChunkBody
+from headrace.gateway.sessions.lane_log import LaneLog
+from headrace.gateway.sessions.sources import (
+    SEQNO_HEADER,
+    SOURCE_HEADER,
+    UNKNOWN_CHECKSUM,
+    SourceKey,
+    SourceState,
+    partition_of,
+    source_key,
+)
+from headrace.kafka_wire.errors import ErrorResponse
+from headrace.kafka_wire.record_batch import batch_of_records, encode_headers
+from headrace.kafka_wire.topic_partition import TopicPartition
+
+CHECKPOINT_S: Final = 1.0
+CHECKPOINT_RECORDS: Final = 10_000
+IDLE_S: Final = 5.0
+SESSION_IDLE_S: Final = 3600.0
+"""A session without chunks for this long is removed from memory; its client opens another."""
+BATCH_BYTES: Final = 512 * 1024
+"""Size of records before compression at which a batch is written."""
+RECORD_OVERHEAD: Final = 64
+LZ4: Final = 3
+PART_HEADER: Final = "hr.part"
+"""Record header with `PART/PARTS` of a record that the client has cut."""
+NO_SEQNO: Final = bytes(8)
+_SEQNO: Final = struct.Struct(">q")
+
+Encode = Callable[[Any], bytes | None]
+"""Function that returns the value of a record. Raises `Unencodable`."""
+
+
+class SessionUnknown(Exception):
+    """The lane has no session with this id; the client opens another."""
+
+
+class SessionEnded(Exception):
+    """A later session of the source exists."""
+
+    def __init__(self, host: str, opened_ms: int) -> None:
+        super().__init__(f"{f'host {host}' if host else 'another client'} opened a later session of the source")
+        self.host = host
+        self.opened_ms = opened_ms
+
+
+class WrongMediaType(Exception):
+    """The format of the session does not permit the media type of the chunk."""
+
+
+class LaneUnavailable(Exception):
+    """The lane cannot be served now; the client sends the request again."""
+
+
+class WriteRefused(Exception):
+    """The brokers refused records, which are not stored. `code` is Kafka's error code."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class SessionId:
+    """The id of a session: its source, and its number among the sessions of the source."""
+
+    key: SourceKey
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.key.hex()}-{self.number}"
+
+    @classmethod
+    def parse(cls, text: str) -> SessionId:
+        """Raises:
+        ValueError: the text is no id of a session.
+        """
+        key, _, number = text.partition("-")
+        if len(key) != 32 or not number.isdecimal() or len(number) > 19:
+            raise ValueError(f"{text!r:.60} is not the id of a session")
+        return cls(SourceKey(bytes.fromhex(key)), int(number))
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A request to open a session.
+
+    Attributes:
+        partition_count: partitions of the topic, for a source that has none yet.
+        encoder: returns the encoder of the records that arrive at a time in microseconds since 1970.
+        accepts_values: whether it takes values that were parsed from JSON, besides bytes.
+        record_bytes_max: largest record that the topic accepts.
+        headers: headers of each record besides those of source and sequence number.
+    """
+
+    topic: str
+    source_id: str
+    host: str
+    partition_count: int
+    encoder: Callable[[int], Encode]
+    accepts_values: bool
+    record_bytes_max: int
+    headers: tuple[tuple[str, bytes], ...]
+    opened_ms: int
+    result: Future[Opened] = field(default_factory=Future)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    session: SessionId
+    partition: int
+    last_seqno: int
+
+
+@dataclass(slots=True)
+class Chunk:
+    """A request to store a chunk. `error` is set when a part of it was not stored."""
+
+    session: SessionId
+    body: ChunkBody
+    received_us: int
+    result: Future[ChunkResult] = field(default_factory=Future)
+    outcome: ChunkResult = field(init=False)
+    error: Exception | None = None
+
+    def __post_init__(self) -> None:
+        self.outcome = ChunkResult()
+
+
+@dataclass(slots=True)
+class ChunkResult:
+    """Attributes:
+    last_seqno: all records up to it are stored or rejected.
+    rejected: the number and the reason of each record that cannot be stored.
+    conflict: whether the last stored record has the number of another record that was skipped.
+    """
+
+    last_seqno: int = 0
+    written: int = 0
+    skipped: int = 0
+    rejected: list[tuple[int, str]] = field(default_factory=list)
+    conflict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    session: SessionId
+    result: Future[None] = field(default_factory=Future)
+
+
+Request = Opening | Chunk | Closing
+
+
+@dataclass(slots=True)
+class Session:
+    """An open session. `queued_seqno` is the highest number that is stored or in a batch that is not written yet."""
+
+    source: SourceState
+    key: SourceKey
+    number: int
+    encoder: Callable[[int], Encode]
+    accepts_values: bool
+    record_bytes_max: int
+    headers: tuple[tuple[str, bytes], ...]
+    used_at: float
+    queued_seqno: int
+    _before_seqno: bytes = field(init=False)
+    """The encoded headers up to the value of the last one, the sequence number."""
+
+    def __post_init__(self) -> None:
+        self._before_seqno = encode_headers((*self.headers, (SEQNO_HEADER, NO_SEQNO)))[: -len(NO_SEQNO)]
+
+    def encode_headers(self, seqno: int, part: str) -> bytes:
+        if part:
+            return encode_headers((*self.headers, (PART_HEADER, part.encode()), (SEQNO_HEADER, _SEQNO.pack(seqno))))
+        return self._before_seqno + _SEQNO.pack(seqno)
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Records for one partition that are not written yet. `last` has, by source, the session, the number and content
+    of the last record, and its index."""
+
+    records: list[tuple[None, bytes | None, bytes]] = field(default_factory=list)
+    size: int = 0
+    chunks: dict[int, Chunk] = field(default_factory=dict)
+    last: dict[SourceKey, tuple[Session, int, Any, int]] = field(default_factory=dict)
+
+
+T = TypeVar("T")
+
+
+class Lane:
+    """The state of a lane in the thread that serves it. All methods belong to this thread.
+
+    Args:
+        log: the lane's logs.
+        clock: monotonic clock in seconds.
+    """
+
+    def __init__(self, log: LaneLog, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = log
+        self._clock = clock
+        self._sessions: dict[SourceKey, Session] = {}
+        self._batches: dict[TopicPartition, _Batch] = {}
+        self._refused: dict[TopicPartition, WriteRefused] = {}
+        self._since_checkpoint = 0
+        self._checkpoint_at = clock()
+
+    def take_over(self) -> None:
+        """Raises:
+        KafkaError: see `LaneLog.take_over`.
+        """
+        self._sessions.clear()
+        self._batches.clear()
+        self._since_checkpoint = 0
+        self._log.take_over()
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._log.close()
+
+    def serve(self, requests: Sequence[Request]) -> None:
+        """Processes requests and resolves their futures.
+
+        Raises:
+            KafkaError: the lane must be taken over again. Futures may be unresolved.
+        """
+        self._refused.clear()
+        chunks = [one for one in requests if isinstance(one, Chunk)]
+        for chunk in chunks:
+            self._add(chunk)
+        self._flush()
+        for chunk in chunks:
+            self._respond(chunk)
+        self._open([one for one in requests if isinstance(one, Opening)])
+        for closing in requests:
+            if isinstance(closing, Closing):
+                session = self._sessions.get(closing.session.key)
+                if session is not None and session.number == closing.session.number:
+                    del self._sessions[closing.session.key]
+                resolve(closing.result, None)
+
+    @property
+    def wait_s(self) -> float:
+        """How long the thread may wait for requests before `run_due`."""
+        if not self._log.has_changes:
+            return IDLE_S
+        return max(0.0, self._checkpoint_at + CHECKPOINT_S - self._clock())
+
+    def run_due(self) -> None:
+        """Stores a checkpoint, takes the lane over again, and removes idle sessions, if it is time for them.
+
+        Raises:
+            KafkaError: the lane must be taken over again.
+        """
+        now = self._clock()
+        is_due = now - self._checkpoint_at >= CHECKPOINT_S or self._since_checkpoint >= CHECKPOINT_RECORDS
+        if not is_due:
+            return
+        self._checkpoint_at = now
+        if self._log.has_changes:
+            self.checkpoint()
+        if self._log.must_renew:
+            self.take_over()
+        for key in [key for key, session in self._sessions.items() if now - session.used_at > SESSION_IDLE_S]:
+            del self._sessions[key]
+
+    def checkpoint(self) -> None:
+        """Raises:
+        KafkaError: the lane must be taken over again.
+        """
+        self._since_checkpoint = 0
+        self._log.checkpoint()
+
+    def _session(self, wanted: SessionId) -> Session:
+        source = self._log.state.sources.get(wanted.key)
+        if source is not None and wanted.number < source.session:
+            raise SessionEnded(source.host, source.opened_ms)
+        session = self._sessions.get(wanted.key)
+        if session is None or session.number != wanted.number:
+            raise SessionUnknown(f"session {wanted} does not exist; open a session of the source")
+        return session
+
+    def _add(self, chunk: Chunk) -> None:
+        """Adds the records of a chunk that are not stored to the batches, and writes full batches."""
+        try:
+            session = self._session(chunk.session)
+        except (SessionEnded, SessionUnknown) as error:
+            chunk.error = error
+            return
+        if chunk.body.has_values and not session.accepts_values:
+            chunk.error = WrongMediaType("the session has a format of bytes; it takes application/json only with json")
+            return
+        session.used_at = self._clock()
+        encode = session.encoder(chunk.received_us)
+        outcome, source = chunk.outcome, session.source
+        topic_partition = source.topic_partition
+        for seqno, content, part in chunk.body:
+            outcome.last_seqno = seqno
+            if seqno <= session.queued_seqno:
+                outcome.skipped += 1
+                if seqno == source.last_seqno and source.checksum not in (UNKNOWN_CHECKSUM, _checksum(content)):
+                    outcome.conflict = True
+                continue
+            try:
+                value = encode(content)
+            except Unencodable as error:
+                outcome.rejected.append((seqno, str(error)))
+                continue
+            except Exception as error:  # a defect must end this session, not all of the lane
+                self._sessions.pop(session.key, None)
+                chunk.error = error
+                return
+            headers = session.encode_headers(seqno, part)
+            size = len(value or b"") + len(headers) + RECORD_OVERHEAD
+            if size > session.record_bytes_max:
+                reason = f"the record has {size:,} bytes, the topic accepts {session.record_bytes_max:,}"
+                outcome.rejected.append((seqno, reason))
+                continue
+            batch = self._batches.get(topic_partition)
+            if batch is None:
+                batch = self._batches[topic_partition] = _Batch()
+            elif batch.size + size > min(BATCH_BYTES, session.record_bytes_max):
+                self._flush(topic_partition)
+                batch = self._batches[topic_partition] = _Batch()
+            if topic_partition in self._refused:
+                chunk.error = self._refused[topic_partition]
+                return
+            batch.last[session.key] = session, seqno, content, len(batch.records)
+            batch.records.append((None, value, headers))
+            batch.size += size
+            batch.chunks[id(chunk)] = chunk
+            session.queued_seqno = seqno
+            outcome.written += 1
+
+    def _flush(self, only: TopicPartition | None = None) -> None:
+        """Writes the batches, or the one of a partition, and reflects the acknowledged records."""
+        if only is None:
+            batches, self._batches = self._batches, {}
+        else:
+            batches = {only: self._batches.pop(only)}
+        batches = {tp: batch for tp, batch in batches.items() if batch.records}
+        if not batches:
+            return
+        now_ms = time.time_ns() // 1_000_000
+        results = self._log.write({tp: batch_of_records(batch.records, now_ms, LZ4) for tp, batch in batches.items()})
+        for topic_partition, batch in batches.items():
+            result = results[topic_partition]
+            if isinstance(result, ErrorResponse):
+                self._refuse(topic_partition, batch, result)
+            else:
+                self._reflect(topic_partition, batch, result)
+
+    def _reflect(self, topic_partition: TopicPartition, batch: _Batch, base: int) -> None:
+        for session, seqno, content, index in batch.last.values():
+            source = session.source
+            source.last_seqno, source.offset, source.checksum = seqno, base + index, _checksum(content)
+        self._log.stored(topic_partition, base + len(batch.records), batch.last)
+        self._since_checkpoint += len(batch.records)
+
+    def _refuse(self, topic_partition: TopicPartition, batch: _Batch, error: ErrorResponse) -> None:
+        """Fails the chunks of a refused batch, and all later ones of the same requests for its partition. Their
+        sessions end, so that no later chunk is stored without these records."""
+        refused = self._refused[topic_partition] = WriteRefused(str(error), error.code)
+        for chunk in batch.chunks.values():
+            chunk.error = refused
+        for key in batch.last:
+            self._sessions.pop(key, None)
+
+    def _respond(self, chunk: Chunk) -> None:
+        if chunk.error is not None:
+            if isinstance(chunk.error, WriteRefused):
+                self._sessions.pop(chunk.session.key, None)
+            fail(chunk.result, chunk.error)
+            return
+        source = self._log.state.sources[chunk.session.key]
+        chunk.outcome.last_seqno = max(chunk.outcome.last_seqno, source.last_seqno)
+        resolve(chunk.result, chunk.outcome)
+
+    def _open(self, openings: Sequence[Opening]) -> None:
+        """Opens sessions. Their numbers are stored before the responses, so that no gateway serves an earlier one."""
+        opened: dict[SourceKey, SourceState] = {}
+        sessions: list[tuple[Opening, SourceKey, int]] = []
+        for opening in openings:
+            key = source_key(opening.topic, opening.source_id)
+            partition = self._partition(key, opening)
+            try:
+                self._log.prepare(TopicPartition(opening.topic, partition))
+            except ErrorResponse as error:
+                fail(opening.result, WriteRefused(str(error), error.code))
+                continue
+            source = opened.get(key) or self._copy(key, opening, partition)
+            source.session += 1
+            source.opened_ms, source.host = opening.opened_ms, opening.host
+            opened[key] = source
+            sessions.append((opening, key, source.session))
+        self._log.write_states([source.record() for source in opened.values()])
+        for opening, key, number in sessions:
+            stored = self._log.state.sources.setdefault(key, opened[key])
+            stored.session, stored.partition = opened[key].session, opened[key].partition
+            stored.opened_ms, stored.host = opened[key].opened_ms, opened[key].host
+            source_header = (SOURCE_HEADER, opening.source_id.encode())
+            self._sessions[key] = Session(
+                stored,
+                key,
+                number,
+                opening.encoder,
+                opening.accepts_values,
+                opening.record_bytes_max,
+                (source_header, *opening.headers),
+                self._clock(),
+                stored.last_seqno,
+            )
+            resolve(opening.result, Opened(SessionId(key, number), stored.partition, stored.last_seqno))
+
+    def _partition(self, key: SourceKey, opening: Opening) -> int:
+        """Returns the partition of a source: that of its first session. A source whose partition does not exist any
+        more, because its topic was created again with fewer, gets another one."""
+        found = self._log.state.sources.get(key)
+        if found is not None and found.partition < opening.partition_count:
+            return found.partition
+        return partition_of(key, opening.partition_count)
+
+    def _copy(self, key: SourceKey, opening: Opening, partition: int) -> SourceState:
+        found = self._log.state.sources.get(key)
+        if found is None:
+            return SourceState(opening.topic, opening.source_id, partition)
+        return replace(found, partition=partition)
+
+
+def _checksum(content: Any) -> int:
+    return crc32(content if isinstance(content, bytes) else repr(content).encode())
+
+
+def resolve(future: Future[T], result: T) -> None:
+    if future.set_running_or_notify_cancel():
+        future.set_result(result)
+
+
+def fail(future: Future[Any], error: Exception) -> None:
+    """Fails a request, unless it has its result."""
+    if not future.done() and future.set_running_or_notify_cancel():
+        future.set_exception(error)
