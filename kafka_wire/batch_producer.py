@@ -6,8 +6,10 @@ its predecessors partition by partition. Clients that decode records cannot do t
 write outside of transactions only without a transactional id.
 
 One request per broker is in flight, so batches cannot overtake each other. Each partition counts its records from
-sequence number 0 of an epoch, and the number grows only with an acknowledgement. A failure after which it is unknown
-whether a batch is stored ends the epoch: the caller starts again, which fences the lost request, and reads the log.
+sequence number 0 of an epoch, and the number grows only with an acknowledgement. After an error response that may pass,
+such as that of an election, a batch is sent again with its number, so that a broker which has it does not store it
+again. If no response tells whether a batch is stored, the epoch ends: the caller starts again, which fences the lost
+request, and reads the log.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from kafka.protocol.producer import (
     ProduceResponse,
 )
 
-from headrace.kafka_wire.cluster import Address, KafkaCluster
+from headrace.kafka_wire.cluster import ATTEMPTS, RETRY_WAIT_S, Address, KafkaCluster
 from headrace.kafka_wire.connection import NONE, BrokerConnection, error_name
 from headrace.kafka_wire.errors import BrokerSuspended, ErrorResponse, KafkaError, KafkaUnavailable
 from headrace.kafka_wire.record_batch import NO_HEADERS, batch_of_records, claim_batch, read_batch_header
@@ -54,8 +56,8 @@ PRODUCER_FENCED: Final = 90
 FENCED: Final = frozenset({INVALID_PRODUCER_EPOCH, PRODUCER_FENCED})
 SEQUENCE_LOST: Final = frozenset({OUT_OF_ORDER_SEQUENCE, UNKNOWN_PRODUCER_ID})
 UNKNOWN_OUTCOME: Final = RETRIABLE | {7, 14, 15, 16, 19, 20, -1}
-"""Codes of batches that may be stored, or may be accepted later: those of `RETRIABLE`, timed out, the coordinator's,
-not enough replicas before or after the append, unknown server error."""
+"""Codes after which a batch may be stored, or accepted later: those of `RETRIABLE`, timed out, the coordinator's, not
+enough replicas before or after the append, unknown server error."""
 
 COORDINATOR_WAIT_S: Final = 30.0
 FIRST_PAUSE_S: Final = 0.005
@@ -147,6 +149,7 @@ class BatchProducer:
             {tp: (batch, self._sequences.get(tp, 0)) for tp, batch in batches.items()},
             self._transactional_id if self._in_transaction else None,
             self._produce_timeout_ms,
+            self._sleep,
         )
         for topic_partition, result in found.items():
             if isinstance(result, int):
@@ -294,6 +297,7 @@ def produce_as(
     batches: Mapping[TopicPartition, tuple[bytes, int]],
     transactional_id: str | None,
     timeout_ms: int,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> dict[TopicPartition, int | ErrorResponse]:
     """Writes one batch to each partition with an explicit identity.
 
@@ -303,27 +307,54 @@ def produce_as(
 
     Returns, raises: as `BatchProducer.produce`.
     """
-    by_leader: dict[Address, dict[TopicPartition, bytes]] = defaultdict(dict)
-    topics = {topic_partition.topic for topic_partition in batches}
-    leaders = _leaders(cluster, batches, topics)
-    for topic_partition, (batch, sequence) in batches.items():
-        by_leader[leaders[topic_partition]][topic_partition] = claim_batch(
-            batch, *identity, sequence, is_transactional=transactional_id is not None
-        )
     found: dict[TopicPartition, int | ErrorResponse] = {}
+    waiting = {
+        topic_partition: claim_batch(batch, *identity, sequence, is_transactional=transactional_id is not None)
+        for topic_partition, (batch, sequence) in batches.items()
+    }
+    for attempt in range(ATTEMPTS):
+        if attempt:
+            sleep(RETRY_WAIT_S * 2 ** (attempt - 1))
+            cluster.metadata(sorted({topic_partition.topic for topic_partition in waiting}))
+        unknown = _produce_once(cluster, waiting, transactional_id, timeout_ms, found)
+        waiting = {topic_partition: waiting[topic_partition] for topic_partition in unknown}
+        if not waiting:
+            return found
+    raise RetriableError("; ".join(unknown.values()))
+
+
+def _produce_once(
+    cluster: KafkaCluster,
+    batches: Mapping[TopicPartition, bytes],
+    transactional_id: str | None,
+    timeout_ms: int,
+    found: dict[TopicPartition, int | ErrorResponse],
+) -> dict[TopicPartition, str]:
+    """Sends each batch once and adds the results to `found`. Returns the reason by partition for batches to send
+    again."""
+    by_leader: dict[Address, dict[TopicPartition, bytes]] = defaultdict(dict)
+    unknown: dict[TopicPartition, str] = {}
+    for topic_partition, batch in batches.items():
+        try:
+            by_leader[_leader(cluster, topic_partition)][topic_partition] = batch
+        except RetriableError as error:
+            unknown[topic_partition] = str(error)
     for address, own in by_leader.items():
-        found |= cluster.request(address, partial(_produce, own, transactional_id, timeout_ms))
-    return found
+        results = cluster.request(address, partial(_produce, own, transactional_id, timeout_ms))
+        for topic_partition, result in results.items():
+            if isinstance(result, str):
+                unknown[topic_partition] = result
+            else:
+                found[topic_partition] = result
+    return unknown
 
 
-def _leaders(
-    cluster: KafkaCluster, batches: Iterable[TopicPartition], topics: set[str]
-) -> dict[TopicPartition, Address]:
+def _leader(cluster: KafkaCluster, topic_partition: TopicPartition) -> Address:
     try:
-        return {topic_partition: cluster.leader(topic_partition) for topic_partition in batches}
+        return cluster.leader(topic_partition)
     except RetriableError:
-        cluster.metadata(sorted(topics))
-        return {topic_partition: cluster.leader(topic_partition) for topic_partition in batches}
+        cluster.metadata([topic_partition.topic])
+        return cluster.leader(topic_partition)
 
 
 def _produce(
@@ -331,7 +362,8 @@ def _produce(
     transactional_id: str | None,
     timeout_ms: int,
     connection: BrokerConnection,
-) -> dict[TopicPartition, int | ErrorResponse]:
+) -> dict[TopicPartition, int | ErrorResponse | str]:
+    """Sends one request. A result is a text if the batch is to be sent again."""
     version = connection.version(ProduceRequest, PRODUCE_VERSION, oldest=PRODUCE_OLDEST)
     topic = ProduceRequest.TopicProduceData
     by_topic: dict[str, list[Any]] = defaultdict(list)
@@ -360,7 +392,7 @@ def _produce(
 
 def _result(
     connection: BrokerConnection, topic_partition: TopicPartition, code: int, offset: int
-) -> int | ErrorResponse:
+) -> int | ErrorResponse | str:
     where = f"topic {topic_partition.topic} partition {topic_partition.partition}"
     reason = f"broker {connection.name}, {where}: {error_name(code)} (error {code})"
     if code == NONE:
@@ -372,5 +404,5 @@ def _result(
     if code in SEQUENCE_LOST:
         raise SequenceLost(reason)
     if code in UNKNOWN_OUTCOME or code == CONCURRENT_TRANSACTIONS:
-        raise RetriableError(reason)
+        return reason
     return ErrorResponse(connection.name, f"a batch for {where}", code, error_name(code))
