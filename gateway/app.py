@@ -14,8 +14,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.clients.kafka_client import broker_options
-from headrace.gateway import rest_v2, rest_v3
+from headrace.gateway import rest_v2, rest_v3, rest_v3_cluster
 from headrace.gateway.access import GatewayAccess, caller_of
+from headrace.gateway.cluster_admin import ClusterAdmin
 from headrace.gateway.errors import GatewayError, Kind
 from headrace.gateway.front import GatewayFront
 from headrace.gateway.metrics import GatewayMetrics
@@ -56,6 +57,7 @@ def create_app(settings: Settings, users: RegistryUsersFile | None = None) -> Ga
         state.sender = RecordSender(options, own, asyncio.get_running_loop(), metrics)
         state.schemas = Schemas(registry)
         state.sessions = sessions_of(settings, options)
+        state.admin = ClusterAdmin(options)
         metrics.watch("body_bytes", "Bytes in memory of the bodies of requests.", lambda: state.budget.in_use)
         try:
             yield
@@ -138,4 +140,5 @@ ROUTES: Final = (
     Route("/topics/{topic}/partitions/{partition:int}", produce_v2, methods=["POST"]),
     Route("/v3/clusters/{cluster}/topics/{topic}/records", produce_v3, methods=["POST"]),
     Route("/v3/clusters/{cluster}/topics/{topic}/records:batch", produce_batch_v3, methods=["POST"]),
+    *rest_v3_cluster.ROUTES,
 )

@@ -19,12 +19,14 @@ class Kind(Enum):
     """The kinds of errors, with the codes of the REST Proxy for errors that it has too."""
 
     BAD_REQUEST = HttpProblem(400, 400)
+    KAFKA_REFUSED = HttpProblem(400, 40002)
     NOT_AUTHENTICATED = HttpProblem(401, 40101)
     NOT_AUTHORIZED = HttpProblem(403, 40301)
     NOT_FOUND = HttpProblem(404, 404)
     TOPIC_NOT_FOUND = HttpProblem(404, 40401)
     PARTITION_NOT_FOUND = HttpProblem(404, 40402)
     SESSION_UNKNOWN = HttpProblem(404, 40470)
+    UNKNOWN_TOPIC_OR_PARTITION = HttpProblem(404, 40403)
     METHOD_NOT_ALLOWED = HttpProblem(405, 405)
     NOT_ACCEPTABLE = HttpProblem(406, 406)
     BODY_TIMEOUT = HttpProblem(408, 408)

@@ -7,7 +7,7 @@ from typing import Final
 from confluent_kafka import KafkaError
 
 from headrace.clients.kafka_client import error_text
-from headrace.gateway.errors import GatewayError, Kind
+from headrace.gateway.errors import RETRY_AFTER_S, GatewayError, Kind
 
 _KINDS: Final = {
     KafkaError.UNKNOWN_TOPIC_OR_PART: Kind.TOPIC_NOT_FOUND,
@@ -31,3 +31,38 @@ def problem_of(error: KafkaError) -> GatewayError:
     if kind is None:
         kind = Kind.KAFKA_RETRIABLE if error.retriable() else Kind.KAFKA_FAILED
     return GatewayError(kind, error_text(error))
+
+
+_OF_ADMIN: Final = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART: Kind.UNKNOWN_TOPIC_OR_PARTITION,
+    KafkaError._UNKNOWN_TOPIC: Kind.UNKNOWN_TOPIC_OR_PARTITION,
+    KafkaError.GROUP_ID_NOT_FOUND: Kind.NOT_FOUND,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: Kind.NOT_AUTHORIZED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED: Kind.NOT_AUTHORIZED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: Kind.NOT_AUTHORIZED,
+    KafkaError._TIMED_OUT: Kind.KAFKA_UNAVAILABLE,
+    KafkaError._TRANSPORT: Kind.KAFKA_UNAVAILABLE,
+}
+_REFUSED: Final = frozenset(
+    {
+        KafkaError.TOPIC_ALREADY_EXISTS,
+        KafkaError.TOPIC_EXCEPTION,
+        KafkaError.INVALID_PARTITIONS,
+        KafkaError.INVALID_REPLICATION_FACTOR,
+        KafkaError.INVALID_REPLICA_ASSIGNMENT,
+        KafkaError.INVALID_CONFIG,
+        KafkaError.INVALID_REQUEST,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError._INVALID_ARG,
+    }
+)
+"""Errors of a request that will fail again."""
+
+
+def admin_problem_of(error: KafkaError) -> GatewayError:
+    """Returns the gateway's error for an error of an admin request."""
+    kind = Kind.KAFKA_REFUSED if error.code() in _REFUSED else _OF_ADMIN.get(error.code())
+    if kind is None:
+        kind = Kind.KAFKA_RETRIABLE if error.retriable() else Kind.KAFKA_FAILED
+    retry_after_s = RETRY_AFTER_S if kind is Kind.KAFKA_UNAVAILABLE else None
+    return GatewayError(kind, error_text(error), retry_after_s=retry_after_s)

@@ -76,7 +76,7 @@ async def prepare(topic: str, body: Any, schemas: Schemas, caller: Caller) -> Pr
     Raises:
         GatewayError: the record is refused.
     """
-    _check_fields(body, RECORD_FIELDS, "the record")
+    check_fields(body, RECORD_FIELDS, "the record")
     key = await _encode(topic, "key", body.get("key"), schemas, caller)
     value = await _encode(topic, "value", body.get("value"), schemas, caller)
     record = OutgoingRecord(
@@ -125,7 +125,7 @@ async def produce_batch(
 
 
 def _entries(body: Any) -> list[tuple[str, Mapping[str, Any]]]:
-    _check_fields(body, frozenset({"entries"}), "the batch")
+    check_fields(body, frozenset({"entries"}), "the batch")
     entries = body.get("entries")
     if not isinstance(entries, list) or not 0 < len(entries) <= BATCH_ENTRIES_MAX:
         raise GatewayError(Kind.BATCH, f'expected a list "entries" of 1 to {BATCH_ENTRIES_MAX} records')
@@ -144,7 +144,7 @@ async def _encode(topic: str, part: str, data: Any, schemas: Schemas, caller: Ca
     """Encodes the key or value (`part`) of a record; None if the record has none."""
     if data is None:
         return None
-    _check_fields(data, DATA_FIELDS, part)
+    check_fields(data, DATA_FIELDS, part)
     form, content = _format(part, data), data.get("data")
     if form in PLAIN:
         return Data(encoded(PLAIN[form], content, part), form)
@@ -201,7 +201,10 @@ def _text(part: str, data: Mapping[str, Any], name: str) -> str | None:
     raise GatewayError(Kind.BAD_REQUEST, f"{part}.{name}: expected a text")
 
 
-def _check_fields(value: Any, names: frozenset[str], what: str) -> None:
+def check_fields(value: Any, names: frozenset[str], what: str) -> None:
+    """Raises:
+    GatewayError: a value is no object, or has other fields than `names`. `what` names it in the error.
+    """
     if not isinstance(value, dict):
         raise GatewayError(Kind.BAD_REQUEST, f"{what}: expected an object")
     unknown = next((name for name in value if name not in names), None)
@@ -226,7 +229,7 @@ def _headers(value: Any) -> tuple[tuple[str, bytes | None], ...]:
         raise GatewayError(Kind.BAD_REQUEST, "headers: expected a list")
     headers = []
     for index, one in enumerate(value):
-        _check_fields(one, frozenset({"name", "value"}), f"headers[{index}]")
+        check_fields(one, frozenset({"name", "value"}), f"headers[{index}]")
         name, content = one.get("name"), one.get("value")
         if not isinstance(name, str):
             raise GatewayError(Kind.BAD_REQUEST, f"headers[{index}].name: expected a text")

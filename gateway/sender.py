@@ -103,6 +103,10 @@ class RecordSender:
         if not self._topics.is_known(topic):
             await self._topics.require(topic, self._current.producer.list_topics)
 
+    def forget_topic(self, topic: str) -> None:
+        """Looks a topic up again for its next record, because it was created or deleted."""
+        self._topics.forget(topic)
+
     async def broker_problem(self) -> str:
         """Returns why no broker responds; "" if one does."""
         return await self._topics.broker_problem(self._current.producer.list_topics)

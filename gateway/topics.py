@@ -49,6 +49,10 @@ class ExistingTopics:
         expires = self._known.get(topic)
         return expires is not None and self._clock() < expires
 
+    def forget(self, topic: str) -> None:
+        self._known.pop(topic, None)
+        self._missing.pop(topic, None)
+
     async def require(self, topic: str, read: ReadMetadata) -> None:
         """Checks that a topic exists.
 
