@@ -16,7 +16,7 @@ import ssl
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,6 +32,7 @@ from headrace.pipeline.sql_endpoint.sessions import (
     ConnectionHandles,
     HandleKey,
     RequestDenied,
+    cancelled_operations,
     handle_key,
     opens_handle,
     prepare,
@@ -51,6 +52,8 @@ LOGIN_TIMEOUT_S: Final = 10.0  # for TLS and the login together; includes the ch
 IDLE_TIMEOUT_S: Final = 3600.0  # between two requests of a client
 SEND_TIMEOUT_S: Final = 60.0
 WATCH_S: Final = 0.5
+PLANNING_MAX_S: Final = 60.0  # a cancelled statement is still planned for this time at most
+CANCELLED_MAX: Final = 1000  # statements for which the cancellation of jobs is repeated
 CLOSING: Final = frozenset({"CloseSession", "CloseOperation", "CancelOperation"})
 """Requests that a user may still send after losing the permission."""
 RUNNING: Final = (
@@ -82,15 +85,15 @@ class EndpointOptions:
 
 @dataclass(slots=True, eq=False)
 class _Connection:
-    """The state of one connection. `user` is None before the login, "" for an anonymous client. `background` are the
-    running statements whose client requests their state instead of waiting."""
+    """The state of one connection. `user` is None before the login, "" for an anonymous client. `running` are the
+    statements that have not ended, as far as Spark has reported."""
 
     socket: socket.socket | ssl.SSLSocket
     address: str
     login_deadline: float
     user: str | None = None
     handles: ConnectionHandles = field(default_factory=ConnectionHandles)
-    background: set[HandleKey] = field(default_factory=set)
+    running: set[HandleKey] = field(default_factory=set)
     is_running: bool = False
     is_closing: bool = False
 
@@ -106,11 +109,10 @@ class _Connection:
 
 
 class _Execution(NamedTuple):
-    """The response to `ExecuteStatement`, the handle of a statement that still runs because its client does not wait,
-    and whether it failed."""
+    """The response to `ExecuteStatement`. `is_running` if the statement still runs because its client does not wait."""
 
     response: bytes
-    background: HandleKey | None = None
+    is_running: bool = False
     is_failed: bool = False
 
 
@@ -124,6 +126,7 @@ class SqlEndpoint:
         self._audit.check()
         self._lock = threading.Lock()
         self._connections: set[_Connection] = set()
+        self._cancelled: dict[HandleKey, float] = {}  # with the time until which their jobs are cancelled again
 
     def start(self, listener: socket.socket) -> None:
         """Accepts connections in threads of their own until the process ends."""
@@ -260,24 +263,21 @@ class SqlEndpoint:
             except BaseException:
                 self._options.counts.end(is_failed=True)
                 raise
-            if execution.background is None:
+            if not execution.is_running:
                 self._options.counts.end(is_failed=execution.is_failed)
-            else:
-                connection.background.add(execution.background)
             return execution.response
         response = self._process(connection, channel, request)[0]
-        if connection.background:
+        if connection.running:
             self._count_ended(connection, request, response)
         return response
 
     def _count_ended(self, connection: _Connection, request: Request, response: bytes) -> None:
-        """Counts a statement of the background that the response reports as ended, or that the client has closed before
-        its end."""
+        """Counts a running statement that the response reports as ended, or that the client has closed before its end."""
         if request.method == "CloseSession":
             self._count_closed(connection)
             return
         key = handle_key(request.body.operationHandle) if hasattr(request.body, "operationHandle") else None
-        if key not in connection.background:
+        if key not in connection.running:
             return
         is_failed = True
         if request.method == "GetOperationStatus":
@@ -287,19 +287,20 @@ class SqlEndpoint:
             is_failed = status.operationState != ttypes.TOperationState.FINISHED_STATE
         elif request.method not in CLOSING:
             return
-        connection.background.discard(key)
+        connection.running.discard(key)
         self._options.counts.end(is_failed=is_failed)
 
     def _count_closed(self, connection: _Connection) -> None:
         """Counts the statements that were still running as failed."""
-        while connection.background:
-            connection.background.pop()
+        while connection.running:
+            connection.running.pop()
             self._options.counts.end(is_failed=True)
 
     def _process(self, connection: _Connection, channel: JvmChannel, request: Request) -> tuple[bytes, Any]:
         """Returns the response to a request, and the decoded response if it opens a handle."""
         response = channel.process(messages.encode_request(request))
         decoded = messages.decode_response(request.method, response) if opens_handle(request.method) else None
+        self._cancel_jobs(connection.running.intersection(cancelled_operations(request, connection.handles)))
         record(request, decoded, connection.handles)
         return response, decoded
 
@@ -311,19 +312,29 @@ class SqlEndpoint:
         if decoded is None or decoded.operationHandle is None:
             return _Execution(response, is_failed=True)
         handle = decoded.operationHandle
-        if is_background:
-            return _Execution(response, handle_key(handle))
-        poll = Request("GetOperationStatus", 0, ttypes.TGetOperationStatusReq(operationHandle=handle))
-        while True:  # Spark responds after five seconds, or when the statement has ended
-            status = messages.decode_response(poll.method, channel.process(messages.encode_request(poll)))
-            if status is None or status.operationState not in RUNNING:
-                break
-        if status is not None and status.operationState == ttypes.TOperationState.FINISHED_STATE:
-            return _Execution(response)
-        close = Request("CloseOperation", 0, ttypes.TCloseOperationReq(operationHandle=handle))
-        self._process(connection, channel, close)
+        connection.running.add(handle_key(handle))
+        if is_background and not connection.is_closing:
+            return _Execution(response, is_running=True)
+        try:
+            status = self._wait_for_end(connection, channel, handle)
+            if status is not None and status.operationState == ttypes.TOperationState.FINISHED_STATE:
+                return _Execution(response)
+            close = Request("CloseOperation", 0, ttypes.TCloseOperationReq(operationHandle=handle))
+            self._process(connection, channel, close)
+        finally:
+            connection.running.discard(handle_key(handle))
         reason = getattr(status, "errorMessage", None) or "the statement was cancelled"
         raise RequestDenied(reason, getattr(status, "sqlState", None) or SQLSTATE_INTERNAL)
+
+    def _wait_for_end(self, connection: _Connection, channel: JvmChannel, operation: Any) -> Any:
+        """Waits for the end of a statement. Returns its last status; None if the connection is being closed, because
+        Spark may have closed the session before the statement belonged to it."""
+        poll = Request("GetOperationStatus", 0, ttypes.TGetOperationStatusReq(operationHandle=operation))
+        while not connection.is_closing:  # Spark responds after five seconds, or when the statement has ended
+            status = messages.decode_response(poll.method, channel.process(messages.encode_request(poll)))
+            if status is None or status.operationState not in RUNNING:
+                return status
+        return None
 
     def _check_statement(self, connection: _Connection, statement: str, permission: SqlPermission | None) -> None:
         plan = self._service.parse(statement)
@@ -360,6 +371,7 @@ class SqlEndpoint:
     def _watch(self) -> None:
         while True:
             time.sleep(WATCH_S)
+            self._cancel_again()
             for connection in self._snapshot():
                 if connection.user is None and time.monotonic() > connection.login_deadline:
                     _shut_down(connection)
@@ -372,17 +384,38 @@ class SqlEndpoint:
             return list(self._connections)
 
     def _close_sessions(self, connection: _Connection) -> None:
-        """Closes the sessions of a connection in Spark, which cancels their queries."""
+        """Closes the sessions of a connection in Spark and cancels their statements."""
         handles = connection.handles.session_handles
         while handles:
             try:
                 _, handle = handles.popitem()
             except KeyError:  # `_watch` and the connection's own thread may both be here
-                return
+                break
             body = ttypes.TCloseSessionReq(sessionHandle=handle)
             # Without the JVM the sessions have ended too.
             with contextlib.suppress(JvmCallFailed), self._service.channel() as channel:
                 channel.process(messages.encode_request(Request("CloseSession", 0, body)))
+        with contextlib.suppress(JvmCallFailed):
+            self._cancel_jobs(set(connection.running))
+
+    def _cancel_jobs(self, statements: Collection[HandleKey]) -> None:
+        """Cancels the jobs of statements that Spark has cancelled or closed. `_watch` repeats it, because Spark cancels
+        only the jobs that run at that moment: a statement that is still being planned would start its job afterwards,
+        and the job would run to its end."""
+        deadline = time.monotonic() + PLANNING_MAX_S
+        with self._lock:
+            self._cancelled.update(dict.fromkeys(statements, deadline))
+            while len(self._cancelled) > CANCELLED_MAX:
+                self._cancelled.pop(next(iter(self._cancelled)))
+        self._service.cancel_jobs(statements)
+
+    def _cancel_again(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            self._cancelled = {key: deadline for key, deadline in self._cancelled.items() if deadline > now}
+            statements = tuple(self._cancelled)
+        with contextlib.suppress(JvmCallFailed):
+            self._service.cancel_jobs(statements)
 
 
 def _is_hung_up(connection: _Connection) -> bool:

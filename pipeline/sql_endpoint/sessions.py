@@ -117,6 +117,15 @@ def _checked_text(statement: str | None) -> str:
     return text
 
 
+def cancelled_operations(request: Request, handles: ConnectionHandles) -> frozenset[HandleKey]:
+    """Returns the operations that a request cancels or closes, before it is recorded."""
+    if request.method in ("CancelOperation", "CloseOperation"):
+        return frozenset({handle_key(request.body.operationHandle)})
+    if request.method == "CloseSession":
+        return frozenset(handles.operations.get(handle_key(request.body.sessionHandle), ()))
+    return frozenset()
+
+
 def record(request: Request, response: Any, handles: ConnectionHandles) -> None:
     """Records the handles that a request has opened or closed.
 

@@ -17,7 +17,8 @@ import select
 import struct
 import tempfile
 import threading
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ from pyspark.errors import PySparkException
 
 from headrace.hive_ddl.executors.jvm_errors import one_line
 from headrace.pipeline.sql import error_line
+from headrace.pipeline.sql_endpoint.sessions import HandleKey
 from headrace.pipeline.sql_endpoint.statements import JavaValue, PlanPart, is_leaf
 from headrace.pipeline.sql_endpoint.wire import RESPONSE_BYTES_MAX, frame
 
@@ -63,6 +65,7 @@ class SparkService:
         thrift.init(client.conf())
         self._processor = getattr(jvm.org.apache.hive.service.rpc.thrift, "TCLIService$Processor")(thrift)
         self._jvm = jvm
+        self._context = context
         self._parser = java_session.sessionState().sqlParser()
 
     @contextlib.contextmanager
@@ -80,6 +83,20 @@ class SparkService:
             yield channel
         finally:
             channel.close()
+
+    def cancel_jobs(self, operations: Iterable[HandleKey]) -> None:
+        """Cancels the jobs of operations. Spark also rejects their later jobs, except for a job that writes the shuffle
+        of an adaptive query.
+
+        Raises:
+            JvmCallFailed: the JVM has ended.
+        """
+        try:
+            for guid, _ in operations:
+                # Spark's operations use the UUID of their handle as the job group.
+                self._context.cancelJobGroupAndFutureJobs(str(uuid.UUID(bytes=guid)))
+        except Exception as error:  # py4j raises various errors when its JVM has ended
+            raise JvmCallFailed(_reason(error)) from error
 
     def parse(self, statement: str) -> PlanPart:
         """Parses a statement with Spark's parser and returns its plan, without the content of leaves.

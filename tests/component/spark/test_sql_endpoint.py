@@ -493,6 +493,33 @@ def test_hangup_cancels_the_query(endpoint: Endpoint) -> None:
     assert failed.wait(30)
 
 
+def test_statement_cancelled_at_once_leaves_no_job(endpoint: Endpoint) -> None:
+    tracker = endpoint.session.sparkContext.statusTracker()
+    slow = "SELECT count(*) FROM range(1000000000000) WHERE id % 7 = 9"
+    for leave in ("cancel", "close", "hang up"):
+        connections = [open_connection(endpoint) for _ in range(4)]
+        for connection in connections:
+            cursor = connection.cursor()
+            cursor.execute(slow, async_=True)
+            if leave == "cancel":
+                cursor.cancel()
+            elif leave == "close":
+                cursor.close()
+            else:
+                connection._transport._trans.handle.shutdown(socket.SHUT_RDWR)
+        quiet = 0
+
+        def has_no_job_for_two_seconds() -> bool:
+            nonlocal quiet
+            quiet = 0 if tracker.getActiveJobsIds() else quiet + 1
+            return quiet > 20
+
+        wait_until(has_no_job_for_two_seconds)
+        for connection in connections:
+            with contextlib.suppress(Exception):
+                connection.close()
+
+
 def wait_until(condition: Callable[[], bool]) -> None:
     waiting = threading.Event()
     for _ in range(600):

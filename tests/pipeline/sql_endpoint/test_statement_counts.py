@@ -1,9 +1,9 @@
-"""Counts of the statements of the SQL endpoint, with a Spark that responds as the test requires."""
+"""Counts and cancellation of the statements of the SQL endpoint, with a Spark that responds as the test requires."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,11 @@ from thrift.transport.TTransport import TMemoryBuffer
 
 from headrace.pipeline.server_metrics import QueryCounts, QueryTotals
 from headrace.pipeline.sql_endpoint import messages
+from headrace.pipeline.sql_endpoint import server as server_module
 from headrace.pipeline.sql_endpoint.access import EndpointAccess
 from headrace.pipeline.sql_endpoint.messages import Request
-from headrace.pipeline.sql_endpoint.server import EndpointOptions, SqlEndpoint, _Connection
-from headrace.pipeline.sql_endpoint.sessions import handle_key
+from headrace.pipeline.sql_endpoint.server import PLANNING_MAX_S, EndpointOptions, SqlEndpoint, _Connection
+from headrace.pipeline.sql_endpoint.sessions import HandleKey, handle_key
 from headrace.pipeline.sql_endpoint.statements import StatementDenied
 
 State = ttypes.TOperationState
@@ -49,6 +50,7 @@ class World:
         self.states: list[int] = []
         self.has_handle = True
         self.started = 0
+        self.cancelled: list[int] = []
         options = EndpointOptions(EndpointAccess(None, "", None), frozenset(), directory, False, str, self.counts)
         self.endpoint = SqlEndpoint(self, options)  # type: ignore[arg-type]
         self.connection = _Connection(socket.socket(), "127.0.0.1", 0.0, user="")
@@ -66,6 +68,9 @@ class World:
         if method == "GetOperationStatus":
             return encoded(method, operationState=self.states.pop(0))
         return encoded(method)
+
+    def cancel_jobs(self, statements: Collection[HandleKey]) -> None:
+        self.cancelled += sorted(guid[0] for guid, _ in statements)
 
     def execute(self, *, waits: bool = True) -> None:
         body = ttypes.TExecuteStatementReq(sessionHandle=SESSION, statement="SELECT 1", runAsync=not waits)
@@ -146,3 +151,52 @@ def test_statement_that_is_closed_before_its_end_has_failed(world: World, method
     body = getattr(ttypes, f"T{method}Req")
     world.respond(method, body(SESSION) if method == "CloseSession" else body(operation(1)))
     assert world.totals() == (0, 1, 1)
+    assert world.cancelled == [1], "only the statement that was still running"
+
+
+def test_jobs_of_a_cancelled_statement_are_cancelled_again_while_it_may_be_planned(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(server_module.time, "monotonic", lambda: now)
+    world.execute(waits=False)
+    world.respond("CancelOperation", ttypes.TCancelOperationReq(operationHandle=operation(1)))
+    now += PLANNING_MAX_S - 1
+    world.endpoint._cancel_again()
+    assert world.cancelled == [1, 1]
+    now += 1
+    world.endpoint._cancel_again()
+    assert world.cancelled == [1, 1]
+
+
+def test_statements_to_cancel_again_are_limited(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "CANCELLED_MAX", 2)
+    for number in (1, 2, 3):
+        world.execute(waits=False)
+        world.respond("CancelOperation", ttypes.TCancelOperationReq(operationHandle=operation(number)))
+    world.cancelled.clear()
+    world.endpoint._cancel_again()
+    assert world.cancelled == [2, 3]
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_statement_of_a_client_that_hung_up_meanwhile_is_closed(world: World, waits: bool) -> None:
+    world.connection.is_closing = True
+    world.execute(waits=waits)
+    assert world.totals() == (0, 0, 1)
+    assert world.cancelled == [1]
+    assert not world.connection.handles.has_operation(handle_key(operation(1)))
+
+
+def test_close_of_the_connection_cancels_the_statement_for_which_the_client_waits(world: World) -> None:
+    world.states = [State.RUNNING_STATE, State.CANCELED_STATE]
+    hang_up = world.process
+
+    def process(message: bytes) -> bytes:
+        if len(world.states) == 1:  # the client hangs up after the first state
+            world.endpoint._close_sessions(world.connection)
+        return hang_up(message)
+
+    world.process = process  # type: ignore[method-assign]
+    world.execute()
+    assert world.cancelled[0] == 1
