@@ -272,7 +272,7 @@ class SqlEndpoint:
         return response
 
     def _count_ended(self, connection: _Connection, request: Request, response: bytes) -> None:
-        """Counts a running statement that the response reports as ended, or that the client has closed before its end."""
+        """Counts a running statement that has ended by the response, or that the client has closed."""
         if request.method == "CloseSession":
             self._count_closed(connection)
             return
