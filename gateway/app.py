@@ -58,6 +58,7 @@ def create_app(settings: Settings, users: RegistryUsersFile | None = None) -> Ga
         state.schemas = Schemas(registry)
         state.sessions = sessions_of(settings, options)
         state.admin = ClusterAdmin(options)
+        metrics.watch("lanes", "Lanes of sessions that this gateway serves.", lambda: state.sessions.serving_count)
         metrics.watch("body_bytes", "Bytes in memory of the bodies of requests.", lambda: state.budget.in_use)
         try:
             yield

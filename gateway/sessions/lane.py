@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar
 from zlib import crc32
 
 from headrace.gateway.encoding import Unencodable
+from headrace.gateway.errors import GatewayError
 from headrace.gateway.sessions.chunk_body import ChunkBody
 from headrace.gateway.sessions.lane_log import LaneLog
 from headrace.gateway.sessions.sources import (
@@ -135,9 +136,14 @@ class Opened:
 
 @dataclass(slots=True)
 class Chunk:
-    """A request to store a chunk. `error` is set when a part of it was not stored."""
+    """A request to store a chunk. `error` is set when a part of it was not stored.
+
+    Attributes:
+        authorize: raises `GatewayError` if the client may not write to a topic; called with the topic of the session.
+    """
 
     session: SessionId
+    authorize: Callable[[str], None]
     body: ChunkBody
     received_us: int
     result: Future[ChunkResult] = field(default_factory=Future)
@@ -165,7 +171,10 @@ class ChunkResult:
 
 @dataclass(frozen=True, slots=True)
 class Closing:
+    """A request to close a session. `authorize` is that of `Chunk`."""
+
     session: SessionId
+    authorize: Callable[[str], None]
     result: Future[None] = field(default_factory=Future)
 
 
@@ -257,10 +266,19 @@ class Lane:
         self._open([one for one in requests if isinstance(one, Opening)])
         for closing in requests:
             if isinstance(closing, Closing):
-                session = self._sessions.get(closing.session.key)
-                if session is not None and session.number == closing.session.number:
-                    del self._sessions[closing.session.key]
-                resolve(closing.result, None)
+                self._close(closing)
+
+    def _close(self, closing: Closing) -> None:
+        try:
+            session = self._session(closing.session, closing.authorize)
+        except (SessionEnded, SessionUnknown):
+            pass  # it is closed
+        except GatewayError as error:
+            fail(closing.result, error)
+            return
+        else:
+            del self._sessions[session.key]
+        resolve(closing.result, None)
 
     @property
     def wait_s(self) -> float:
@@ -294,8 +312,10 @@ class Lane:
         self._since_checkpoint = 0
         self._log.checkpoint()
 
-    def _session(self, wanted: SessionId) -> Session:
+    def _session(self, wanted: SessionId, authorize: Callable[[str], None]) -> Session:
         source = self._log.state.sources.get(wanted.key)
+        if source is not None:
+            authorize(source.topic)
         if source is not None and wanted.number < source.session:
             raise SessionEnded(source.host, source.opened_ms)
         session = self._sessions.get(wanted.key)
@@ -306,8 +326,8 @@ class Lane:
     def _add(self, chunk: Chunk) -> None:
         """Adds the records of a chunk that are not stored to the batches, and writes full batches."""
         try:
-            session = self._session(chunk.session)
-        except (SessionEnded, SessionUnknown) as error:
+            session = self._session(chunk.session, chunk.authorize)
+        except (SessionEnded, SessionUnknown, GatewayError) as error:
             chunk.error = error
             return
         if chunk.body.has_values and not session.accepts_values:

@@ -190,7 +190,7 @@ async def _store(request: Request) -> Response:
         raise GatewayError(
             Kind.UNSUPPORTED_MEDIA_TYPE, f"expected Content-Type {LINES}, {FRAMED} or {JSON}, found {media_type!r:.80}"
         )
-    begin = _begin(request)
+    begin, authorize = _begin(request), caller_of(request).require_produce
     async with body_of(request, state.budget) as reader:
         body = await reader.read()
         if len(body) > CHUNK_BYTES_MAX:
@@ -199,12 +199,15 @@ async def _store(request: Request) -> Response:
             )
         _check_sum(request, body)
         try:
-            chunk = Chunk(session, ChunkBody(media_type, body, begin), time.time_ns() // 1000)
+            chunk = Chunk(session, authorize, ChunkBody(media_type, body, begin), time.time_ns() // 1000)
             result = await sessions.submit(session.key, chunk, chunk.result)
         except MalformedChunk as error:
             raise GatewayError(Kind.BAD_REQUEST, str(error)) from None
         except Exception as error:
             return _failure(request, error)
+    state.metrics.count_records(result.written)
+    if result.rejected:
+        state.metrics.count_records(len(result.rejected), "rejected")
     return json_response(_result(result))
 
 
@@ -225,7 +228,7 @@ def _result(result: ChunkResult) -> dict[str, Any]:
 
 async def _close(request: Request) -> Response:
     session = _session_id(request)
-    closing = Closing(session)
+    closing = Closing(session, caller_of(request).require_produce)
     sessions: Sessions = request.app.state.sessions
     try:
         await sessions.submit(session.key, closing, closing.result)

@@ -44,6 +44,13 @@ MESSAGE_BYTES_MAX: Final = 1_048_588
 """Kafka's default of max.message.bytes, for a topic whose configuration cannot be read."""
 CLEANUP_POLICY: Final = "cleanup.policy"
 MESSAGE_BYTES: Final = "max.message.bytes"
+STATE_TOPIC_CONFIG: Final = {
+    CLEANUP_POLICY: "compact",
+    "segment.bytes": str(8 * 1024 * 1024),
+    "segment.ms": str(24 * 3600 * 1000),
+    "min.cleanable.dirty.ratio": "0.3",
+}
+"""Small segments, because a takeover reads the whole partition, and brokers do not compact the newest segment."""
 WILDCARDS: Final = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, not bound
 UNKNOWN_TOPIC: Final = 3
 INVALID_TOPIC: Final = 17
@@ -109,6 +116,11 @@ class Sessions:
         self._topics: dict[str, tuple[SessionTopic, float]] = {}
         self._thread = threading.Thread(target=self._begin, name="headrace-gateway-sessions", daemon=True)
         self._thread.start()
+
+    @property
+    def serving_count(self) -> int:
+        """How many lanes this gateway serves."""
+        return sum(lane.is_serving for lane in list(self._lanes.values()))
 
     async def submit(self, key: SourceKey, request: Request, result: Future[T]) -> T:
         """Has the lane of a source process a request, and returns its result.
@@ -232,7 +244,7 @@ class Sessions:
 
     def _create_state_topic(self) -> None:
         admin = AdminClient(self._options, logger=logger)
-        topic = NewTopic(self._state_topic, self._lane_count_if_new, config={CLEANUP_POLICY: "compact"})
+        topic = NewTopic(self._state_topic, self._lane_count_if_new, config=STATE_TOPIC_CONFIG)
         try:
             admin.create_topics([topic])[self._state_topic].result(CREATE_S)
         except KafkaException as error:

@@ -103,6 +103,16 @@ def test_users_have_the_permissions_of_the_registrys_file(
         response = denied.post("/topics/orders", RECORD, JSON_V2)
         assert response.problem == (401, 40101)
         assert response.headers["www-authenticate"].startswith("Basic ")
+    opening = {"topic": "orders", "source_id": "s", "format": "binary"}
+    while (opened := shop.post("/v1/sessions", opening)).status == 503:
+        time.sleep(0.1)
+    session = f"/v1/sessions/{opened.json['session']}"
+    assert shop.post("/v1/sessions", {**opening, "topic": "other"}).problem == (403, 40301)
+    for client, problem in ((reader, (403, 40301)), (anonymous, (401, 40101))):
+        assert client.post("/v1/sessions", opening).problem == problem
+        assert client.post(f"{session}/chunks?begin=0", b"a\n", "text/plain").problem == problem
+        assert client.request("DELETE", session).problem == problem
+    assert shop.post(f"{session}/chunks?begin=0", b"a\n", "text/plain").json["written"] == 1
     assert (shop.request("GET", "/metrics").status, anonymous.request("GET", "/healthz").status) == (200, 200)
 
 
