@@ -31,7 +31,7 @@ from kafka.protocol.producer import (
     ProduceResponse,
 )
 
-from headrace.kafka_wire.cluster import ATTEMPTS, RETRY_WAIT_S, Address, KafkaCluster
+from headrace.kafka_wire.cluster import Address, KafkaCluster
 from headrace.kafka_wire.connection import NONE, BrokerConnection, error_name
 from headrace.kafka_wire.errors import BrokerSuspended, ErrorResponse, KafkaError, KafkaUnavailable
 from headrace.kafka_wire.record_batch import NO_HEADERS, batch_of_records, claim_batch, read_batch_header
@@ -49,15 +49,19 @@ ALL_REPLICAS: Final = -1
 OUT_OF_ORDER_SEQUENCE: Final = 45
 DUPLICATE_SEQUENCE: Final = 46
 INVALID_PRODUCER_EPOCH: Final = 47
+INVALID_TXN_STATE: Final = 48
 CONCURRENT_TRANSACTIONS: Final = 51
 OPERATION_NOT_ATTEMPTED: Final = 55
 UNKNOWN_PRODUCER_ID: Final = 59
 PRODUCER_FENCED: Final = 90
 FENCED: Final = frozenset({INVALID_PRODUCER_EPOCH, PRODUCER_FENCED})
 SEQUENCE_LOST: Final = frozenset({OUT_OF_ORDER_SEQUENCE, UNKNOWN_PRODUCER_ID})
-UNKNOWN_OUTCOME: Final = RETRIABLE | {7, 14, 15, 16, 19, 20, -1}
+UNKNOWN_OUTCOME: Final = RETRIABLE | {7, 14, 15, 16, 19, 20, -1, INVALID_TXN_STATE, CONCURRENT_TRANSACTIONS}
 """Codes after which a batch may be stored, or accepted later: those of `RETRIABLE`, timed out, the coordinator's, not
-enough replicas before or after the append, unknown server error."""
+enough replicas before or after the append, unknown server error; and those of a transaction that has ended, but whose
+marker is not in the partition yet: Apache Kafka responds before it writes the markers."""
+RETRY_WAITS_S: Final = (0.02, 0.1, 0.5, 1.0)
+"""Waits before the next attempts; together they cover one leader election."""
 
 COORDINATOR_WAIT_S: Final = 30.0
 FIRST_PAUSE_S: Final = 0.005
@@ -312,9 +316,9 @@ def produce_as(
         topic_partition: claim_batch(batch, *identity, sequence, is_transactional=transactional_id is not None)
         for topic_partition, (batch, sequence) in batches.items()
     }
-    for attempt in range(ATTEMPTS):
-        if attempt:
-            sleep(RETRY_WAIT_S * 2 ** (attempt - 1))
+    for wait_s in (0.0, *RETRY_WAITS_S):
+        if wait_s:
+            sleep(wait_s)
             cluster.metadata(sorted({topic_partition.topic for topic_partition in waiting}))
         unknown = _produce_once(cluster, waiting, transactional_id, timeout_ms, found)
         waiting = {topic_partition: waiting[topic_partition] for topic_partition in unknown}
@@ -403,6 +407,6 @@ def _result(
         raise ProducerFenced(reason)
     if code in SEQUENCE_LOST:
         raise SequenceLost(reason)
-    if code in UNKNOWN_OUTCOME or code == CONCURRENT_TRANSACTIONS:
+    if code in UNKNOWN_OUTCOME:
         return reason
     return ErrorResponse(connection.name, f"a batch for {where}", code, error_name(code))

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
+from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.gateway.sessions.lane_log import CONFIRMED_S, RENEW_S, RETIRE_S, LaneLog
@@ -48,6 +49,11 @@ class Lanes:
 
     def topic(self) -> TopicPartition:
         return self.create(f"data-{uuid.uuid4().hex[:8]}")
+
+    def expire(self, partition: TopicPartition, offset: int) -> None:
+        """Deletes the records before an offset."""
+        where = KafkaPartition(partition.topic, partition.partition, offset)
+        self._admin.delete_records([where])[where].result(30)
 
     def delete(self, topic: str) -> None:
         self._admin.delete_topics([topic])[topic].result(30)
@@ -216,6 +222,17 @@ def test_topic_that_was_created_again_is_scanned_from_its_start(lanes: Lanes) ->
     owner = lanes.owner()
     write(owner, partition, "a", 60)
     assert last_seqnos(lanes.owner()) == {"a": 60}
+
+
+def test_expired_records_are_passed_over(lanes: Lanes) -> None:
+    partition = lanes.topic()
+    owner = lanes.owner()
+    write(owner, partition, "a", 1, 2)
+    owner.checkpoint()
+    write(owner, partition, "a", 3, 4)
+    write(owner, partition, "a", 5, 6)
+    lanes.expire(partition, 4)
+    assert last_seqnos(lanes.owner()) == {"a": 6}
 
 
 def test_state_that_cannot_be_read_is_an_error_instead_of_lost_numbers(lanes: Lanes) -> None:
