@@ -1,4 +1,4 @@
-"""JSON values as Avro binary: the bytes of Avro Java, unnamed branches of unions, and refusals with their field."""
+"""JSON values as Avro binary and back: bytes and texts as Avro Java, unnamed branches, refusals with their field."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from headrace.avro_codec.from_json import RECURSIONS_MAX, JsonMismatch, compile_from_json
+from headrace.avro_codec.to_json import compile_to_json
 from headrace.avro_schema import Schema, parse_schema
 from headrace.pipeline.java import JavaNotFoundError
 from support.schemas.avro_java import java_results
@@ -83,7 +84,9 @@ def test_bytes_are_those_of_avro_java(tmp_path: Path) -> None:
     again = []
     for request, result in zip(requests, results, strict=True):
         schema = parse_schema(request["schema"])
+        decode = compile_to_json(schema, None)
         for body, text in zip(request["bodies"], result["texts"], strict=True):
+            assert not text or decode(base64.b64decode(body)) == json.loads(text), (request["schema"], text)
             assert not text or result_of(schema, text) == base64.b64decode(body), (request["schema"], text)
         texts = [
             json.dumps(changed(json.loads(text), rng)) for text in result["texts"] if text for _ in range(CHANGED_TEXTS)

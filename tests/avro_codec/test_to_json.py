@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.avro_codec import BadBody, CapturedTime, UnreadableValue, compile_check, json_text
+from headrace.avro_codec import BadBody, CapturedTime, UnreadableValue, compile_check, to_json
 from headrace.avro_codec.encode import encode_long
-from headrace.avro_codec.json_text import NAMES_BYTES_FREE, NAMES_PER_BYTE_MAX
+from headrace.avro_codec.to_json import NAMES_BYTES_FREE, NAMES_PER_BYTE_MAX
 from headrace.avro_codec.walk import ZERO_WIDTH_ITEMS_MAX
 from headrace.avro_schema import find_time_fields, parse_schema
 from headrace.loader.project.projection import Unconvertible, compile_projection, compile_time_capture
@@ -156,7 +156,7 @@ def test_long_names_do_not_make_a_huge_row_from_a_small_message(kind: str, monke
         nodes = value + encode_long(count) + count * (value + b"\x00") + b"\x00"
         return nodes + encode_long(padding) + bytes(padding)
 
-    monkeypatch.setattr(json_text, "NAMES_BYTES_MAX", 2**20)
+    monkeypatch.setattr(to_json, "NAMES_BYTES_MAX", 2**20)
     for padding in (100, 1_000, 20_000):
         names_bytes_max = min(NAMES_BYTES_FREE + NAMES_PER_BYTE_MAX * padding, 2**20)
         fine = names_bytes_max // (LONG + 10) - 5

@@ -1,4 +1,5 @@
-"""Converts values of types that Hive columns cannot have, such as recursive types, to text in Avro's JSON encoding.
+"""Converts Avro binary to Avro's JSON encoding: message bodies to JSON values, and values of types that Hive columns
+cannot have, such as recursive types, to text. `from_json` is the inverse.
 
 Union values other than null are objects with the name of the branch, bytes are texts of the code points 0 to 255, and
 the numbers without JSON form are the texts NaN, Infinity and -Infinity (Avro 1.12, JSON Encoding).
@@ -16,19 +17,23 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final
 
+from headrace.avro_codec.check import compile_check
+from headrace.avro_codec.core.library import Library
 from headrace.avro_codec.encode import encode_bytes, encode_float
 from headrace.avro_codec.readable import UnreadableValue
-from headrace.avro_codec.walk import Limits, WalkCompiler, read_block, read_index, read_varint
+from headrace.avro_codec.walk import BadBody, Limits, WalkCompiler, read_block, read_index, read_varint
 from headrace.avro_schema import (
     Array,
     Enum,
     Fixed,
+    JsonValue,
     Map,
     Name,
     Primitive,
     PrimitiveType,
     Record,
     Reference,
+    Schema,
     Type,
     Union,
     branch_name,
@@ -44,6 +49,34 @@ become a row of 64 MiB."""
 
 Read = Callable[[bytes, int], tuple[Any, int]]
 """A function that reads a validated value; it returns an object for `json.dumps` and the position after the value."""
+
+DecodeJson = Callable[[bytes], JsonValue]
+"""Function that returns the JSON value of a body. Raises `BadBody` or `UnreadableValue`."""
+
+
+def compile_to_json(schema: Schema, core: Library | None) -> DecodeJson:
+    """Compiles the conversion of message bodies to JSON values. The function is not thread-safe.
+
+    Args:
+        schema: the writer schema of the bodies.
+        core: the compiled core, which validates bodies faster; None to validate them in Python.
+
+    Raises:
+        BadBody: values of the schema are nested too deeply even without recursion.
+    """
+    check, limits = compile_check(schema, core), Limits()
+    read = _JsonCompiler(WalkCompiler(schema, limits)).read(schema.root)
+
+    def decode(body: bytes) -> JsonValue:
+        check(body)
+        limits.reset()
+        try:
+            value, _ = read(body, 0)
+        except RecursionError:
+            raise BadBody("values are nested too deeply") from None
+        return value  # type: ignore[no-any-return]
+
+    return decode
 
 
 def compile_json_text(walks: WalkCompiler, node: Type) -> Callable[[bytes, int], tuple[bytes, int]]:
