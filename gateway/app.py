@@ -14,9 +14,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.clients.kafka_client import broker_options
-from headrace.gateway import rest_v2, rest_v3, rest_v3_cluster
+from headrace.gateway import rest_v2, rest_v2_consumers, rest_v2_metadata, rest_v3, rest_v3_cluster
 from headrace.gateway.access import GatewayAccess, caller_of
 from headrace.gateway.cluster_admin import ClusterAdmin
+from headrace.gateway.cluster_reader import ClusterReader
+from headrace.gateway.consumer_instances import Instances
+from headrace.gateway.consumer_polling import ConsumerPoller
+from headrace.gateway.decoding import MessageDecoder
+from headrace.gateway.encoding import Format
 from headrace.gateway.errors import GatewayError, Kind
 from headrace.gateway.front import GatewayFront
 from headrace.gateway.metrics import GatewayMetrics
@@ -60,9 +65,18 @@ def create_app(settings: Settings, users: RegistryUsersFile | None = None) -> Ga
         state.admin = ClusterAdmin(options)
         metrics.watch("lanes", "Lanes of sessions that this gateway serves.", lambda: state.sessions.serving_count)
         metrics.watch("body_bytes", "Bytes in memory of the bodies of requests.", lambda: state.budget.in_use)
+        state.decoder = MessageDecoder(registry)
+        state.poller = ConsumerPoller(options)
+        state.instances = Instances(state.poller, own)
+        state.cluster = ClusterReader(options)
+        state.readers = rest_v2_metadata.PartitionReaders(state.poller)
+        metrics.watch("consumer_instances", "Consumer instances of version 2.", lambda: len(state.instances))
         try:
             yield
         finally:
+            state.instances.stop()
+            await state.poller.stop()
+            state.decoder.close()
             await asyncio.to_thread(state.sessions.close)
             await asyncio.to_thread(state.sender.close)
             state.schemas.close()
@@ -104,7 +118,8 @@ async def produce_v2(request: Request) -> Response:
     state, topic = request.app.state, request.path_params["topic"]
     caller = caller_of(request)
     caller.require_produce(topic)
-    form = rest_v2.format_of(request.headers.get("content-type", ""))
+    json_records = Format(state.settings.gateway.json_records)
+    form = rest_v2.format_of(request.headers.get("content-type", ""), json_records)
     await state.sender.require_topic(topic)
     async with body_of(request, state.budget) as reader:
         body = await read_json(reader)
@@ -134,6 +149,8 @@ async def produce_batch_v3(request: Request) -> Response:
 
 RETRY_AFTER_S: Final = 1
 ROUTES: Final = (
+    *rest_v2_metadata.routes(),
+    *rest_v2_consumers.routes(),
     Route("/healthz", healthz),
     Route("/readyz", readyz),
     Route("/metrics", metrics_page),

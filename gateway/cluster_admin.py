@@ -66,7 +66,7 @@ class ClusterAdmin:
             GatewayError: the topic does not exist or is denied.
         """
         if not TOPIC_NAME.fullmatch(name):
-            raise GatewayError(Kind.UNKNOWN_TOPIC_OR_PARTITION, f"{name!r:.80} is not the name of a topic")
+            raise GatewayError(Kind.INSTANCE_OR_PARTITION_NOT_FOUND, f"{name!r:.80} is not the name of a topic")
         return await _result(self._admin.describe_topics(TopicCollection([name]), request_timeout=REQUEST_S)[name])
 
     async def configs(self, topic: str) -> Mapping[str, Any]:

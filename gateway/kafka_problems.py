@@ -14,9 +14,18 @@ _KINDS: Final = {
     KafkaError._UNKNOWN_TOPIC: Kind.TOPIC_NOT_FOUND,
     KafkaError._UNKNOWN_PARTITION: Kind.PARTITION_NOT_FOUND,
     KafkaError.TOPIC_EXCEPTION: Kind.TOPIC_NOT_FOUND,
+    KafkaError._INVALID_ARG: Kind.MALFORMED,
+    KafkaError.OFFSET_OUT_OF_RANGE: Kind.KAFKA_REFUSED,
+    KafkaError._AUTO_OFFSET_RESET: Kind.KAFKA_REFUSED,
+    KafkaError.INVALID_GROUP_ID: Kind.KAFKA_REFUSED,
+    KafkaError.OFFSET_METADATA_TOO_LARGE: Kind.KAFKA_REFUSED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED: Kind.NOT_AUTHORIZED,
     KafkaError.TOPIC_AUTHORIZATION_FAILED: Kind.NOT_AUTHORIZED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: Kind.NOT_AUTHORIZED,
     KafkaError.MSG_SIZE_TOO_LARGE: Kind.KAFKA_FAILED,
+    KafkaError._ALL_BROKERS_DOWN: Kind.KAFKA_UNAVAILABLE,
+    KafkaError._TRANSPORT: Kind.KAFKA_UNAVAILABLE,
+    KafkaError._TIMED_OUT: Kind.KAFKA_UNAVAILABLE,
     KafkaError._MSG_TIMED_OUT: Kind.KAFKA_RETRIABLE,
     KafkaError._FATAL: Kind.KAFKA_RETRIABLE,
     KafkaError._QUEUE_FULL: Kind.KAFKA_RETRIABLE,
@@ -30,12 +39,13 @@ def problem_of(error: KafkaError) -> GatewayError:
     kind = _KINDS.get(error.code())
     if kind is None:
         kind = Kind.KAFKA_RETRIABLE if error.retriable() else Kind.KAFKA_FAILED
-    return GatewayError(kind, error_text(error))
+    retry_after_s = RETRY_AFTER_S if kind is Kind.KAFKA_UNAVAILABLE else None
+    return GatewayError(kind, error_text(error), retry_after_s=retry_after_s)
 
 
 _OF_ADMIN: Final = {
-    KafkaError.UNKNOWN_TOPIC_OR_PART: Kind.UNKNOWN_TOPIC_OR_PARTITION,
-    KafkaError._UNKNOWN_TOPIC: Kind.UNKNOWN_TOPIC_OR_PARTITION,
+    KafkaError.UNKNOWN_TOPIC_OR_PART: Kind.INSTANCE_OR_PARTITION_NOT_FOUND,
+    KafkaError._UNKNOWN_TOPIC: Kind.INSTANCE_OR_PARTITION_NOT_FOUND,
     KafkaError.GROUP_ID_NOT_FOUND: Kind.NOT_FOUND,
     KafkaError.TOPIC_AUTHORIZATION_FAILED: Kind.NOT_AUTHORIZED,
     KafkaError.GROUP_AUTHORIZATION_FAILED: Kind.NOT_AUTHORIZED,

@@ -15,12 +15,14 @@ from headrace.gateway.access import Caller
 from headrace.gateway.encoding import PLAIN, Encode, Format, avro_encoder, encode_null, encoded
 from headrace.gateway.errors import GatewayError, Kind
 from headrace.gateway.kafka_problems import problem_of
+from headrace.gateway.record_fields import headers_of, time_ms
 from headrace.gateway.schemas import ResolvedSchema, SchemaChoice, Schemas
 from headrace.gateway.sender import OutgoingRecord, RecordSender, SendResult
 
 MEDIA_TYPE: Final = "application/vnd.kafka.v2+json"
 _PRODUCE_TYPE: Final = re.compile(r"application/vnd\.kafka\.(binary|json|avro)\.v2\+json")
 _UNSUPPORTED_TYPE: Final = re.compile(r"application/vnd\.kafka\.(jsonschema|protobuf)\.v2\+json")
+_ACCEPTED: Final = re.compile(r"|\*/\*|application/\*|\*/json|application/(vnd\.kafka(\.[a-z]+)?(\.v[12])?\+)?json")
 
 PARTITION_MAX: Final = 2**31 - 1
 RECORD_FIELDS: Final = frozenset({"key", "value", "partition", "headers", "timestamp"})
@@ -31,12 +33,17 @@ class ProduceBody:
     """A body that was parsed, before its keys and values are encoded."""
 
     records: Sequence[Mapping[str, Any]]
+    key_format: Format
+    value_format: Format
     key_schema: SchemaChoice | None
     value_schema: SchemaChoice | None
 
 
-def format_of(content_type: str) -> Format:
+def format_of(content_type: str, json_records: Format) -> Format:
     """Returns the format of the records of a body.
+
+    Args:
+        json_records: the format of bodies with the media type application/json.
 
     Raises:
         GatewayError: the interface does not have the media type.
@@ -45,7 +52,9 @@ def format_of(content_type: str) -> Format:
     found = _PRODUCE_TYPE.fullmatch(name)
     if found is not None:
         return Format(found[1])
-    if name in (MEDIA_TYPE, "application/json", "application/vnd.kafka+json"):
+    if name == "application/json":
+        return json_records
+    if name in (MEDIA_TYPE, "application/vnd.kafka+json"):
         return Format.BINARY
     unsupported = _UNSUPPORTED_TYPE.fullmatch(name)
     reason = f"schemas of type {unsupported[1]} are not supported" if unsupported else f"found {name or 'none'!r}"
@@ -53,6 +62,16 @@ def format_of(content_type: str) -> Format:
         Kind.UNSUPPORTED_MEDIA_TYPE,
         f"expected Content-Type application/vnd.kafka.FORMAT.v2+json with the format binary, json or avro; {reason}",
     )
+
+
+def check_accept(accept: str) -> None:
+    """Checks that a client accepts JSON.
+
+    Raises:
+        GatewayError: it accepts only other media types.
+    """
+    if not any(_ACCEPTED.fullmatch(one.partition(";")[0].strip().lower()) for one in accept.split(",")):
+        raise GatewayError(Kind.NOT_ACCEPTABLE, f"expected Accept {MEDIA_TYPE}, found {accept!r:.80}")
 
 
 def parse_produce(topic: str, body: Any, form: Format) -> ProduceBody:
@@ -72,14 +91,16 @@ def parse_produce(topic: str, body: Any, form: Format) -> ProduceBody:
         if not record.keys() <= RECORD_FIELDS:
             unknown = sorted(record.keys() - RECORD_FIELDS)
             raise GatewayError(Kind.MALFORMED, f"records[{index}]: unrecognized field {unknown[0]!r}")
-    if form is not Format.AVRO:
-        return ProduceBody(body["records"], None, None)
-    key_schema, value_schema = (_schema_choice(topic, body, part) for part in ("key", "value"))
-    if value_schema is None and any(record.get("value") is not None for record in body["records"]):
-        raise GatewayError(Kind.VALUE_SCHEMA_MISSING, "expected value_schema or value_schema_id with Avro values")
-    if key_schema is None and any(record.get("key") is not None for record in body["records"]):
-        raise GatewayError(Kind.KEY_SCHEMA_MISSING, "expected key_schema or key_schema_id with Avro keys")
-    return ProduceBody(body["records"], key_schema, value_schema)
+    key_format = body.get("key_format", form.value)
+    if key_format not in tuple(Format):
+        raise GatewayError(Kind.MALFORMED, f"key_format: expected one of {', '.join(Format)}, found {key_format!r:.80}")
+    formats = {"key": Format(key_format), "value": form}
+    schemas = {part: _schema_choice(topic, body, part) if one is Format.AVRO else None for part, one in formats.items()}
+    for part, kind in (("value", Kind.VALUE_SCHEMA_MISSING), ("key", Kind.KEY_SCHEMA_MISSING)):
+        has_schema = schemas[part] is not None or formats[part] is not Format.AVRO
+        if not has_schema and any(record.get(part) is not None for record in body["records"]):
+            raise GatewayError(kind, f"expected {part}_schema or {part}_schema_id with Avro {part}s")
+    return ProduceBody(body["records"], formats["key"], form, schemas["key"], schemas["value"])
 
 
 def _schema_choice(topic: str, body: Mapping[str, Any], part: str) -> SchemaChoice | None:
@@ -114,6 +135,8 @@ def encode_records(
                 encoded(encode_value, record.get("value"), f"{where}.value"),
                 encoded(encode_key, record.get("key"), f"{where}.key"),
                 _partition(record.get("partition"), where) if partition is None else partition,
+                headers_of(record.get("headers"), f"{where}.headers"),
+                time_ms(record.get("timestamp"), f"{where}.timestamp"),
             )
         )
     return records
@@ -138,7 +161,8 @@ async def produce(
     caller.require_schema(topic, request.value_schema)
     key_schema = None if request.key_schema is None else await schemas.find(request.key_schema)
     value_schema = None if request.value_schema is None else await schemas.find(request.value_schema)
-    encode_key, encode_value = _encoder(form, key_schema), _encoder(form, value_schema)
+    encode_key = _encoder(request.key_format, key_schema)
+    encode_value = _encoder(request.value_format, value_schema)
     records = encode_records(request, encode_key, encode_value, partition)
     results = await sender.send(topic, records)
     return {

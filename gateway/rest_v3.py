@@ -7,8 +7,6 @@ does not affect other records.
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ from headrace.gateway.access import Caller
 from headrace.gateway.encoding import PLAIN, Format, avro_encoder, encoded
 from headrace.gateway.errors import GatewayError, Kind
 from headrace.gateway.kafka_problems import problem_of
+from headrace.gateway.record_fields import headers_of, time_ms
 from headrace.gateway.schemas import ResolvedSchema, SchemaChoice, Schemas
 from headrace.gateway.sender import OutgoingRecord, RecordSender, SendResult
 
@@ -83,8 +82,8 @@ async def prepare(topic: str, body: Any, schemas: Schemas, caller: Caller) -> Pr
         None if value is None else value.content,
         None if key is None else key.content,
         _partition(body.get("partition_id")),
-        _headers(body.get("headers")),
-        _timestamp_ms(body.get("timestamp")),
+        headers_of(body.get("headers")),
+        time_ms(body.get("timestamp")),
     )
     return PreparedRecord(record, key, value)
 
@@ -220,36 +219,6 @@ def _partition(value: Any) -> int | None:
     if value < 0:
         raise GatewayError(Kind.PARTITION_NOT_FOUND, f"partition_id: there is no partition {value}")
     return value
-
-
-def _headers(value: Any) -> tuple[tuple[str, bytes | None], ...]:
-    if value is None:
-        return ()
-    if not isinstance(value, list):
-        raise GatewayError(Kind.BAD_REQUEST, "headers: expected a list")
-    headers = []
-    for index, one in enumerate(value):
-        check_fields(one, frozenset({"name", "value"}), f"headers[{index}]")
-        name, content = one.get("name"), one.get("value")
-        if not isinstance(name, str):
-            raise GatewayError(Kind.BAD_REQUEST, f"headers[{index}].name: expected a text")
-        try:
-            headers.append((name, None if content is None else base64.b64decode(content, validate=True)))
-        except (binascii.Error, TypeError, ValueError):
-            raise GatewayError(Kind.BAD_REQUEST, f"headers[{index}].value: expected a text in base64") from None
-    return tuple(headers)
-
-
-def _timestamp_ms(value: Any) -> int | None:
-    if value is None:
-        return None
-    try:
-        time = datetime.datetime.fromisoformat(value)
-    except (TypeError, ValueError):
-        time = None
-    if time is None or time.tzinfo is None or time.timestamp() <= 0:
-        raise GatewayError(Kind.BAD_REQUEST, "timestamp: expected a time after 1970 such as 2026-01-31T12:00:00.000Z")
-    return round(time.timestamp() * 1000)
 
 
 def _result(cluster: str, topic: str, result: SendResult, key: Data | None, value: Data | None) -> dict[str, Any]:

@@ -290,6 +290,9 @@ class GatewaySettings(Section):
     # how long a record is sent again while the brokers do not acknowledge it; then the client gets error code 50003
     delivery_timeout: Duration = Duration(30_000)
     connections_max: int = 4096  # concurrent connections, including idle ones; above it requests get 503
+    consumer_instances_max: int = 500  # consumer instances of all clients; above it requests for more get 429
+    consumer_idle: Duration = Duration(300_000)  # a consumer instance is deleted after this time without a request
+    json_records: str = "binary"  # binary | json: format of the records of version 2 with Content-Type application/json
     access_log: str = ""  # file that receives one JSON line per request; "-" is standard error, "" is no log
     # URL at which clients reach this gateway, distinct for each gateway; "" is made from `listen`
     url: str = ""
@@ -400,6 +403,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "sql.allow_unauthenticated_from": ("loopback", "network"),
     "console.allow_unauthenticated_from": ("loopback", "network"),
     "gateway.allow_unauthenticated_from": ("loopback", "network"),
+    "gateway.json_records": ("binary", "json"),
     "broker.fsync": ("none", "interval", "always"),
     "broker.on_corruption": ("fail", "rename"),
     "kafka.security_protocol": ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
@@ -456,6 +460,8 @@ AT_LEAST: Mapping[str, int | Duration] = {
     "gateway.delivery_timeout": Duration(1000),
     "gateway.connections_max": 1,
     "gateway.lanes": 1,
+    "gateway.consumer_instances_max": 0,
+    "gateway.consumer_idle": Duration(1000),
     "loader.tasks": 0,
     "loader.file_bytes_target": 1024 * 1024,
     "loader.range_bytes_max": 1024 * 1024,

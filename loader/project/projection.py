@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 from headrace.avro_codec import program
 from headrace.avro_codec.encode import encode_default, encode_long
-from headrace.avro_codec.to_json import compile_json_text
 from headrace.avro_codec.program import Code, Program
 from headrace.avro_codec.readable import OldDay, UnreadableValue, skip_readable
 from headrace.avro_codec.rewrite import (
@@ -34,6 +33,7 @@ from headrace.avro_codec.rewrite import (
     surround,
     walk_first,
 )
+from headrace.avro_codec.to_json import compile_json_text
 from headrace.avro_codec.walk import (
     MALFORMED,
     BadBody,

@@ -20,7 +20,7 @@ EXAMPLE = re.compile(r"```sh\n(curl .*?)```\n\n```json\n(.*?)```", re.DOTALL)
 
 def test_examples_have_the_responses_of_the_page(gateway_service: Service) -> None:
     examples = EXAMPLE.findall((ROOT / "docs" / "gateway.md").read_text(encoding="utf-8"))
-    assert len(examples) == 6
+    assert len(examples) == 7
     for command, response in examples:
         local = command.replace("http://127.0.0.1:8082", gateway_service.addresses["gateway"])
         done = subprocess.run(["bash", "-c", local], capture_output=True, text=True, check=True)

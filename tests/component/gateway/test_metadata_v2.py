@@ -1,0 +1,82 @@
+"""Version 2 of the REST Proxy's interface: brokers, topics, partitions, and reads of a partition by offset."""
+
+from __future__ import annotations
+
+import base64
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from support.gateway import AVRO_V2, BINARY_V2, JSON_V2, V2, GatewayClient
+
+pytestmark = pytest.mark.servers
+
+
+def produce(gateway: GatewayClient, topic: str, *values: object) -> None:
+    body = {"records": [{"value": value, "partition": 0} for value in values]}
+    assert gateway.post(f"/topics/{topic}", body, JSON_V2).status == 200
+
+
+def test_brokers_topics_and_partitions(gateway: GatewayClient, topic: str) -> None:
+    produce(gateway, topic, 1, 2)
+    first = {"partition": 0, "leader": 1, "replicas": [{"broker": 1, "leader": True, "in_sync": True}]}
+    found = gateway.request("GET", "/", accept=V2)
+    assert (found.json, found.headers["content-type"]) == ({}, V2)
+    assert gateway.request("GET", "/brokers").json == {"brokers": [1]}
+    assert topic in gateway.request("GET", "/topics/").json
+    described = gateway.request("GET", f"/topics/{topic}").json
+    assert (described["name"], described["partitions"][0]) == (topic, first)
+    assert described["configs"]["cleanup.policy"] == "delete"
+    assert gateway.request("GET", f"/topics/{topic}/partitions").json == described["partitions"]
+    assert gateway.request("GET", f"/topics/{topic}/partitions/0").json == first
+    offsets = gateway.request("GET", f"/topics/{topic}/partitions/0/offsets").json
+    assert offsets == {"beginning_offset": 0, "end_offset": 2}
+
+
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [
+        ("/topics/none", (404, 40401)),
+        ("/topics/%2e%2e%2fx", (404, 404)),
+        ("/topics/a%20b", (404, 40401)),
+        ("/topics/none/partitions", (404, 40401)),
+        ("/topics/none/partitions/0/offsets", (404, 40401)),
+        ("/topics/none/partitions/0/records?offset=0", (404, 40401)),
+        ("/topics/{topic}/partitions/99", (404, 40402)),
+        ("/topics/{topic}/partitions/99999999999/offsets", (404, 40402)),
+        ("/topics/{topic}/partitions/99/records?offset=0", (404, 40402)),
+        ("/topics/{topic}/partitions/0/records", (400, 400)),
+        ("/topics/{topic}/partitions/0/records?offset=x", (400, 400)),
+        ("/topics/{topic}/partitions/0/records?offset=3", (400, 40002)),
+    ],
+)
+def test_errors_of_reads(gateway: GatewayClient, topic: str, path: str, problem: tuple[int, int]) -> None:
+    produce(gateway, topic, 1, 2)
+    assert gateway.request("GET", path.replace("{topic}", topic)).problem == problem
+
+
+def test_unacceptable_media_type_is_refused(gateway: GatewayClient) -> None:
+    assert gateway.request("GET", "/brokers", accept="text/html").problem == (406, 406)
+    assert gateway.request("GET", "/topics", accept="text/html, */*;q=0.1").status == 200
+
+
+def test_records_are_read_from_an_offset_on(gateway: GatewayClient, topic: str) -> None:
+    produce(gateway, topic, *range(5))
+    path = f"/topics/{topic}/partitions/0/records?timeout=10000&offset="
+    response = gateway.request("GET", f"{path}2", accept=JSON_V2)
+    assert [(one["offset"], one["value"]) for one in response.json] == [(2, 2), (3, 3), (4, 4)]
+    assert response.headers["content-type"] == JSON_V2
+    binary = gateway.request("GET", f"{path}4")
+    assert (binary.headers["content-type"], binary.json[0]["value"]) == (BINARY_V2, base64.b64encode(b"4").decode())
+    assert "error" in gateway.request("GET", f"{path}4", accept=AVRO_V2).json[0]
+    assert len(gateway.request("GET", f"{path}0&max_bytes=2").json) == 2
+    assert gateway.request("GET", f"{path}5&timeout=0".replace("timeout=10000&", "")).json == []
+
+
+def test_read_at_the_end_waits_for_a_record(gateway: GatewayClient, topic: str) -> None:
+    produce(gateway, topic, 0)
+    path = f"/topics/{topic}/partitions/0/records?timeout=30000&offset=1"
+    with ThreadPoolExecutor() as threads:
+        waiting = [threads.submit(gateway.request, "GET", path, accept=JSON_V2) for _ in range(3)]
+        produce(gateway, topic, 1)
+        assert [one.result().json[0]["value"] for one in waiting] == [1, 1, 1]
