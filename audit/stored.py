@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Final, NamedTuple
 
 from headrace.audit.event import PRODUCERS_MAX, producers_text
@@ -149,36 +150,46 @@ class TopicSummary:
     is_loaded: bool
 
 
+class ProducerFaultKind(StrEnum):
+    """A fault of producers that is not a difference between tiers."""
+
+    CRASHED = "crashed"  # a producer ended without the acknowledgement of messages, and not all of them are in the log
+    AHEAD = "ahead"  # messages have times in the future
+    BEHIND = "behind"  # messages have times long before those of messages that were earlier in the log
+
+
 @dataclass(frozen=True, slots=True)
 class ProducerFault:
     """A fault of producers of a topic that is not a difference between tiers.
 
     Attributes:
-        is_crash: a producer ended without the acknowledgement of messages, and not all of them are in the log.
-            Otherwise messages have times in the future.
         start_ms, end_ms: start of the first window with the fault and end of the last one.
-        messages: the messages that did not arrive, or those with times in the future.
-        producers: application and host of the producers that counted in these windows; for a crash those that crashed.
+        messages: the affected messages.
+        producers: application and host of the producers that counted in these windows; for a crash those that crashed;
+            for times in the past those that did not count in newer windows.
+        behind_ms: for times in the past, how much older the oldest message is than earlier messages in the log.
     """
 
     topic: str
-    is_crash: bool
+    kind: ProducerFaultKind
     start_ms: int
     end_ms: int
     messages: int
     producers: tuple[tuple[str, str], ...]
+    behind_ms: int = 0
 
     def sentence(self, now_ms: int) -> str:
         """Returns the fault as a sentence; `now_ms` is the current time."""
-        count, start = count_text(self.messages, "message"), time_text(self.start_ms)
         more = len(self.producers) - PRODUCERS_MAX
         names = producers_text(self.producers[:PRODUCERS_MAX]) + (f" and {more:,} more" if more > 0 else "")
+        text = {
+            ProducerFaultKind.CRASHED: "that a crashed producer sent without acknowledgement did not arrive in the log",
+            ProducerFaultKind.AHEAD: f"with times up to {duration_text(self.end_ms - now_ms)} in the future",
+            ProducerFaultKind.BEHIND: f"with times up to {duration_text(self.behind_ms)} before those of earlier "
+            "messages in the log",
+        }[self.kind]
         sent = f"; sent by {names}" if names else ""
-        if self.is_crash:
-            return (
-                f"{start}: {count} that a crashed producer sent without acknowledgement did not arrive in the log{sent}"
-            )
-        return f"{start}: {count} with times up to {duration_text(self.end_ms - now_ms)} in the future{sent}"
+        return f"{time_text(self.start_ms)}: {count_text(self.messages, 'message')} {text}{sent}"
 
 
 class Percentiles(NamedTuple):

@@ -1,12 +1,13 @@
 """Measures the cost of the audit's counting when producing, consuming and loading, with and without it in one run.
 
-    python -m bench.counting [--messages 100000] [--rounds 15]
+    python -m bench.counting [--messages 20000] [--rounds 41]
 
 Producing and consuming go through a registry and a broker of this run, without start and end of the clients; the
 messages belong to seven windows, and their counts are published. A task of a load reads a log in memory. The two
 variants run alternately. Prints the CPU time of this process per message in the best round of each variant, and the
-difference in percent. Without counting, the producer's counter ignores each message, and the core of the task is built
-with `HR_UNCOUNTED`, which leaves out sizes, hashes and latencies. Both variants determine the time of each message.
+median and the quartiles of the overheads of all rounds. Without counting, the producer's counter ignores each message,
+and the core of the task is built with `HR_UNCOUNTED`, which leaves out sizes, hashes and latencies. Both variants
+determine the time of each message.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import argparse
 import gc
 import os
 import platform
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -40,14 +42,13 @@ counting."""
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--messages", type=int, default=100_000)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--messages", type=int, default=20_000)
+    parser.add_argument("--rounds", type=int, default=41)
     args = parser.parse_args()
     print(
-        f"{args.messages:,} messages, best of {args.rounds} rounds, {os.cpu_count()} cores, "
-        f"Python {platform.python_version()}"
+        f"{args.messages:,} messages, {args.rounds} rounds, {os.cpu_count()} cores, Python {platform.python_version()}"
     )
-    print(f"{'':10}{'CPU us/message':>16}{'uncounted':>12}{'overhead':>10}")
+    print(f"{'':10}{'CPU us/message':>16}{'uncounted':>12}{'overhead':>10}{'middle half':>20}")
     with TemporaryDirectory() as directory:
         path = Path(directory)
         measure_load(path, args.messages, args.rounds)
@@ -134,13 +135,19 @@ def uncounted_producers() -> Iterator[None]:
 def compare(
     name: str, counted: Callable[[], float], uncounted: Callable[[], float], messages: int, rounds: int
 ) -> None:
-    """Prints the CPU seconds that both variants return, per message."""
+    """Runs both variants alternately and prints their costs. The variant that runs first changes with each round, and
+    the overhead is that of neighbouring runs, so that changes of the machine's speed affect both alike."""
     costs: dict[Callable[[], float], list[float]] = {counted: [], uncounted: []}
-    for _ in range(rounds):
-        for variant, found in costs.items():
-            found.append(variant() / messages * 1e6)
-    best, base = min(costs[counted]), min(costs[uncounted])
-    print(f"{name:10}{best:>16.3f}{base:>12.3f}{(best / base - 1) * 100:>9.1f}%", flush=True)
+    for number in range(rounds):
+        for variant in (counted, uncounted) if number % 2 else (uncounted, counted):
+            costs[variant].append(variant() / messages * 1e6)
+    overheads = [(one / base - 1) * 100 for one, base in zip(costs[counted], costs[uncounted], strict=True)]
+    low, median, high = statistics.quantiles(overheads, n=4)
+    print(
+        f"{name:10}{min(costs[counted]):>16.3f}{min(costs[uncounted]):>12.3f}{median:>9.1f}%"
+        f"{f'{low:.1f} to {high:.1f}%':>20}",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -127,8 +127,7 @@ def _incomplete(late: Mapping[str, int], summaries: Sequence[TopicSummary]) -> l
 
 def _of_producer(fault: ProducerFault, now_ms: int) -> StatusFinding:
     """Returns the finding about a wrong clock, or about a crash with undelivered messages."""
-    kind = "audit-crashed" if fault.is_crash else "audit-ahead"
-    return finding(kind, fault.topic, fault.sentence(now_ms), identity=fault.topic)
+    return finding(f"audit-{fault.kind}", fault.topic, fault.sentence(now_ms), identity=fault.topic)
 
 
 def _corrupt(batches: Sequence[UncountedBatch], since_ms: int) -> list[StatusFinding]:

@@ -18,6 +18,7 @@ from headrace.audit.stored import (
     LOG,
     CompletenessTotals,
     ProducerFault,
+    ProducerFaultKind,
     TopicSummary,
 )
 from headrace.audit.strip import STATE_BYTES, WINDOWS_OF_DAY, place_of
@@ -82,11 +83,19 @@ def extra_shares(shares: Mapping[str, float], topics: Collection[str]) -> Iterat
         yield StatusMetric("headrace_audit_extra_ratio", share, (("topic", topic),))
 
 
+_FAULT_NAMES: Final = {
+    ProducerFaultKind.CRASHED: "undelivered",
+    ProducerFaultKind.AHEAD: "future",
+    ProducerFaultKind.BEHIND: "past",
+}
+
+
 def producer_faults(faults: Iterable[ProducerFault], topics: Collection[str]) -> Iterator[StatusMetric]:
-    """Yields the messages of crashed producers that did not arrive, and those with times in the future, by topic."""
+    """Yields the messages of crashed producers that did not arrive, and those with times in the future or the past, by
+    topic."""
     counts: Counter[tuple[str, str]] = Counter()
     for fault in faults:
-        name = "undelivered" if fault.is_crash else "future"
+        name = _FAULT_NAMES[fault.kind]
         counts[name, fault.topic if fault.topic in topics else OTHER] += fault.messages
     for (name, topic), number in sorted(counts.items()):
         yield StatusMetric(f"headrace_audit_{name}_messages", number, (("topic", topic),))

@@ -344,6 +344,14 @@ KINDS: Final[Mapping[str, StatusKind]] = {
             "correct the clock of the named host, or the time zone of the application",
         ),
         StatusKind(
+            "audit-behind",
+            ATTENTION,
+            "with times in the past",
+            "topics",
+            "headrace audit report --topic {subject}",
+            "correct the clock of the named host, or the time zone of the application",
+        ),
+        StatusKind(
             "audit-old",
             ATTENTION,
             "not up to date",

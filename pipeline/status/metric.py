@@ -140,6 +140,11 @@ METRICS: Final[Mapping[str, MetricFamily]] = {
         ),
         MetricFamily("headrace_audit_future_messages", GAUGE, "messages with times in the future, by topic"),
         MetricFamily(
+            "headrace_audit_past_messages",
+            GAUGE,
+            "messages of the last six hours of producers whose clock is more than half an hour behind, by topic",
+        ),
+        MetricFamily(
             "headrace_audit_extra_ratio",
             GAUGE,
             "largest share of extra messages in a window of a topic, of the windows with more than 10; no series for "

@@ -193,6 +193,15 @@ def send_with_wrong_clock(platform: Platform, topic: str) -> None:
     platform.load(topic)
 
 
+def send_with_clock_behind(platform: Platform, topic: str) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    platform.windows[topic] = window_start(now_ms - 3_600_000)
+    platform.produce(topic, window_start(now_ms), GOOD_MESSAGES)
+    platform.load(topic)
+    platform.produce(topic, platform.windows[topic], FAULTY_MESSAGES, FAULTY)
+    platform.load(topic)
+
+
 KILLED = """
 import json, os, signal, socket, sys
 socket.gethostname = lambda: sys.argv[4]
@@ -336,6 +345,16 @@ FAULTS = {
             "",
             r"2,000 messages with times up to 1 h( \d+ min)? in the future",
             (("headrace_audit_future_messages", 2000, {}),),
+        ),
+    ),
+    "clock-behind": Fault(
+        send_with_clock_behind,
+        Expected(
+            "audit-behind",
+            "",
+            "",
+            r"2,000 messages with times up to 1 h before those of earlier messages in the log",
+            (("headrace_audit_past_messages", 2000, {}),),
         ),
     ),
     "killed": Fault(
