@@ -282,15 +282,15 @@ class LaneLog:
                 start = self._start(topic_partition)
             for batch in self._batches(topic_partition, start, fence):
                 if batch.producer_id in self.state.epochs and not batch.attributes & (TRANSACTIONAL | CONTROL):
-                    keys.update(self._reflect(topic_partition, batch, start))
+                    keys.update(self._reflect(topic_partition, batch))
             self.stored(topic_partition, fence, keys)
         self._fenced.update(fences)
 
-    def _reflect(self, topic_partition: TopicPartition, batch: Batch, start: int) -> Iterable[SourceKey]:
+    def _reflect(self, topic_partition: TopicPartition, batch: Batch) -> Iterable[SourceKey]:
         for offset, _, _, _, headers in batch.records:
             found = dict(parse_headers(headers))
             source_id, seqno = found.get(SOURCE_HEADER), found.get(SEQNO_HEADER)
-            if offset >= start and source_id is not None and seqno is not None:
+            if source_id is not None and seqno is not None:
                 yield self.state.found(topic_partition, offset, source_id.decode(), _SEQNO.unpack(seqno)[0])
 
     def _batches(self, topic_partition: TopicPartition, start: int, end: int) -> Iterable[Batch]:

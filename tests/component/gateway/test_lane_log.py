@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from headrace.gateway.sessions import lane_log
 from headrace.gateway.sessions.lane_log import CONFIRMED_S, RENEW_S, RETIRE_S, LaneLog
 from headrace.gateway.sessions.sources import (
     SEQNO_HEADER,
@@ -19,7 +21,7 @@ from headrace.gateway.sessions.sources import (
     producer_record,
     source_key,
 )
-from headrace.kafka_wire.batch_producer import BatchProducer, ProducerFenced
+from headrace.kafka_wire.batch_producer import BatchProducer, ProducerFenced, produce_as
 from headrace.kafka_wire.cluster import KafkaCluster
 from headrace.kafka_wire.errors import ErrorResponse
 from headrace.kafka_wire.record_batch import NO_HEADERS, batch_of_records, encode_headers
@@ -109,7 +111,10 @@ def test_new_owner_finds_what_the_checkpoint_has_and_what_was_written_after_it(l
     assert not owner.has_changes
     write(owner, one, "a", 30, 40)
     write(owner, other, "c", 7)
-    assert last_seqnos(lanes.owner()) == {"a": 40, "b": 5, "c": 7}
+    successor = lanes.owner()
+    assert last_seqnos(successor) == {"a": 40, "b": 5, "c": 7} and successor.has_changes
+    successor.checkpoint()
+    assert lanes.owner().has_changes, "the fences move the offsets of the partitions"
     assert last_seqnos(lanes.owner()) == {"a": 40, "b": 5, "c": 7}, "after a takeover without a checkpoint"
 
 
@@ -183,8 +188,40 @@ def test_owner_with_another_producer_id_fences_the_earlier_ones_and_waits_for_th
     assert last_seqnos(owner) == {"a": 7}
     with pytest.raises(ProducerFenced):
         write_state(SourceState("t", "a", 0, 8).record())
-    lanes.owner()
+    assert last_seqnos(lanes.owner()) == {"a": 7}
     assert lanes.slept_s == [RETIRE_S], "the next owner has the same producer id"
+
+
+def test_owner_with_another_producer_id_loads_what_an_earlier_one_wrote_before_its_fence(
+    lanes: Lanes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = TopicPartition(lanes.state_topic, LANE)
+    earlier = BatchProducer(lanes.cluster(), f"forgotten-{lanes.state_topic}")
+    identity = earlier.start()
+    first = (producer_record(*identity), owner_record(identity.producer_id))
+    earlier.produce({state: batch_of_records([(*one, NO_HEADERS) for one in first], TIME_MS)})
+
+    def write_first(*arguments: Any) -> Any:
+        late = SourceState("t", "a", 0, 9).record()
+        earlier.produce({state: batch_of_records([(*late, NO_HEADERS)], TIME_MS)})
+        return produce_as(*arguments)
+
+    monkeypatch.setattr(lane_log, "produce_as", write_first)
+    assert last_seqnos(lanes.owner()) == {"a": 9}
+
+
+def test_partition_that_did_not_exist_at_the_takeover_is_fenced_before_its_use(lanes: Lanes) -> None:
+    partition = lanes.topic()
+    earlier = lanes.owner()
+    write(earlier, partition, "a", 1)
+    lanes.delete(partition.topic)
+    owner = lanes.owner()
+    lanes.create(partition.topic)
+    write(earlier, partition, "a", 2)
+    owner.prepare(partition)
+    assert last_seqnos(owner) == {"a": 2}
+    with pytest.raises(ProducerFenced):
+        write(earlier, partition, "a", 3)
 
 
 def test_owner_confirms_its_lane_before_it_writes_after_a_pause(lanes: Lanes) -> None:
