@@ -42,12 +42,15 @@ def encode_binary(value: Any) -> bytes | None:
     raise Unencodable("expected a text in base64")
 
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
 def encode_json(value: Any) -> bytes | None:
     """Returns compact JSON text."""
     if value is None:
         return None
     try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+        return _ENCODER.encode(value).encode()
     except UnicodeEncodeError:
         raise Unencodable("a text contains half of a surrogate pair and has no UTF-8 form") from None
     except ValueError:

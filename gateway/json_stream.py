@@ -1,6 +1,7 @@
-"""Splits a stream of concatenated JSON objects, which arrives in chunks, into the texts of the objects.
+"""Parses a stream of concatenated JSON objects, which arrives in chunks.
 
-Examines each byte once, for any sizes of chunks and objects.
+The objects of a chunk are parsed one after the other. An object that is not complete is not parsed again with each
+chunk: its structure is examined, each byte once, until its end was received.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, Final, NoReturn
 _OUTSIDE_STRING: Final = re.compile(rb'["{}\[\]]')
 _INSIDE_STRING: Final = re.compile(rb'["\\]')
 _SPACE: Final = re.compile(rb"[ \t\r\n]*")
+_LEADING_SPACE: Final = re.compile(r"[ \t\r\n]*")
 OPENING_BRACE, QUOTE, BACKSLASH = b'{"\\'
 
 
@@ -25,7 +27,7 @@ class ObjectTooLarge(ValueError):
 
 
 class JsonStream:
-    """Collects chunks of a stream, and returns the texts of the objects that are complete.
+    """Collects the chunks of a stream, and returns the objects that are complete.
 
     Args:
         object_bytes_max: most bytes of an object.
@@ -41,21 +43,40 @@ class JsonStream:
         self._depth = 0
         self._is_in_string = False
 
-    def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """Adds a chunk, and yields the texts of the objects that it completes.
+    def feed(self, chunk: bytes) -> Iterator[tuple[Any, int]]:
+        """Adds a chunk, and yields the objects that it completes, each with the size of its text.
 
         Raises:
             MalformedJson: there is something else than an object at the level of the objects.
             ObjectTooLarge: an object has too many bytes.
         """
         self._text += chunk
+        if not self._depth and self._text.isascii():
+            yield from self._complete_objects()
         while self._finds_end():
-            yield self._checked(bytes(self._text[self._start : self._at]))
+            text = self._checked(bytes(self._text[self._start : self._at]))
             self._start = self._at
+            yield parse_json(text), len(text)
         del self._text[: self._start]
         self._at -= self._start
         self._start = 0
         self._checked(self._text)
+
+    def _complete_objects(self) -> Iterator[tuple[Any, int]]:
+        """Parses objects up to one that is not complete or not valid. In ASCII, characters are bytes."""
+        text = self._text.decode("ascii")
+        while True:
+            begin = _LEADING_SPACE.match(text, self._start).end()  # type: ignore[union-attr]
+            if text[begin : begin + 1] != "{":
+                return
+            try:
+                value, end = _DECODER.raw_decode(text, begin)
+            except (ValueError, RecursionError):
+                return  # the examination of its structure decides
+            if end - begin > self._object_bytes_max:
+                return
+            self._start = self._at = end
+            yield value, end - begin
 
     def end(self) -> None:
         """Ends the stream.
@@ -118,3 +139,6 @@ def parse_json(text: bytes) -> Any:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f'{name} is no JSON; write the text "{name}" for an Avro float or double')
+
+
+_DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant)

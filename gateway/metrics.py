@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -15,7 +15,6 @@ METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "
 OTHER: Final = "other"
 """Label of methods that clients invented, and of paths without a route."""
 UNAVAILABLE: Final = 503
-STORED: Final = "stored"
 
 
 class GatewayMetrics:
@@ -41,6 +40,7 @@ class GatewayMetrics:
             ["result"],
             registry=self.registry,
         )
+        self._stored = self._records.labels("stored")
         self._rows: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
         self.responses = 0
         """All responses."""
@@ -66,9 +66,11 @@ class GatewayMetrics:
         self.responses += 1
         self.server_errors += status >= 500 and status != UNAVAILABLE
 
-    def count_records(self, number: int, result: str = STORED) -> None:
-        """Counts records that have the same result: stored, or the name of an error."""
-        self._records.labels(result).inc(number)
+    def count_records(self, stored: int, failed: Mapping[str, int] | None = None) -> None:
+        """Counts stored records, and failed ones by the names of their errors."""
+        self._stored.inc(stored)
+        for name, number in (failed or {}).items():
+            self._records.labels(name).inc(number)
 
     def watch(self, name: str, text: str, read: Callable[[], float]) -> None:
         """Adds a gauge, whose value `read` returns."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from starlette.requests import ClientDisconnect, Request
@@ -14,21 +14,31 @@ from starlette.types import Receive, Scope, Send
 from headrace.gateway import rest_v3
 from headrace.gateway.access import caller_of
 from headrace.gateway.errors import GatewayError, Kind
-from headrace.gateway.json_stream import JsonStream, MalformedJson, ObjectTooLarge, parse_json
+from headrace.gateway.json_stream import JsonStream, MalformedJson, ObjectTooLarge
 from headrace.gateway.request_body import body_of
+from headrace.gateway.responses import json_bytes
 from headrace.gateway.sender import SendResult
 
-IN_FLIGHT_MAX: Final = 1_000
-"""Most records of a stream that wait for their acknowledgement; then reading pauses."""
+BATCH_MAX: Final = 100
+"""Maximum number of records that are sent at once."""
+BATCHES_MAX: Final = 10
+"""Maximum number of batches of a stream that wait for their acknowledgement; then reading pauses."""
 OBJECT_BYTES_MAX: Final = 2 * 2**20
 
 STREAM_BYTES_MAX: Final = 8 * 2**20
-"""Size of the records of a stream that wait for their acknowledgement; then reading pauses."""
+"""Size of the records of a stream that wait for their acknowledgement, above which reading pauses."""
 STREAM_IDLE_S: Final = 86_400.0
 """Longest pause of a client within a stream, as in the REST Proxy."""
 
-Pending = tuple[rest_v3.PreparedRecord, "asyncio.Future[list[SendResult]]", int] | GatewayError | None
-"""A record that was sent, with its size; a record that was refused; or None for the end of the stream."""
+
+@dataclass(slots=True)
+class _Batch:
+    """Consecutive records of a stream: prepared ones, and the errors of refused ones."""
+
+    items: list[rest_v3.PreparedRecord | GatewayError] = field(default_factory=list)
+    size: int = 0
+    results: asyncio.Future[list[SendResult]] | None = None
+    """The results of the prepared records, in their order."""
 
 
 class RecordStream(Response):
@@ -44,16 +54,13 @@ class RecordStream(Response):
         self._has_room = asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        pending: asyncio.Queue[Pending] = asyncio.Queue(IN_FLIGHT_MAX)
-        reading = asyncio.create_task(self._read(pending))
+        sent: asyncio.Queue[_Batch | None] = asyncio.Queue(BATCHES_MAX)
+        reading = asyncio.create_task(self._read(sent))
         try:
             headers = [(b"content-type", b"application/json")]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
-            while (item := await pending.get()) is not None:
-                lines = [await self._line(item)]
-                while not pending.empty() and _is_done(pending._queue[0]):  # type: ignore[attr-defined]
-                    lines.append(await self._line(pending.get_nowait()))
-                await send({"type": "http.response.body", "body": b"".join(lines), "more_body": True})
+            while (batch := await sent.get()) is not None:
+                await send({"type": "http.response.body", "body": await self._lines(batch), "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             reading.cancel()
@@ -61,56 +68,66 @@ class RecordStream(Response):
                 await reading
             self._release(self._bytes)
 
-    async def _line(self, item: Any) -> bytes:
-        if isinstance(item, GatewayError):
-            found = item.body
-        else:
-            prepared, future, size = item
-            (result,) = await future
-            self._release(size)
-            found = rest_v3.result_of(self._cluster, self._topic, prepared, result)
-        return json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode() + b"\r\n"
+    async def _lines(self, batch: _Batch) -> bytes:
+        """Waits for the results of a batch, and returns the lines of the response."""
+        results = iter(() if batch.results is None else await batch.results)
+        self._release(batch.size)
+        lines = []
+        for item in batch.items:
+            if isinstance(item, GatewayError):
+                lines.append(json_bytes(item.body))
+            else:
+                lines.append(json_bytes(rest_v3.result_of(self._cluster, self._topic, item, next(results))))
+        return b"\r\n".join(lines) + b"\r\n"
 
     def _release(self, size: int) -> None:
         self._request.app.state.budget.release(self._caller.key, size)
         self._bytes -= size
         self._has_room.set()
 
-    async def _read(self, pending: asyncio.Queue[Pending]) -> None:
+    async def _read(self, sent: asyncio.Queue[_Batch | None]) -> None:
         """Reads records and sends them, until the body ends or has something else than records."""
-        state = self._request.app.state
-        stream = JsonStream(OBJECT_BYTES_MAX)
+        stream, batch = JsonStream(OBJECT_BYTES_MAX), _Batch()
         try:
-            async with body_of(self._request, state.budget, STREAM_IDLE_S) as reader:
+            async with body_of(self._request, self._request.app.state.budget, STREAM_IDLE_S) as reader:
                 async for chunk in reader.chunks():
-                    for text in stream.feed(chunk):
-                        await self._wait_for_room(len(text))
-                        await pending.put(await self._send(text))
+                    for record, size in stream.feed(chunk):
+                        await self._add(batch, record, size)
+                        if len(batch.items) >= BATCH_MAX:
+                            batch = await self._send(batch, sent)
+                    batch = await self._send(batch, sent)
                 stream.end()
         except (MalformedJson, ObjectTooLarge) as error:
-            await pending.put(GatewayError(Kind.BAD_REQUEST, str(error)))
+            batch.items.append(GatewayError(Kind.BAD_REQUEST, str(error)))
         except GatewayError as error:
-            await pending.put(error)
+            batch.items.append(error)
         except ClientDisconnect:
             pass  # the records that were read are sent
-        await pending.put(None)
+        await self._send(batch, sent)
+        await sent.put(None)
 
-    async def _wait_for_room(self, size: int) -> None:
-        """Waits until the records of the stream, with another one of this size, do not exceed `STREAM_BYTES_MAX`."""
-        while self._bytes and self._bytes + size > STREAM_BYTES_MAX:
-            self._has_room.clear()
-            await self._has_room.wait()
-
-    async def _send(self, text: bytes) -> Pending:
+    async def _add(self, batch: _Batch, record: Any, size: int) -> None:
+        """Adds a record to a batch, encoded, or the error of a record that is refused."""
         state = self._request.app.state
         try:
-            prepared = await rest_v3.prepare(self._topic, parse_json(text), state.schemas, self._caller)
-            state.budget.take(self._caller.key, len(text))
+            prepared = await rest_v3.prepare(self._topic, record, state.schemas, self._caller)
+            state.budget.take(self._caller.key, size)
         except GatewayError as error:
-            return error
-        self._bytes += len(text)
-        return prepared, state.sender.send(self._topic, (prepared.record,)), len(text)
+            batch.items.append(error)
+            return
+        batch.items.append(prepared)
+        batch.size += size
+        self._bytes += size
 
-
-def _is_done(item: Pending) -> bool:
-    return item is not None and (isinstance(item, GatewayError) or item[1].done())
+    async def _send(self, batch: _Batch, sent: asyncio.Queue[_Batch | None]) -> _Batch:
+        """Sends the records of a batch, and returns the next batch. Waits while too many are not acknowledged."""
+        if not batch.items:
+            return batch
+        records = [item.record for item in batch.items if not isinstance(item, GatewayError)]
+        if records:
+            batch.results = self._request.app.state.sender.send(self._topic, records)
+        await sent.put(batch)
+        while self._bytes > STREAM_BYTES_MAX:
+            self._has_room.clear()
+            await self._has_room.wait()
+        return _Batch()

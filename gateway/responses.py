@@ -15,17 +15,21 @@ from headrace.gateway.errors import GatewayError
 logger = logging.getLogger(__name__)
 
 JSON: Final = "application/json"
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 CHALLENGE: Final = 'Basic realm="Headrace gateway"'
 
 
 def json_response(content: Any, status: int = 200, media_type: str = JSON, **headers: str) -> Response:
     """Returns a response with compact JSON."""
-    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    return Response(json_bytes(content), status, headers, media_type)
+
+
+def json_bytes(content: Any) -> bytes:
+    """Returns compact JSON in UTF-8."""
     try:
-        encoded = text.encode()
+        return _ENCODER.encode(content).encode()
     except UnicodeEncodeError:  # half of a surrogate pair, quoted from the request
-        encoded = json.dumps(content, separators=(",", ":")).encode()
-    return Response(encoded, status, headers, media_type)
+        return json.dumps(content, separators=(",", ":")).encode()
 
 
 def error_response(error: GatewayError) -> Response:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -221,15 +222,20 @@ def _partition(value: Any) -> int | None:
     return value
 
 
+@functools.lru_cache(maxsize=64)
+def _second_text(second: int) -> str:
+    return datetime.datetime.fromtimestamp(second, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
 def _result(cluster: str, topic: str, result: SendResult, key: Data | None, value: Data | None) -> dict[str, Any]:
-    stored_at = datetime.datetime.fromtimestamp(result.timestamp_ms / 1000, datetime.UTC)
+    second, millisecond = divmod(result.timestamp_ms, 1000)
     found: dict[str, Any] = {
         "error_code": 200,
         "cluster_id": cluster,
         "topic_name": topic,
         "partition_id": result.partition,
         "offset": result.offset,
-        "timestamp": stored_at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "timestamp": f"{_second_text(second)}.{millisecond:03d}Z",
     }
     for name, data in (("key", key), ("value", value)):
         if data is not None:

@@ -167,19 +167,17 @@ class RecordSender:
 
     def _resolve(self) -> None:
         self._is_scheduled = False
+        stored = 0
+        failures: Counter[str] = Counter()
         while self._completed:
             future, results = self._completed.popleft()
-            self._count(results)
+            stored += len(results)
+            for one in results:
+                if one.error is not None:
+                    failures[one.error.name()] += 1
             if not future.done():
                 future.set_result(results)
-
-    def _count(self, results: list[SendResult]) -> None:
-        failures = Counter(one.error.name() for one in results if one.error is not None)
-        stored = len(results) - failures.total()
-        if stored:
-            self._metrics.count_records(stored)
-        for name, number in failures.items():
-            self._metrics.count_records(number, name)
+        self._metrics.count_records(stored - failures.total(), failures)
 
     def close(self) -> None:
         """Waits for the acknowledgements of sent records, at most `CLOSE_S`."""

@@ -207,7 +207,7 @@ async def _store(request: Request) -> Response:
             return _failure(request, error)
     state.metrics.count_records(result.written)
     if result.rejected:
-        state.metrics.count_records(len(result.rejected), "rejected")
+        state.metrics.count_records(0, {"rejected": len(result.rejected)})
     return json_response(_result(result))
 
 
