@@ -101,7 +101,7 @@ class LaneAssignment:
                 self._failed(exception.args[0])
                 break
             error = None if message is None else message.error()
-            if error is not None and error.fatal():
+            if error is not None and (error.fatal() or error.code() == KafkaError._FATAL):
                 self._failed(error)
                 break
             if error is not None:
