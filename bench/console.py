@@ -31,7 +31,7 @@ from typing import Any
 
 from werkzeug.serving import WSGIRequestHandler, make_server
 
-from bench.support.console_world import broker_offsets, fill_commits, fill_runs, install_registry
+from bench.support.console_world import fill_commits, fill_runs, install_brokers, install_registry
 from headrace.audit.event import event_id
 from headrace.audit.storage.store import AuditStore
 from headrace.audit.strip import DAY_MS, STATE_BYTES, WINDOWS_OF_DAY
@@ -44,7 +44,6 @@ from headrace.console.context import EXTENSION
 from headrace.console.database import ConsoleDatabase
 from headrace.console.pages import now
 from headrace.console.sessions import SessionStore
-from headrace.loader.inspect.offsets import TopicOffsets
 from headrace.pipeline.status.finding import PlatformStatus
 from headrace.settings import LoaderSettings, Settings
 
@@ -87,7 +86,12 @@ TARGETS = (
     PageTarget("columns of a table", "/tables/topic-000", 30, 100_000, 60),
     PageTarget("history of a table", "/tables/topic-000?show=history", 30, 100_000, 60),
     PageTarget("31 days of a table", "/tables/topic-000?show=days", 30, 100_000, 60),
+    PageTarget("50 messages", "/messages?topic=topic-001", 30, 100_000, 80),
+    PageTarget("500 messages, decoded", "/messages?topic=topic-001&count=500", 100, 200_000, 100),
     PageTarget("find a message, the form", "/find", 30, 100_000, 60),
+    PageTarget("find an offset", "/find?topic=topic-001&partition=3&offset=500", 30, 100_000, 60),
+    PageTarget("find a time", "/find?topic=topic-001&at=2026-11-18", 30, 100_000, 60),
+    PageTarget("find a key", "/find?topic=topic-001&key=k", 30, 100_000, 60),
     PageTarget("alerts", "/alerts", 30, 100_000, 60),
     PageTarget("actions", "/actions", 30, 100_000, 60),
     PageTarget("system", "/system", 40, 100_000, 60),
@@ -108,18 +112,14 @@ def main() -> int:
         print(f"{args.topics} topics x {DAYS} days: {size_mb(directory):.0f} MB, written in {cpu_s:.1f} s of CPU")
         fill_commits(directory, args.topics, NOW_MS)
         fill_runs(directory, NOW_MS)
-        setattr(now, "platform_status", lambda settings: PlatformStatus(NOW_MS, (), ()))  # noqa: B010  (no other server)
+        setattr(now, "platform_status", lambda settings, **_: PlatformStatus(NOW_MS, (), ()))  # noqa: B010  (no other server)
         settings = Settings(data_dir=directory, loader=LoaderSettings(warehouse=str(directory / "warehouse")))
         database = ConsoleDatabase.of_settings(settings)
         sessions, actions = SessionStore(database), ActionStore(database)
         app = create_app(settings, ConsoleAccess(None, True, settings.loader), sessions, actions, now_ms=lambda: NOW_MS)
         context = app.extensions[EXTENSION]
         install_registry(context.registry, NOW_MS)
-        offsets = broker_offsets(args.topics)
-        context.brokers.all_partitions = lambda: offsets
-        context.brokers.topic = lambda topic, next_offsets: TopicOffsets(
-            {one: found for one, found in offsets.items() if one.topic == topic}, 7 * DAY_MS
-        )
+        install_brokers(context.brokers, args.topics, NOW_MS)
         are_met = measure(app)
         baseline_s = _cpu_of(lambda: read_rows(directory / "audit.db"))
         print(f"baseline: verdicts of 30 days from rows instead of strips: {baseline_s * 1000:.0f} ms")

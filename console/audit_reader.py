@@ -97,8 +97,7 @@ class AuditReader:
             windows = store.windows(topic, period.first_ms, period.end_ms)
             special = store.windows(topic, None, 0)
             strip = store.strips(*period.days, [topic]).get(topic, b"")
-            stored = store.events(period.first_ms, counts_clean_windows=False)
-            events = [event for event in stored if event.topic == topic]
+            events = store.events(period.first_ms, counts_clean_windows=False, topic=topic)
             return TopicAudit(found[0], [*special, *windows], events, period.cut(strip) or bytes(period.windows))
 
         empty = TopicAudit(None, (), (), bytes(period.windows))

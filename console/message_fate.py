@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from headrace.console.commit_reader import CommitReader
 from headrace.console.errors import ConsoleError
 from headrace.console.formats import utc
 from headrace.loader.commit.file_index import FileIndex
 from headrace.loader.commit.state import LoaderState, TopicState
 from headrace.loader.inspect.locate import LocatedMessage, OffsetStatus, locate
-from headrace.pipeline.load import commit_log
 from headrace.pipeline.storage import warehouse_storage
 from headrace.settings import Settings
 from headrace.settings.addresses import RemoteDirectory, warehouse_location
@@ -73,7 +73,7 @@ class MessageFate:
         return sql_command(self.table, conditions)
 
 
-def read_fate(settings: Settings, topic: str, partition: int, offset: int) -> MessageFate:
+def read_fate(commits: CommitReader, settings: Settings, topic: str, partition: int, offset: int) -> MessageFate:
     """Returns where a message is, from the commit log, and from files if several may have it.
 
     Raises:
@@ -84,9 +84,8 @@ def read_fate(settings: Settings, topic: str, partition: int, offset: int) -> Me
     where = shlex.join([topic, str(partition), str(offset)])
     if isinstance(warehouse_location(settings), RemoteDirectory):
         raise ConsoleError(f"the warehouse is not a local directory; run headrace locate {where}")
-    log = commit_log(settings, read_only=True)
-    log.check_format(writing=False)
-    state = log.read_state().topics.get(topic)
+    log = commits.opened()
+    state = log.state.topics.get(topic)
     if state is None:
         detail = "the topic has not been loaded"
         return MessageFate(LocatedMessage(topic, partition, offset, OffsetStatus.NOT_LOADED, detail), (), "", "")

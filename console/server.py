@@ -42,9 +42,10 @@ IDLE_S: Final = 60
 HEADERS_BYTES_MAX: Final = 64 * 1024
 GRACEFUL_STOP_S: Final = 5
 PARENT_POLL_S: Final = 0.5
-M_ARENA_MAX: Final = -8
-"""Parameter of mallopt(3), from malloc.h."""
+M_ARENA_MAX, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD = -8, -3, -1
+"""Parameters of mallopt(3), from malloc.h."""
 ARENAS_MAX: Final = 2
+MMAP_BYTES_MIN: Final = 128 * 1024
 
 
 def check_settings(settings: Settings) -> None:
@@ -143,7 +144,7 @@ def serve(
     parent = os.getpid()
 
     def load() -> WsgiApplication:
-        _limit_arenas()
+        _limit_retained_memory()
         started.release()
         application = make_application()
         threading.Thread(target=_end_with_parent, args=(parent,), daemon=True).start()
@@ -158,11 +159,16 @@ def serve(
     return 0
 
 
-def _limit_arenas() -> None:
-    """Lets all threads share two arenas of glibc's allocator. Each read of a source has a thread of its own, and with
-    an arena each they would retain the memory of the largest read of each."""
+def _limit_retained_memory() -> None:
+    """Lets all threads share two arenas of glibc's allocator: each read of a source has a thread of its own, and with
+    an arena each they would retain the memory of the largest read of each. Fixes the size from which an allocation has
+    its own pages, which are returned when it is freed. By default glibc raises that size to the largest freed one,
+    such as a commit of five megabytes."""
     with contextlib.suppress(OSError, AttributeError):  # another C library
-        ctypes.CDLL(None).mallopt(M_ARENA_MAX, ARENAS_MAX)
+        set_parameter = ctypes.CDLL(None).mallopt
+        set_parameter(M_ARENA_MAX, ARENAS_MAX)
+        set_parameter(M_MMAP_THRESHOLD, MMAP_BYTES_MIN)
+        set_parameter(M_TRIM_THRESHOLD, MMAP_BYTES_MIN)
 
 
 def _end_with_parent(parent: int) -> None:

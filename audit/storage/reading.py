@@ -152,18 +152,20 @@ def _complete_until(open_ms: Any, now_ms: int) -> Any:
 
 
 def read_stored_events(
-    connection: Connection, since_ms: int, *, only_open: bool, counts_clean_windows: bool
+    connection: Connection, since_ms: int, *, only_open: bool, counts_clean_windows: bool, topic: str | None
 ) -> list[AuditEvent]:
     """See `AuditStore.events`."""
-    found = _events(connection, since_ms, only_open=only_open)
+    found = _events(connection, since_ms, only_open=only_open, topic=topic)
     return clean_windows(connection, found) if counts_clean_windows else found
 
 
-def _events(connection: Connection, since_ms: int, *, only_open: bool) -> list[AuditEvent]:
+def _events(connection: Connection, since_ms: int, *, only_open: bool, topic: str | None = None) -> list[AuditEvent]:
     condition: sa.ColumnElement[bool] = EVENT.c.closed_at_ms.is_(None)
     if not only_open:
         # A special window has no time: its event is in the period until it closes.
         condition = condition | (EVENT.c.end_ms > since_ms) | (EVENT.c.closed_at_ms > since_ms)
+    if topic is not None:
+        condition = (EVENT.c.topic == topic) & condition
     return read_events(connection, condition)
 
 

@@ -389,17 +389,20 @@ class AuditStore:
         with self.database.reading() as connection:
             return reading.read_summaries(connection, now_ms, topics)
 
-    def events(self, since_ms: int, *, only_open: bool = False, counts_clean_windows: bool = True) -> list[AuditEvent]:
+    def events(
+        self, since_ms: int, *, only_open: bool = False, counts_clean_windows: bool = True, topic: str | None = None
+    ) -> list[AuditEvent]:
         """Returns the open events and the events of the period, ordered by start.
 
         Args:
             since_ms: events that ended or closed after this time are returned.
             only_open: return open events only, of any time.
             counts_clean_windows: whether to fill `clean_windows`, which takes a query for each event.
+            topic: return the events of this topic only.
         """
         with self.database.reading() as connection:
             return reading.read_stored_events(
-                connection, since_ms, only_open=only_open, counts_clean_windows=counts_clean_windows
+                connection, since_ms, only_open=only_open, counts_clean_windows=counts_clean_windows, topic=topic
             )
 
     def incidents(self, since_ms: int, *, only_open: bool = False, counts_clean_windows: bool = True) -> list[Incident]:

@@ -4,13 +4,19 @@ in memory: their own time is no part of a page's."""
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import fastavro
+
 from headrace.avro_schema import Schema, parse_schema
+from headrace.console.broker_reader import TopicTimes
 from headrace.console.formats import utc
+from headrace.console.pages import messages
 from headrace.console.registry_reader import (
     IndexedField,
     IndexedSubject,
@@ -24,12 +30,13 @@ from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.commit.commit import Commit, CommitKind, CommittedFile, CommittedRange, LoadSchema, TopicCommit
 from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.commit.file_index import FileIndex
-from headrace.loader.inspect.offsets import BrokerOffsets
+from headrace.loader.inspect.offsets import BrokerOffsets, TopicOffsets
 from headrace.loader.load_schema import EMPTY, LoadState, fold
 from headrace.loader.report import TaskTime
 from headrace.loader.run_log import RunLine, TopicOutcome, append_line
 from headrace.loader.storage.local.commit_storage import LocalCommitStorage
 from headrace.loader.work_unit import FileKind, FileRange, RangeCounts
+from headrace.pipeline.message_sample import MessageSample, SampledMessage, SampleEnd
 
 PARTITIONS_OF_TOPIC = 34
 """300 topics have 10,200 partitions."""
@@ -150,6 +157,56 @@ def broker_offsets(topics: int) -> Mapping[TopicPartition, BrokerOffsets]:
     }
 
 
+def install_brokers(reader: Any, topics: int, now_ms: int) -> None:
+    """Replaces the requests of a `BrokerReader` by 34 partitions of each topic, and messages of 30 fields."""
+    offsets = broker_offsets(topics)
+    partitions = tuple(range(PARTITIONS_OF_TOPIC))
+    times = TopicTimes(partitions, dict.fromkeys(partitions, 500), {}, 50_000)
+    samples = {count: _sample(count, now_ms) for count in (50, 500)}
+    setattr(messages, "read_sample", lambda cluster, where, start, limits: samples[limits.messages])  # noqa: B010
+
+    def of_topic(topic: str, next_offsets: object) -> TopicOffsets:
+        return TopicOffsets({one: found for one, found in offsets.items() if one.topic == topic}, 7 * DAY_MS)
+
+    replaced: dict[str, Callable[..., Any]] = {
+        "all_partitions": lambda: offsets,
+        "topic": of_topic,
+        "times": lambda topic, time_ms: times,
+        "between": lambda topic, since_ms, until_ms: times,
+        "use": lambda read: read(None),
+    }
+    for name, function in replaced.items():
+        setattr(reader, name, function)
+
+
+def _sample(count: int, now_ms: int) -> MessageSample:
+    """Returns messages that are not decoded yet."""
+    schema = fastavro.parse_schema(json.loads(record_text(1)))
+    sampled = []
+    for offset in range(1_000, 1_000 + count):
+        value = io.BytesIO(b"\0" + (1).to_bytes(4, "big"))
+        value.seek(0, io.SEEK_END)
+        fastavro.schemaless_writer(value, schema, {f"field_{number}": offset * number for number in range(FIELDS)})
+        sampled.append(SampledMessage(offset, now_ms, f"key-{offset}".encode(), value.getvalue(), ()))
+    return MessageSample(0, 1_000 + count, 1_000, 1_000 + count, SampleEnd.LOG_END, tuple(sampled))
+
+
+class _SchemaClient:
+    """The requests of a registry's client that decode messages."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+
+    def schema_by_id(self, schema_id: int) -> Any:
+        return SimpleNamespace(id=schema_id, metadata={})
+
+    def version(self, subject: str, version: str) -> Any:
+        return SimpleNamespace(metadata={})
+
+    def parsed(self, registered: object) -> Schema:
+        return self._schema
+
+
 def install_registry(reader: Any, now_ms: int) -> None:
     """Replaces the requests of a `RegistryReader` by 5,000 subjects of 30 fields, and one of 1,000 fields."""
     schema = parse_schema(record_text(1))
@@ -165,6 +222,7 @@ def install_registry(reader: Any, now_ms: int) -> None:
         "configuration": lambda subject: SubjectConfiguration("BACKWARD", "READWRITE"),
         "usages": lambda schema_id: [],
         "referenced": lambda subject, references: [],
+        "client": lambda: _SchemaClient(schema),
     }
     for name, function in replaced.items():
         setattr(reader, name, function)

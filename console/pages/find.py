@@ -80,7 +80,7 @@ def _by_offset(topic: str, partition: int, offset: int) -> str:
     partition = min(partition, PARTITION_MAX)
     name = f"fate {topic} {partition} {offset}"
     fate = context.sources.read(
-        name, lambda: read_fate(settings, topic, partition, offset), max_age_s=AGE_S, limit_s=WAIT_S
+        name, lambda: read_fate(context.commits, settings, topic, partition, offset), max_age_s=AGE_S, limit_s=WAIT_S
     )
     state = read_loader_state()
     log = read_topic(topic, state.value or EMPTY)

@@ -50,8 +50,11 @@ def read_status(limit_s: float = LIMIT_S) -> Reading[PlatformStatus]:
     Args:
         limit_s: the longest wait.
     """
-    settings = console().settings
-    return console().sources.read("status", lambda: platform_status(settings), max_age_s=STATUS_AGE_S, limit_s=limit_s)
+    settings, commits = console().settings, console().commits
+    open_log = commits.opened if commits.is_local else None
+    return console().sources.read(
+        "status", lambda: platform_status(settings, open_log=open_log), max_age_s=STATUS_AGE_S, limit_s=limit_s
+    )
 
 
 @blueprint.get("/")

@@ -10,6 +10,7 @@ from flask import Blueprint, render_template, request, url_for
 from werkzeug.wrappers import Response
 
 from headrace.console.caching import unchanged
+from headrace.console.commit_reader import CommitReader
 from headrace.console.context import console, viewer
 from headrace.console.errors import ConsoleError
 from headrace.console.tables import CellKind, PagedTable, TableColumn
@@ -20,7 +21,6 @@ from headrace.loader.inspect.quarantine_groups import (
     QuarantineGroup,
     quarantined_topics,
 )
-from headrace.pipeline.load import commit_log
 from headrace.pipeline.storage import warehouse_storage
 from headrace.settings import Settings
 from headrace.settings.addresses import RemoteDirectory, warehouse_location
@@ -84,7 +84,9 @@ def page() -> str | Response:
     context = console()
     settings, now_ms = context.settings, context.now_ms()
     topic = request.args.get("topic", "")
-    read = context.sources.read(f"quarantine {topic}", lambda: read_topics(settings, now_ms, topic), max_age_s=AGE_S)
+    read = context.sources.read(
+        f"quarantine {topic}", lambda: read_topics(context.commits, settings, now_ms, topic), max_age_s=AGE_S
+    )
     if (response := unchanged(read)) is not None:
         return response
     topics = read.value or ()
@@ -110,7 +112,7 @@ def page() -> str | Response:
     )
 
 
-def read_topics(settings: Settings, now_ms: int, topic: str) -> tuple[QuarantinedTopic, ...]:
+def read_topics(commits: CommitReader, settings: Settings, now_ms: int, topic: str) -> tuple[QuarantinedTopic, ...]:
     """Returns the topics with quarantined messages and their groups.
 
     Args:
@@ -123,8 +125,5 @@ def read_topics(settings: Settings, now_ms: int, topic: str) -> tuple[Quarantine
     """
     if isinstance(warehouse_location(settings), RemoteDirectory):
         raise ConsoleError("the warehouse is not a local directory; run headrace quarantine list")
-    log = commit_log(settings, read_only=True)
-    log.check_format(writing=False)
-    log.read_state()
-    files = warehouse_storage(settings).files
-    return quarantined_topics(log, files.open, now_ms, TOPIC_LIMITS if topic else ALL_LIMITS, topic)
+    files, limits = warehouse_storage(settings).files, TOPIC_LIMITS if topic else ALL_LIMITS
+    return commits.read(lambda log: quarantined_topics(log, files.open, now_ms, limits, topic))

@@ -28,6 +28,8 @@ FORMAT = 1
 """The format that this release writes. This release reads every document that needs no unknown field."""
 
 BODY, FORMAT_KEY, REQUIRED_FIELDS, CHECKSUM = "body", "format", "required_fields", "sha256"
+END_BYTES = 128
+"""Bytes at the end of a document that contain its checksum, the last key, and the line break after it."""
 
 CRITICAL = {"critical": True}
 """Metadata of a dataclass field that is listed in `required_fields` if its value is not the default."""
@@ -91,15 +93,21 @@ def read_document(content: bytes, wanted: type[T]) -> Document[T]:
 def stated_sha256(content: bytes) -> str:
     """Returns the checksum stated at the end of `content`, the bytes of a document (a file written by
     `write_document`), without parsing or verifying the document."""
-    return content.rstrip()[-66:-2].decode("ascii", "replace")
+    return content[-END_BYTES:].rstrip()[-66:-2].decode("ascii", "replace")
 
 
 def has_stated_checksum(content: bytes) -> bool:
     """Whether the bytes of a document have the checksum stated at their end, without parsing them: the checksum is the
     last key of a canonical document. False also for a document that is not in canonical form."""
-    end = f',"{CHECKSUM}":"{stated_sha256(content)}"}}'.encode()
-    before = content.rstrip().removesuffix(end)
-    return len(before) < len(content.rstrip()) and hashlib.sha256(before + b"}").hexdigest() == stated_sha256(content)
+    stated = stated_sha256(content)
+    end = f',"{CHECKSUM}":"{stated}"}}'.encode()
+    tail = content[-END_BYTES:]
+    length = len(content) - len(tail) + len(tail.rstrip())
+    if not content.endswith(end, 0, length):
+        return False
+    computed = hashlib.sha256(memoryview(content)[: length - len(end)])  # a copy of a commit would take megabytes
+    computed.update(b"}")
+    return computed.hexdigest() == stated
 
 
 @functools.cache

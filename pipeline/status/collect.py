@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.errors import CommitLogError
 from headrace.pipeline.status.alerts import alerts
 from headrace.pipeline.status.audit import audit
@@ -52,7 +53,13 @@ SOURCES: Final[Mapping[str, Source]] = {
 second, and returns facts and findings. An error that it raises becomes the finding `not-checked`."""
 
 
-def platform_status(settings: Settings, now_ms: int | None = None, *, expects_servers: bool = True) -> PlatformStatus:
+def platform_status(
+    settings: Settings,
+    now_ms: int | None = None,
+    *,
+    expects_servers: bool = True,
+    open_log: Callable[[], CommitLog] | None = None,
+) -> PlatformStatus:
     """Returns the status of the platform that the settings describe. Changes nothing, and raises no error of a source:
     each failed check is a finding.
 
@@ -60,8 +67,9 @@ def platform_status(settings: Settings, now_ms: int | None = None, *, expects_se
         now_ms: the time to which ages refer, in milliseconds since 1970; by default the current time.
         expects_servers: whether registry and broker should run although no setting names them and no `headrace up`
             runs them. Otherwise they are not checked then, as before the first start.
+        open_log: returns the commit log, for callers that cache its state; by default it is opened and read.
     """
-    with contextlib.closing(StatusContext(settings, now_ms, expects_servers)) as context:
+    with contextlib.closing(StatusContext(settings, now_ms, expects_servers, open_log)) as context:
         reports = source_reports(context)
     findings = tuple(found for report in reports for found in report.findings)
     facts = tuple(fact for report in reports for fact in report.facts)

@@ -42,8 +42,15 @@ class StatusContext:
     """The settings and the time of one status, and values that its sources share. A value that could not be read is not
     requested again: each use raises the same error."""
 
-    def __init__(self, settings: Settings, now_ms: int | None = None, expects_servers: bool = True) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        now_ms: int | None = None,
+        expects_servers: bool = True,
+        open_log: Callable[[], CommitLog] | None = None,
+    ) -> None:
         self.settings = settings
+        self._open_log = open_log
         self.expects_servers = expects_servers
         self.now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
         self._values: dict[str, Any] = {}
@@ -173,7 +180,7 @@ class StatusContext:
             log.check_format(writing=False)
             return log
 
-        return self.once("log", opened)
+        return self.once("log", self._open_log or opened)
 
     @property
     def state(self) -> LoaderState:

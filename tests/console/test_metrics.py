@@ -46,7 +46,7 @@ def test_programs_without_credentials_get_401_and_not_the_page_that_signs_in(tmp
 
 
 def test_status_that_cannot_be_read_fails_the_scrape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(settings: Settings) -> PlatformStatus:
+    def broken(settings: Settings, **_: object) -> PlatformStatus:
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(now, "platform_status", broken)

@@ -36,7 +36,7 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def world(counted: Path, monkeypatch: pytest.MonkeyPatch) -> ConsoleWorld:
-    monkeypatch.setattr(now, "platform_status", lambda settings: CALM)
+    monkeypatch.setattr(now, "platform_status", lambda settings, **_: CALM)
     return console_world(counted)
 
 
@@ -183,7 +183,7 @@ def test_unchanged_page_is_not_sent_again(world: ConsoleWorld, counted: Path) ->
 
 
 def test_damaged_store_leaves_pages_that_state_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(settings: object) -> PlatformStatus:
+    def fail(settings: object, **_: object) -> PlatformStatus:
         raise OSError(5, "Input/output error", "/dev/sdx")
 
     (tmp_path / "audit.db").write_bytes(b"no database" * 1000)
@@ -200,7 +200,7 @@ def test_damaged_store_leaves_pages_that_state_it(tmp_path: Path, monkeypatch: p
 
 
 def test_new_installation_has_a_page_without_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(now, "platform_status", lambda settings: CALM)
+    monkeypatch.setattr(now, "platform_status", lambda settings, **_: CALM)
     client = console_world(tmp_path).client()
     assert "No messages have been counted yet." in client.get("/").text
     assert client.get("/topics").status_code == 200
@@ -209,7 +209,7 @@ def test_new_installation_has_a_page_without_counts(tmp_path: Path, monkeypatch:
 
 
 def test_replaced_database_is_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(now, "platform_status", lambda settings: CALM)
+    monkeypatch.setattr(now, "platform_status", lambda settings, **_: CALM)
     client = console_world(tmp_path).client()
     with AuditStore(tmp_path / "audit.db") as store:
         fill_store(store, NOW_MS, windows=10)

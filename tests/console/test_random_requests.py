@@ -45,7 +45,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, sqlite_template: SqliteTempl
         pytest.MonkeyPatch.context() as patch,
     ):
         fill_registry(registry)
-        patch.setattr(now, "platform_status", lambda settings: STATUS)
+        patch.setattr(now, "platform_status", lambda settings, **_: STATUS)
         users = "".join(user_line(name) for name in ("ada", "lea")) + "grant ada admin *\ngrant ada read *\n"
         users += "grant ada payload *\ngrant lea read orders*\ngrant anonymous read *\n"
         yield console_world(directory, users, Settings(registry=RegistrySettings(url=registry.url)))

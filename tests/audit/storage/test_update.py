@@ -374,6 +374,7 @@ def test_events_of_topics_that_begin_together_are_one_incident_with_a_stable_id(
         update_at(store, 21)
         (both,) = store.incidents(0, only_open=True)
         assert (both.id, both.topics, both.missing) == (incident.id, ("a", "b"), 2)
+        assert [event.topic for event in store.events(0, topic="a")] == ["a"]
         found = next(one for one in store.windows("b"))
         store.accept([Acceptance("b", found.window_start_ms, found.verdict, found.difference, "r", "u", 1)])
         update_at(store, 22)

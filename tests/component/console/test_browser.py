@@ -134,7 +134,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, sqlite_template: SqliteTempl
     for line in LINES:
         append_line(directory / "logs" / "runs.jsonl", line)
     patch = pytest.MonkeyPatch()
-    patch.setattr(now, "platform_status", lambda settings: STATUS)
+    patch.setattr(now, "platform_status", lambda settings, **_: STATUS)
     replace_brokers(patch)
     users = user_line("lea") + user_line("ada")
     users += "grant lea read *\ngrant lea payload *\ngrant ada admin *\ngrant anonymous read *\n"

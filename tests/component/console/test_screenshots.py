@@ -113,7 +113,9 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     worlds = {name: console_world(directory) for name, directory in directories.items()}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            now, "platform_status", lambda settings: loaded(times["day" if "day" in str(settings.data_dir) else "year"])
+            now,
+            "platform_status",
+            lambda settings, **_: loaded(times["day" if "day" in str(settings.data_dir) else "year"]),
         )
         for name, world in worlds.items():
             world.now_ms = times[name]
