@@ -113,6 +113,7 @@ PACKAGES = (
     "pipeline",
     "console",
     "gateway",
+    "push",
 )
 """Directories of the checkout that are installed as packages in `headrace`, so that names such as `audit` and
 `pipeline` stay free for applications."""

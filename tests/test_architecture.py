@@ -19,6 +19,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "avro_schema": (),
     "settings": (),
     "audit": (),
+    "push": (),
     "kafka_wire": (),
     "kafka_wire.from_settings": ("settings",),
     "avro_codec": ("avro_schema",),
@@ -103,13 +104,14 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "pipeline",
         "console",
         "gateway",
+        "push",
     ),
 }
 """The units that a unit may import besides its own package, `headrace.version` and the standard library. A part of a
 package may import what the row of its package and its own row allow."""
 
 LAYERS = (
-    ("avro_schema", "settings", "audit"),
+    ("avro_schema", "settings", "audit", "push"),
     ("avro_codec", "kafka_wire", "hive_ddl"),
     ("compat",),
     ("registry", "broker"),
@@ -180,6 +182,9 @@ BARE = (
     "cli",
     "settings",
     "registry.client",
+    "push",
+    "push.command",
+    "cli.push",
 )
 """The modules of an install without extras. Importing them needs no library."""
 

@@ -44,6 +44,7 @@ SUBCOMMANDS = {
     "sql": "query the tables",
     "up": "run registry, broker, metastore, SQL, auditor, console, gateway and loads on this machine",
     "gateway": "serve the HTTP API of the REST Proxy for producers and consumers without a Kafka client",
+    "push": "tail files and send their lines to a gateway, each exactly once",
     "console": "serve web pages that show whether messages are complete",
     "status": "show on one screen each fault with its cause and its repair",
     "alerts": "deliver alerts about findings of status; silences, rules, log",
@@ -56,7 +57,7 @@ SUBCOMMANDS = {
 }
 
 GROUPS = {
-    "run": ("demo", "up", "load", "registry", "broker", "gateway", "console"),
+    "run": ("demo", "up", "load", "registry", "broker", "gateway", "push", "console"),
     "query": ("sql", "files", "locate"),
     "check": ("status", "compat", "schema", "audit", "verify", "alerts", "doctor"),
     "administer": (

@@ -61,6 +61,8 @@ def test_settings_of_pages_load(tmp_path: Path) -> None:
     file = tmp_path / "headrace.toml"
     errors = []
     for path, code in ((each, code) for each in PAGES for code in blocks(page(each), "toml")):
+        if path == "docs/push.md":
+            continue  # configurations of the push client, see tests/push/test_push_command.py
         file.write_text(code)
         try:
             load_settings(config=file)

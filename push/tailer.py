@@ -1,0 +1,584 @@
+"""Finds and reads files, in one thread. It never waits for the network: a source with chunks in memory is not read
+further, and its file is the buffer.
+
+Every `poll_s` the thread compares the sizes of the open files with the positions; every `scan_s` it lists the
+directories. A renamed or deleted file stays open until all of it is confirmed. The thread searches a file
+that is neither open nor at a known path by its identity in its directory and in `olddir`, then among rotated copies.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import logging
+import os
+import resource
+import stat
+import time
+from collections.abc import Iterator
+from typing import Optional
+
+from headrace.push.config import FileRule, PushConfig
+from headrace.push.contents import (
+    Content,
+    GzipContent,
+    anchor_of,
+    head_of,
+    line_start_before,
+    matches,
+    open_content,
+)
+from headrace.push.copies import SourceFinder, may_be_rotated
+from headrace.push.cutting import (
+    ContentReplaced,
+    Cut,
+    CutStep,
+    PushChunk,
+    TailCursor,
+    compile_start,
+    next_rest,
+    next_step,
+)
+from headrace.push.directories import ChangeWatch, ScannedFile, expand, neighbours
+from headrace.push.identity import FileIdentifier, FileKey, host_identity
+from headrace.push.rules import (
+    FINGERPRINT_BYTES,
+    FileAction,
+    SeenFile,
+    decide_file,
+)
+from headrace.push.source import Shared, TailedFile, TailSource, TailState, safe_text
+
+logger = logging.getLogger(__name__)
+
+PENDING_MAX = 2
+"""Chunks of a source in memory: one is sent while the next one is read."""
+OPEN_FILES_SPARE = 64
+"""Descriptors that are not used for files."""
+CHANGE_INTERVAL_S = 0.02
+"""Least time between two polls because of notified changes, so that a busy writer does not cause a request per line."""
+QUIET_AFTER_S = 60.0
+QUIET_POLLS = 5
+"""Files without growth for `QUIET_AFTER_S` are polled every `QUIET_POLLS` times, or when inotify reports a change."""
+SOUGHT_FOR_S = 600.0
+"""Rotated copies of a file that disappeared are looked for during this time."""
+
+
+class Tailer:
+    """Reads the files of the rules into the sources of `shared`."""
+
+    def __init__(self, config: PushConfig, shared: Shared, states: list[TailState]) -> None:
+        self._config = config
+        self._shared = shared
+        self._identifier = FileIdentifier()
+        self._host_id = config.host_id or host_identity()
+        self._files: dict[tuple[int, int], TailedFile] = {}  # by device and inode; an open file keeps its inode
+        self._finder = SourceFinder(shared, self._files)
+        self._examined: dict[tuple[int, int], tuple[int, int, int]] = {}  # files to leave alone until they change
+        self._gzip_seen: dict[tuple[int, int], tuple[int, int, int]] = {}  # as of the last scan
+        self._compared: dict[tuple[str, int, int], tuple[int, int, int]] = {}
+        self._errors: dict[str, str] = {}
+        self._scanned_at = -1e9
+        self._changes = ChangeWatch()
+        for state in states:
+            state.stopped = None
+            shared.other_states[state.id] = state
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if hard != resource.RLIM_INFINITY and soft < hard:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+        self._files_max = max(16, soft - OPEN_FILES_SPARE)
+
+    def close(self) -> None:
+        for file in self._files.values():
+            os.close(file.content.descriptor)
+        self._files.clear()
+        self._changes.close()
+
+    def run(self) -> None:
+        """Reads until `Shared.stopping` is set or the sender failed."""
+        polled_at = -1e9  # negative: poll all files now
+        polls = 0
+        waiting: list[TailedFile] = []  # files with unread bytes
+        while not self._shared.stopping and self._shared.failed is None:
+            now = time.monotonic()
+            if now - self._scanned_at >= self._config.scan_s:
+                self._scanned_at = now
+                self.scan()
+            if now - polled_at >= self._config.poll_s:
+                polls += 1
+                is_woken = polled_at < 0
+                polled_at = now
+                is_full = is_woken or not polls % QUIET_POLLS
+                quiet_since = now - QUIET_AFTER_S
+                waiting = self.poll([file for file in self._files.values() if is_full or file.grown_at > quiet_since])
+            else:
+                waiting = self.poll([file for file in waiting if (file.device, file.inode) in self._files])
+            left_s = max(0.001, polled_at + self._config.poll_s - time.monotonic())
+            if not waiting:
+                if self._changes.wait(left_s):
+                    time.sleep(max(0.0, min(left_s, polled_at + CHANGE_INTERVAL_S - time.monotonic())))
+                    polled_at = -1e9
+                continue
+            with self._shared.changed:
+                if all(len(file.source.pending) >= PENDING_MAX or not self._has_room(file.source) for file in waiting):
+                    self._shared.changed.wait(left_s)
+
+    # Scanning
+
+    def scan(self) -> None:
+        """Looks for files, first of known sources, so that copies are compared with the newest positions."""
+        with self._shared.lock:
+            found = list(self._find())
+            numbers = {one.number for one in found}
+            for one in found:
+                file = self._files.get(one.number)
+                if file is not None and not file.is_copy:
+                    self._note_path(file, one)
+            unknown = [one for one in found if one.number not in self._files]
+            unknown.sort(key=lambda one: one.status.st_mtime_ns)
+            self._forget_examined(numbers)
+            if len(self._files) != len(self._shared.sources) or unknown or self._shared.other_states:
+                self._finder.index_states()
+            for is_known in (True, False):
+                if not is_known:
+                    self._seek_missing(numbers)
+                for one in unknown:
+                    if one.number not in self._files and self._examined.get(one.number) != one.version:
+                        self._guarded(one, is_known)
+            self._changes.watch({os.path.dirname(one.path) for one in found})
+            self._gzip_seen = {one.number: one.version for one in found if one.path.endswith(".gz")}
+            self._close_files(numbers)
+
+    def _find(self) -> Iterator[ScannedFile]:
+        """Yields the regular files of the rules, each inode once."""
+        seen: set[tuple[int, int]] = set()
+        for rule in self._config.rules:
+            for pattern in rule.paths:
+                for path in sorted(expand(pattern)):
+                    if rule.excludes(os.path.basename(path)):
+                        continue
+                    try:
+                        status = os.stat(path)
+                    except OSError as error:
+                        if error.errno:
+                            self._note_error(path, error)
+                        continue
+                    number = (status.st_dev, status.st_ino)
+                    if not stat.S_ISREG(status.st_mode) or number in seen:
+                        continue
+                    seen.add(number)
+                    yield ScannedFile(path, rule, status)
+
+    def _note_path(self, file: TailedFile, found: ScannedFile) -> None:
+        state = file.source.state
+        file.path = found.path
+        state.mtime_s = int(found.status.st_mtime)
+        if file.mtime_ns != found.status.st_mtime_ns:
+            file.mtime_ns = found.status.st_mtime_ns
+            source = file.source
+            is_known = source.is_open and not source.needs_cursor and source.state.stopped is None
+            if is_known and not matches(file.content, state.head, source.cursor.anchor, source.cursor.position):
+                self._restart(file)  # written again, perhaps with the same size
+                return
+        if state.path != found.path:
+            logger.info("file renamed from=%s to=%s", safe_text(state.path), safe_text(found.path))
+            state.path = found.path
+            self._shared.state_is_dirty = True
+
+    def _forget_examined(self, numbers: set[tuple[int, int]]) -> None:
+        for number in [number for number in self._examined if number not in numbers]:
+            del self._examined[number]
+
+    def _guarded(self, found: ScannedFile, known_only: bool) -> None:
+        try:
+            self._examine(found, known_only)
+            self._errors.pop(found.path, None)
+        except OSError as error:
+            self._note_error(found.path, error)
+
+    def _note_error(self, path: str, error: OSError) -> None:
+        """Logs an error of a file once, not with each scan."""
+        reason = error.strerror or str(error)
+        if isinstance(error, FileNotFoundError) or self._errors.get(path) == reason:
+            return
+        self._errors[path] = reason
+        logger.error("cannot read %s: %s; check its permissions", safe_text(path), reason)
+
+    def _examine(self, found: ScannedFile, known_only: bool) -> None:
+        """Opens a file, and decides what to do with it."""
+        if not found.status.st_size and not self._finder.has_inode(found.status.st_ino):
+            return  # an empty file of a known source was truncated
+        if len(self._files) >= self._files_max:
+            return
+        if found.path.endswith(".gz") and self._gzip_seen.get(found.number) != found.version:
+            return  # it may still be written; examined if the next scan finds it unchanged
+        content = open_content(found.path)
+        if content is None:
+            return
+        keep = False
+        try:
+            status = os.fstat(content.descriptor)
+            key = self._identifier.key(content.descriptor)
+            if key is None or (status.st_dev, status.st_ino) != found.number:
+                return
+            keep = self._place(found, content, key, known_only)
+        finally:
+            if not keep:
+                os.close(content.descriptor)
+
+    def _place(self, found: ScannedFile, content: Content, key: FileKey, known_only: bool) -> bool:
+        """Carries out the decision about an open file. Returns whether it stays open."""
+        state = self._finder.state_of(key)
+        size = content.size()
+        copied = self._finder.copied_by_key(key) if state is None else None
+        if copied is not None:
+            pass
+        elif known_only and state is None:
+            return False
+        else:
+            if state is None and isinstance(content, GzipContent) and not content.is_complete():
+                self._examined[found.number] = found.version
+                return False
+            copied = self._finder.copied(found, content, key) if state is None else None
+        seen = SeenFile(
+            size=size,
+            is_compressed=content.is_compressed,
+            known=state is not None,
+            known_position=state.position if state is not None else 0,
+            is_unchanged=state is None
+            or content.is_compressed
+            or matches(content, state.head, state.anchor, state.position),
+            copied=copied.position if copied is not None else None,
+            copied_is_read=copied is not None and self._finder.has_file(copied),
+        )
+        action = decide_file(seen)
+        if action is FileAction.WAIT:
+            if copied is not None and content.is_compressed:
+                self._finder.add_copy(copied, key)
+            return False
+        if action is FileAction.ADOPT:
+            assert copied is not None
+            return self._adopt(found, content, key, copied)
+        if action is FileAction.BEGIN:
+            base = f"{self._host_id}/{key.text()}"
+            state = self._new_state(found, key, base, 1)
+        assert state is not None
+        source = self._source(state, found.rule, is_new=action is FileAction.BEGIN)
+        self._add(found, content, key, source)
+        if action is FileAction.RESTART:
+            self._restart(self._files[found.number])
+        elif action is FileAction.BEGIN:
+            self._note_head(source, content)
+        return True
+
+    def _adopt(self, found: ScannedFile, content: Content, key: FileKey, state: TailState) -> bool:
+        """Continues a source in a copy of its file. Returns whether the copy stays open."""
+        self._finder.add_copy(state, key)
+        source = self._source(state, found.rule, is_new=False)
+        source.can_reread = True
+        logger.info(
+            "source goes on in a copy file=%s source=%s position=%d",
+            safe_text(found.path),
+            state.id,
+            source.cursor.position,
+        )
+        self._add(found, content, key, source, is_copy=True)
+        return True
+
+    def _new_state(self, found: ScannedFile, key: FileKey, base: str, incarnation: int) -> TailState:
+        rule = found.rule
+        name = os.path.basename(found.path)
+        return TailState(
+            base,
+            incarnation,
+            found.path,
+            name,
+            rule.topic,
+            rule.log_type,
+            rule.format,
+            file=key,
+            born_ns=key.birth_ns,
+            mtime_s=int(found.status.st_mtime),
+        )
+
+    def _source(self, state: TailState, rule: FileRule, is_new: bool) -> TailSource:
+        """Returns the source of a state. A new one waits for its session."""
+        source = self._shared.sources.get(state.id)
+        if source is None:
+            self._shared.other_states.pop(state.id, None)
+            state.gone_at_s = None
+            source = TailSource(state, rule, self._cut(rule), is_new)
+            self._shared.sources[state.id] = source
+            self._finder.add(state)
+            self._shared.state_is_dirty = True
+            self._shared.changed.notify_all()
+        return source
+
+    def _cut(self, rule: FileRule) -> Cut:
+        return Cut(
+            self._config.chunk_bytes,
+            self._config.line_bytes_max,
+            rule.format == "json",
+            compile_start(rule.start_pattern),
+        )
+
+    def _add(
+        self, found: ScannedFile, content: Content, key: FileKey, source: TailSource, is_copy: bool = False
+    ) -> None:
+        device, inode = found.number
+        source.size = content.size()
+        self._files[found.number] = TailedFile(
+            content, key, device, inode, found.path, source, time.monotonic(), is_copy, -1
+        )
+        if not is_copy:
+            source.state.path = found.path
+        logger.info(
+            "file opened file=%s source=%s position=%d", safe_text(found.path), source.state.id, source.state.position
+        )
+
+    def _note_head(self, source: TailSource, content: Content) -> None:
+        source.state.head = head_of(content)
+
+    def _seek_missing(self, numbers: set[tuple[int, int]]) -> None:
+        """Looks for the files of sources that are neither open nor found: by identity in their directory and in olddir,
+        then among rotated copies there."""
+        now = time.time()
+        open_states = {id(file.source.state) for file in self._files.values()}
+        for state in self._shared.states():
+            if id(state) in open_states or (state.gone_at_s is not None and now - state.gone_at_s > SOUGHT_FOR_S):
+                continue
+            rule = self._rule_of(state)
+            if rule is None:
+                continue  # no rule has this file any more; the state stays
+            nearby = [found for found in neighbours(state.path, rule) if found.number not in self._files]
+            own = [found for found in nearby if state.file is not None and found.status.st_ino == state.file.inode]
+            if any(self._examined.get(found.number) == found.version for found in own):
+                continue  # it was read to its end
+            for found in own:
+                self._guarded(found, True)
+            if self._finder.is_open(state):
+                continue
+            if state.gone_at_s is None:
+                state.gone_at_s = now
+                self._shared.state_is_dirty = True
+            for found in nearby:
+                compared = (state.id, *found.number)
+                if may_be_rotated(found.path, state) and self._compared.get(compared) != found.version:
+                    self._compared[compared] = found.version
+                    self._guarded_copy(found, state)
+                    if self._finder.is_open(state):
+                        break
+
+    def _guarded_copy(self, found: ScannedFile, state: TailState) -> None:
+        try:
+            content = open_content(found.path)
+        except OSError as error:
+            self._note_error(found.path, error)
+            return
+        if content is None:
+            return
+        keep = False
+        try:
+            key = self._identifier.key(content.descriptor)
+            if key is None or self._finder.state_of(key) is not None:
+                return
+            if (self._finder.copied_by_key(key) or self._finder.copied(found, content, key)) is state:
+                keep = self._adopt(found, content, key, state)
+        except OSError as error:
+            self._note_error(found.path, error)
+        finally:
+            if not keep:
+                os.close(content.descriptor)
+
+    def _rule_of(self, state: TailState) -> Optional[FileRule]:
+        """Returns the rule that had a source's file, by its first name."""
+        path = os.path.join(os.path.dirname(state.path), state.name)
+        name = os.path.basename(path)
+        for rule in self._config.rules:
+            is_same = (rule.topic, rule.log_type) == (state.topic, state.log_type)
+            if is_same and any(
+                fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase(name, os.path.basename(pattern))
+                for pattern in rule.paths
+            ):
+                return rule
+        return None
+
+    # Reading
+
+    def poll(self, files: list[TailedFile]) -> list[TailedFile]:
+        """Reads each file once, and returns the files with unread bytes."""
+        waiting = []
+        for file in files:
+            try:
+                if file.is_idle():
+                    continue  # without the lock: most files do not grow
+                with self._shared.changed:
+                    if self._poll_file(file):
+                        waiting.append(file)
+            except ContentReplaced:
+                with self._shared.changed:
+                    self._restart(file)
+            except OSError as error:
+                self._note_error(file.path or file.source.state.path, error)
+                with self._shared.changed:
+                    self._let_go(file)
+        return waiting
+
+    def _poll_file(self, file: TailedFile) -> bool:
+        source = file.source
+        size = file.content.size()
+        source.size = size
+        if size != file.last_size:
+            file.last_size = size
+            file.grown_at = time.monotonic()
+        if source.state.stopped is not None:
+            return False
+        if size < source.cursor.position and not source.needs_cursor:
+            raise ContentReplaced
+        if not source.is_open:
+            return False
+        if source.needs_cursor:
+            self._set_cursor(file)
+        if size == source.cursor.position or (source.pending and time.monotonic() < source.retry_at):
+            return False
+        if len(source.pending) >= PENDING_MAX or not self._has_room(source):
+            return True
+        return self._read(file)
+
+    def _set_cursor(self, file: TailedFile) -> None:
+        """Prepares to read at the position that the gateway returned."""
+        source = file.source
+        state = source.state
+        position = source.cursor.position
+        if not matches(file.content, state.head, state.anchor, state.position):
+            raise ContentReplaced
+        anchor = anchor_of(file.content, position)
+        if anchor.length < min(position, FINGERPRINT_BYTES):
+            raise ContentReplaced  # the gateway has more than the file
+        start = line_start_before(file.content, position)
+        source.cursor = TailCursor(position, anchor, None if start == position else start)
+        state.position, state.anchor = position, anchor
+        source.needs_cursor = False
+
+    def _has_room(self, source: TailSource) -> bool:
+        """Whether memory is left for a chunk. Sources that wait for a retry do not count: they cannot stop others."""
+        now = time.monotonic()
+        used = sum(one.pending_bytes for one in self._shared.sources.values() if one.retry_at <= now)
+        return used < self._config.buffer_bytes
+
+    def _read(self, file: TailedFile) -> bool:
+        source = file.source
+        state = source.state
+        resting_s = time.monotonic() - file.grown_at
+        if source.cursor.scanned_to == source.size and not self._is_final(file, resting_s):
+            return False  # half a line, which has been searched for its end
+        at_end = file.content.is_compressed or resting_s >= self._config.multiline_after_s
+        step = next_step(file.content, source.cursor, source.cut, at_end)
+        if step.chunk is None and self._is_final(file, resting_s):
+            step = next_rest(file.content, source.cursor, source.cut)
+        if step.chunk is None:
+            source.cursor.scanned_to = step.scanned_to
+            return False
+        if state.head.length < FINGERPRINT_BYTES and not file.is_copy:
+            state.head = head_of(file.content)
+        self._take(source, step, step.chunk)
+        return source.cursor.position < source.size
+
+    def _is_final(self, file: TailedFile, resting_s: float) -> bool:
+        """Whether the last line will get no line end any more."""
+        if file.content.is_compressed or file.is_copy:
+            return True
+        if self._config.partial_after_s and resting_s >= self._config.partial_after_s:
+            return True
+        return resting_s >= self._config.deleted_after_s and not os.fstat(file.content.descriptor).st_nlink
+
+    def _take(self, source: TailSource, step: CutStep, chunk: PushChunk) -> None:
+        if step.nul_bytes:
+            self._shared.skipped_nul_bytes += step.nul_bytes
+            logger.warning(
+                "NUL bytes skipped file=%s position=%d bytes=%d",
+                safe_text(source.state.path),
+                chunk.begin,
+                step.nul_bytes,
+            )
+        source.pending.append(chunk)
+        source.cursor = TailCursor(chunk.end, chunk.anchor, chunk.line_start)
+        self._shared.changed.notify_all()
+
+    def _restart(self, file: TailedFile) -> None:
+        """Begins the next incarnation of a file with replaced content. The former one ends with the bytes read of
+        it; a rotated copy continues it."""
+        former = file.source
+        state = former.state
+        if file.is_copy:
+            self._let_go(file)
+            return
+        following = TailState(
+            state.base, self._last_incarnation(state.base) + 1, state.path, state.name, state.topic, state.log_type,
+            state.format, file=file.key, born_ns=file.key.birth_ns, mtime_s=state.mtime_s,
+        )  # fmt: skip
+        logger.info(
+            "file was truncated or written again file=%s source=%s position=%d size=%d new_source=%s",
+            *(safe_text(state.path), state.id, former.cursor.position, file.content.size(), following.id),
+        )
+        state.file = None
+        file.source = self._source(following, former.rule, is_new=False)
+        file.source.is_saved = False
+        file.source.size = file.content.size()
+        file.last_size = -1
+        self._note_head(file.source, file.content)
+        self._examined.clear()  # a copy may be the rest of this source
+        if not self._finder.is_open(state):
+            former.can_reread = False
+            if not former.pending:
+                self._retire(former)
+
+    def _last_incarnation(self, base: str) -> int:
+        return max(state.incarnation for state in self._shared.states() if state.base == base)
+
+    def _retire(self, source: TailSource) -> None:
+        """Moves a source without a file to `other_states`."""
+        self._shared.sources.pop(source.state.id, None)
+        self._shared.other_states[source.state.id] = source.state
+        if source.state.gone_at_s is None:
+            source.state.gone_at_s = time.time()
+        self._shared.state_is_dirty = True
+
+    def _let_go(self, file: TailedFile) -> None:
+        self._files.pop((file.device, file.inode), None)
+        os.close(file.content.descriptor)
+        if not self._finder.is_open(file.source.state):
+            file.source.can_reread = False
+
+    def _close_files(self, numbers: set[tuple[int, int]]) -> None:
+        """Closes files that are done: deleted ones after a while, copies at their end."""
+        now = time.monotonic()
+        for file in list(self._files.values()):
+            source = file.source
+            if file.path is not None and (file.device, file.inode) not in numbers:
+                file.path = None
+            is_read = source.is_read and not source.needs_cursor
+            if not is_read and source.state.stopped is None:
+                continue
+            status = os.fstat(file.content.descriptor)
+            size = file.content.size() if file.content.is_compressed else status.st_size
+            if source.cursor.position < size and source.state.stopped is None:
+                continue
+            is_deleted = not status.st_nlink and now - file.grown_at >= self._config.deleted_after_s
+            if file.content.is_compressed or file.is_copy or is_deleted:
+                logger.info(
+                    "file closed file=%s source=%s position=%d",
+                    safe_text(source.state.path),
+                    source.state.id,
+                    source.state.position,
+                )
+                self._let_go(file)
+                if status.st_nlink:
+                    self._examined[(file.device, file.inode)] = (status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        with_file = {id(file.source) for file in self._files.values()}
+        for source in list(self._shared.sources.values()):
+            if id(source) not in with_file and (not source.pending or source.state.stopped is not None):
+                self._retire(source)
+
+    def open_files(self) -> list[TailedFile]:
+        return list(self._files.values())
