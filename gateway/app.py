@@ -67,6 +67,7 @@ def create_app(settings: Settings, users: RegistryUsersFile | None = None) -> Ga
         metrics.watch("body_bytes", "Bytes in memory of the bodies of requests.", lambda: state.budget.in_use)
         state.decoder = MessageDecoder(registry)
         state.poller = ConsumerPoller(options)
+        front.end_waits = state.poller.end_reads
         state.instances = Instances(state.poller, own)
         state.cluster = ClusterReader(options)
         state.readers = rest_v2_metadata.PartitionReaders(state.poller)
@@ -91,7 +92,8 @@ def create_app(settings: Settings, users: RegistryUsersFile | None = None) -> Ga
             Exception: on_defect,
         },
     )
-    return GatewayFront(application, access, metrics, AccessLog(own.access_log) if own.access_log else None)
+    front = GatewayFront(application, access, metrics, AccessLog(own.access_log) if own.access_log else None)
+    return front
 
 
 async def healthz(request: Request) -> Response:

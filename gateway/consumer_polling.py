@@ -267,6 +267,7 @@ class ConsumerPoller:
         self._consumers: set[PolledConsumer] = set()
         self._readers: set[PolledConsumer] = set()
         self._wake = asyncio.Event()
+        self._is_ending = False
         self._threads = ThreadPoolExecutor(BLOCKING_THREADS, "headrace-gateway-consumer")
         self._closing = ThreadPoolExecutor(CLOSING_THREADS, "headrace-gateway-close")
         self._task = asyncio.get_running_loop().create_task(self._poll())
@@ -305,6 +306,11 @@ class ConsumerPoller:
             if not polled.is_closed:
                 polled.is_closed = True
                 await asyncio.get_running_loop().run_in_executor(self._closing, _close, polled.consumer)
+
+    def end_reads(self) -> None:
+        """Ends all reads, and later ones at their first poll. They return the messages that they have."""
+        self._is_ending = True
+        self._wake.set()
 
     async def stop(self) -> None:
         self._task.cancel()
@@ -379,6 +385,8 @@ class ConsumerPoller:
         return not read.done.done() and count >= MESSAGES_MAX
 
     def _is_over(self, polled: PolledConsumer, read: Read, now: float, *, is_quiet: bool) -> bool:
+        if self._is_ending:
+            return True
         if read.messages and read.size >= read.limits.bytes_min and (is_quiet or now - read.first_at > GATHER_S):
             return True
         if read.limits.is_timeout_explicit or polled.was_assigned:

@@ -40,6 +40,8 @@ class GatewayFront:
         self._access = access
         self._metrics = metrics
         self._log = log
+        self.end_waits: Callable[[], None] = lambda: None
+        """Ends requests that wait for records, before the server stops."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":

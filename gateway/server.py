@@ -13,13 +13,14 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from headrace.gateway.front import GatewayFront
 from headrace.registry.api.listening import ServerCertificate
 from headrace.settings import Address
 
@@ -62,13 +63,15 @@ def listening_socket(address: Address) -> socket.socket:
     return bound
 
 
-def serve(listener: socket.socket, application: Any, connections_max: int, tls: ServerCertificate | None) -> int:
+def serve(
+    listener: socket.socket, application: GatewayFront, connections_max: int, tls: ServerCertificate | None
+) -> int:
     """Serves until SIGTERM or SIGINT, and returns the exit code. Prints the ready line once requests are served. With
     TLS, SIGHUP reads the certificate again.
 
     Args:
         listener: the socket of `listening_socket`.
-        application: the ASGI application.
+        application: the gateway.
         connections_max: number of concurrent connections above which requests get 503.
         tls: the certificate for HTTPS; None serves HTTP.
     """
@@ -92,7 +95,7 @@ def serve(listener: socket.socket, application: Any, connections_max: int, tls: 
     config.load()
     if tls is not None:
         config.ssl = _context(tls)
-    server = _Server(config, Address(*listener.getsockname()[:2]), tls)
+    server = _Server(config, Address(*listener.getsockname()[:2]), tls, lambda: application.end_waits())
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
         runner.run(server.serve([listener]))
     return 0 if server.started else 1
@@ -108,8 +111,11 @@ def _context(tls: ServerCertificate) -> ssl.SSLContext:
 class _Server(uvicorn.Server):
     """Prints the ready line, and ends with exit code 0 after a signal."""
 
-    def __init__(self, config: uvicorn.Config, address: Address, tls: ServerCertificate | None) -> None:
+    def __init__(
+        self, config: uvicorn.Config, address: Address, tls: ServerCertificate | None, end_waits: Callable[[], None]
+    ) -> None:
         super().__init__(config)
+        self._end_waits = end_waits
         self._url = f"{'http' if tls is None else 'https'}://{address}"
         self._tls = tls
 
@@ -133,6 +139,7 @@ class _Server(uvicorn.Server):
 
     def _stop(self) -> None:
         self.should_exit = True
+        self._end_waits()
 
     def _reload(self, tls: ServerCertificate) -> None:
         assert self.config.ssl is not None

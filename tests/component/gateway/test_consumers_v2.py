@@ -411,6 +411,21 @@ def test_users_read_topics_with_the_permission_payload(
     assert set(alice.request("GET", "/topics").json) == {topic, f"{topic}-secret"}
 
 
+def test_waiting_reads_end_when_the_gateway_stops(start: StartService, topic: str) -> None:
+    service = start()
+    gateway = GatewayClient(service.addresses["gateway"])
+    produce(gateway, topic, 1)
+    instance = InstanceClient(gateway).assign(topic)
+    assert values(instance.read()) == [1]
+    waiting = send(gateway, f"{instance.path}/records?timeout=60000")
+    assert instance.post("offsets").status == 200
+    assert service.stop() == 0
+    waiting.settimeout(WAIT_S)
+    assert waiting.makefile("rb").read().endswith(b"\r\n\r\n[]")
+    waiting.close()
+    assert not [line for line in service.errors if "Traceback" in line]
+
+
 def test_positions_of_a_group_are_those_of_other_consumers(
     gateway: GatewayClient, broker_address: str, topic: str
 ) -> None:
