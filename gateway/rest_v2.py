@@ -6,6 +6,7 @@ the records, unless the request itself is refused.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ _PRODUCE_TYPE: Final = re.compile(r"application/vnd\.kafka\.(binary|json|avro)\.
 _UNSUPPORTED_TYPE: Final = re.compile(r"application/vnd\.kafka\.(jsonschema|protobuf)\.v2\+json")
 _ACCEPTED: Final = re.compile(r"|\*/\*|application/\*|\*/json|application/(vnd\.kafka(\.[a-z]+)?(\.v[12])?\+)?json")
 
+PIECE_RECORDS: Final = 1_000
 PARTITION_MAX: Final = 2**31 - 1
 RECORD_FIELDS: Final = frozenset({"key", "value", "partition", "headers", "timestamp"})
 
@@ -116,10 +118,10 @@ def _schema_choice(topic: str, body: Mapping[str, Any], part: str) -> SchemaChoi
     return None
 
 
-def encode_records(
+async def encode_records(
     request: ProduceBody, encode_key: Encode, encode_value: Encode, partition: int | None
 ) -> list[OutgoingRecord]:
-    """Encodes the records of a request.
+    """Encodes the records of a request. Other requests run after each `PIECE_RECORDS` records.
 
     Args:
         partition: the partition of the URL; None if it has none, so that each record may have one.
@@ -129,6 +131,8 @@ def encode_records(
     """
     records = []
     for index, record in enumerate(request.records):
+        if index and index % PIECE_RECORDS == 0:
+            await asyncio.sleep(0)
         where = f"records[{index}]"
         records.append(
             OutgoingRecord(
@@ -154,7 +158,7 @@ async def produce(
     """Sends the records of a body. Returns the body of the response.
 
     Raises:
-        GatewayError: nothing was sent.
+        GatewayError: nothing was sent, or the brokers denied a record.
     """
     request = parse_produce(topic, body, form)
     caller.require_schema(topic, request.key_schema)
@@ -163,13 +167,26 @@ async def produce(
     value_schema = None if request.value_schema is None else await schemas.find(request.value_schema)
     encode_key = _encoder(request.key_format, key_schema)
     encode_value = _encoder(request.value_format, value_schema)
-    records = encode_records(request, encode_key, encode_value, partition)
-    results = await sender.send(topic, records)
+    records = await encode_records(request, encode_key, encode_value, partition)
+    results = await _send(topic, records, sender)
+    for one in results:
+        if one.error is not None and problem_of(one.error).kind is Kind.NOT_AUTHORIZED:
+            raise problem_of(one.error)  # of the whole request, as in the REST Proxy
     return {
         "offsets": [_result(one) for one in results],
         "key_schema_id": None if key_schema is None else key_schema.schema_id,
         "value_schema_id": None if value_schema is None else value_schema.schema_id,
     }
+
+
+async def _send(topic: str, records: Sequence[OutgoingRecord], sender: RecordSender) -> list[SendResult]:
+    """Sends records in pieces, between which other requests run. Returns their results."""
+    sent = []
+    for start in range(0, len(records), PIECE_RECORDS):
+        if start:
+            await asyncio.sleep(0)
+        sent.append(sender.send(topic, records[start : start + PIECE_RECORDS]))
+    return [result for future in sent for result in await future]
 
 
 def _encoder(form: Format, schema: ResolvedSchema | None) -> Encode:

@@ -87,6 +87,7 @@ def test_denied_topics_do_not_affect_others(
         assert gateway.post("/topics/other", RECORD, JSON_V2).problem == (403, 40301)
         (item,) = gateway.post("/v3/clusters/c/topics/readable/records", {"value": {"type": "JSON", "data": 1}}).items
         assert item["error_code"] == 40301
+        assert gateway.post("/topics/readable", RECORD, JSON_V2).problem == (403, 40301)
         response = gateway.post("/topics/mine", RECORD, JSON_V2)
         assert [one["error_code"] for one in response.json["offsets"]] == [None]
 

@@ -52,11 +52,11 @@ def test_records_of_each_format_are_stored_as_the_client_sent_them(
 
 
 def test_offsets_are_in_the_order_of_the_records(gateway: GatewayClient, broker_address: str, topic: str) -> None:
-    records = [{"value": number, "partition": number % 3} for number in range(30)]
+    records = [{"value": number, "partition": number % 3} for number in range(2500)]
     offsets = gateway.post(f"/topics/{topic}", {"records": records}, JSON_V2).json["offsets"]
-    assert [one["partition"] for one in offsets] == [number % 3 for number in range(30)]
-    by_place = {(m.partition(), m.offset()): json.loads(m.value()) for m in stored(broker_address, topic, 30)}
-    assert [by_place[one["partition"], one["offset"]] for one in offsets] == [*range(30)]
+    assert [one["partition"] for one in offsets] == [number % 3 for number in range(2500)]
+    by_place = {(m.partition(), m.offset()): json.loads(m.value()) for m in stored(broker_address, topic, 2500)}
+    assert [by_place[one["partition"], one["offset"]] for one in offsets] == [*range(2500)]
 
 
 def test_partition_of_the_path_has_all_records(gateway: GatewayClient, broker_address: str, topic: str) -> None:
