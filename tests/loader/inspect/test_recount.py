@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from headrace.audit.count import message_hash
 from headrace.audit.facts import Count, WindowFacts
 from headrace.audit.verdict import ALL_TIME, Period
 from headrace.audit.window import WINDOW_MS
 from headrace.loader.commit.commit import CommitKind
 from headrace.loader.inspect.findings import ConsistencyCheck
 from headrace.loader.inspect.recount import RecountReport, RecountVerdict, plan_recount, report_of
-from headrace.loader.inspect.recount_file import count_file
+from headrace.loader.inspect.recount_file import POSITION, count_file
 from headrace.loader.project.topic_projection import FUTURE_TIME
 from headrace.loader.rewrite.row_hours import TimeSource
 from support.loader.shelf import TIME_MS, Shelf
@@ -57,6 +58,14 @@ def test_fingerprint_is_that_of_positions_in_any_order_and_files(shelf: Shelf) -
     assert after.fingerprint != before.fingerprint, "a lost and a doubled row do not cancel"
 
 
+def test_rows_of_a_file_are_summed_up_with_the_hashes_of_their_positions(shelf: Shelf) -> None:
+    shelf.log.read_state()
+    plan = plan_recount(shelf.log, shelf.storage.files, "orders", TimeSource("", ()))
+    (counted,) = (count_file(unit, shelf.storage.files) for unit in plan.units)
+    fingerprint = sum(message_hash(None, POSITION.pack(*position)) for position in ROWS) % 2**64
+    assert counted.windows == {TIME_MS: (5, fingerprint)}
+
+
 def test_replayed_rows_are_no_difference_but_further_ones_are_extra(shelf: Shelf) -> None:
     shelf.replay(FIRST, [(0, 7), (0, 8)])
     report = recounted(shelf)
@@ -73,6 +82,16 @@ def test_removed_rows_are_no_difference_but_further_ones_are_missing(shelf: Shel
     assert "5 rows removed" in report.windows[0].reason
     shelf.load({FIRST: [(0, 5), (0, 6), (0, 7)]}, (0, 5, 5, 8))  # the commit counts five rows
     assert verdicts(recounted(shelf)) == [(3, 10, RecountVerdict.MISSING)]
+
+
+def test_rows_of_several_removals_explain_what_is_missing(shelf: Shelf) -> None:
+    shelf.rewrite(FIRST, [], commit_kind=CommitKind.EXPIRE)
+    shelf.load({FIRST: [(0, offset) for offset in range(5, 10)]}, (0, 5, 5, 10))
+    shelf.rewrite(FIRST, [], commit_kind=CommitKind.EXPIRE)
+    shelf.replay(FIRST, [(0, 20), (0, 21), (0, 22)])
+    report = recounted(shelf)
+    assert verdicts(report) == [(3, 10, RecountVerdict.EQUAL)]
+    assert "7 rows removed" in report.windows[0].reason
 
 
 def test_rows_removed_from_another_time_partition_explain_nothing(shelf: Shelf) -> None:
@@ -158,3 +177,17 @@ def test_rows_with_other_times_than_counted_are_explained_if_all_files_are_as_co
     report = report_of(plan, [moved], {})
     assert [one.verdict for one in report.windows] == [RecountVerdict.MISSING, RecountVerdict.EXTRA]
     assert "all files are as committed" in report.notes[0]
+
+
+def test_audit_may_have_counted_later_commits_of_other_topics_only(shelf: Shelf) -> None:
+    shelf.load({FIRST: ROWS}, (0, None, 0, 5), topic="clicks")
+    shelf.log.read_state()
+    times = TimeSource("", ("timestamp",))
+    plan = plan_recount(shelf.log, shelf.storage.files, "orders", times)
+    assert plan.state_number == 2
+    assert plan.committed.time_properties == {""}
+    shelf.applies_commits = False
+    shelf.load({FIRST: [(0, offset) for offset in range(5, 10)]}, (0, 5, 5, 10))
+    shelf.log.read_state()
+    plan = plan_recount(shelf.log, shelf.storage.files, "orders", times)
+    assert plan.state_number == plan.commit_number < shelf.log.state.commit_number == 3
