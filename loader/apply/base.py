@@ -51,12 +51,13 @@ class Applier(Protocol):
 
 
 @runtime_checkable
-class PrefetchingApplier(Protocol):
-    """An applier that can read the state of many topics in few requests, before it is called for each of them."""
+class PreparingApplier(Protocol):
+    """An applier that can do a part of its work for many topics at once, in less time than topic by topic."""
 
-    def prefetch(self, steps: Sequence[Step]) -> None:
-        """Reads what `Applier.apply` needs for these steps, which follow in this order. After an exception, `apply`
-        reads it itself, so that the failure of one topic does not affect others."""
+    def prepare(self, steps: Sequence[Step]) -> None:
+        """Does a part of the work of `Applier.apply` for these steps, which follow in this order, such as reading the
+        state of their tables. After an exception, `apply` does it itself, so that the failure of one topic does not
+        affect others."""
         ...
 
 

@@ -25,7 +25,7 @@ from headrace.loader.apply.base import (
     Applier,
     MultiTopicApplier,
     PositionStore,
-    PrefetchingApplier,
+    PreparingApplier,
     Step,
 )
 from headrace.loader.apply.pending import PendingCommits
@@ -41,9 +41,9 @@ logger = logging.getLogger(__name__)
 SCHEMA = "schema"
 """Name of the applier that can also compare a table when no commit is pending, because others may have altered it."""
 
-STEPS_PER_PREFETCH = 100
-"""Topics for which an applier reads ahead. More make the values older when they are used, which leads to more refused
-changes if another process changes tables."""
+STEPS_PER_PREPARATION = 100
+"""Topics that an applier prepares at once. More make the values that it reads older when they are used, which leads to
+more refused changes if another process changes tables."""
 
 FILES = "files"
 """Name of the applier that publishes files. After it, the staging directory of a run is no longer needed."""
@@ -241,11 +241,16 @@ def _try_apply(applier: Applier, step: Step) -> Exception | None:
     return None
 
 
-def _try_prefetch(applier: PrefetchingApplier, steps: Sequence[Step]) -> None:
+def _try_prepare(applier: PreparingApplier, steps: Sequence[Step]) -> StorageUnavailable | None:
+    """Prepares steps. Returns the error of an outage of the storage, for which the calls for each topic need not wait
+    again."""
     try:
-        applier.prefetch(steps)
-    except Exception:  # `apply` makes the same requests for each topic and reports their failures
-        logger.debug("prefetch_failed topics=%d", len(steps), exc_info=True)
+        applier.prepare(steps)
+    except StorageUnavailable as error:
+        return error
+    except Exception:  # `apply` does the same for each topic and reports the failures
+        logger.debug("preparation_failed topics=%d", len(steps), exc_info=True)
+    return None
 
 
 def _with_remedy(message: str) -> str:
@@ -376,8 +381,8 @@ class _ApplierPass:
         with the same error."""
         errors = {}
         for number, step in enumerate(steps):
-            if isinstance(applier, PrefetchingApplier) and number % STEPS_PER_PREFETCH == 0 and self.outage is None:
-                _try_prefetch(applier, steps[number : number + STEPS_PER_PREFETCH])
+            if isinstance(applier, PreparingApplier) and number % STEPS_PER_PREPARATION == 0 and self.outage is None:
+                self.outage = _try_prepare(applier, steps[number : number + STEPS_PER_PREPARATION])
             if self.outage is not None and not step.commits:
                 continue  # no commit is pending; the run only compares the table of the topic
             error = self.outage or _try_apply(applier, step)

@@ -80,9 +80,20 @@ class SchemaApplier:
         self._head = head
         self._databases: set[str] = set()
         self._prefetched: dict[tuple[str, str], TableState | None] = {}
+        self._published: set[str] = set()
 
-    def prefetch(self, steps: Sequence[Step]) -> None:
+    def prepare(self, steps: Sequence[Step]) -> None:
         self._prefetched = {}
+        self._published = set()
+        self._prefetch_tables(steps)
+        contents: dict[str, bytes] = {}
+        with_commits = [step for step in steps if step.commits]
+        for step in with_commits:
+            contents |= schema_contents(step.topic, step.state, self._settings)
+        self._settings.files.put_all(contents)
+        self._published = {step.topic for step in with_commits}
+
+    def _prefetch_tables(self, steps: Sequence[Step]) -> None:
         for database, of_kind in (
             (self._settings.database, steps),
             (
@@ -99,7 +110,9 @@ class SchemaApplier:
         wanted = [data_table(step.topic, step.state, self._settings, revision)]
         if step.state.quarantine.files:
             wanted.append(quarantine_table(step.topic, step.state, self._settings, revision))
-        if step.commits or not is_schema_published(step.topic, step.state, self._settings):
+        is_published = step.topic in self._published
+        self._published.discard(step.topic)  # a repeated call publishes it
+        if not is_published and (step.commits or not is_schema_published(step.topic, step.state, self._settings)):
             publish_schema(step.topic, step.state, self._settings)
         changes = [self._update_table(table, step) for table in wanted]
         # Without commits only the table is compared: the view depends on nothing that could have changed. But a
@@ -244,8 +257,8 @@ def _remember_refusal(executor: Executor, table: TableState, step: Step, view: s
 def is_schema_published(topic: str, state: TopicState, settings: TableSettings) -> bool:
     """Whether the schema files of a topic's table have the right content. The applier has fsynced them when it applied
     the topic's newest commit."""
-    text = settings.table_schema(topic, state)
-    return all(_has_content(settings.files, name, text.encode()) for name in _schema_files(state, text))
+    contents = schema_contents(topic, state, settings)
+    return all(_has_content(settings.files, name, content) for name, content in contents.items())
 
 
 def _has_content(files: WarehouseFiles, name: str, content: bytes) -> bool:
@@ -264,19 +277,19 @@ def publish_schema(topic: str, state: TopicState, settings: TableSettings) -> No
         state: the topic's state.
         settings: returns the schema of the table for this state, and has the warehouse's files.
     """
-    text = settings.table_schema(topic, state)
-    for name in _schema_files(state, text):
-        settings.files.put(name, text.encode())
+    settings.files.put_all(schema_contents(topic, state, settings))
 
 
-def _schema_files(state: TopicState, text: str) -> tuple[str, str]:
-    """Returns the names of the two files with the schema of a topic's table.
+def schema_contents(topic: str, state: TopicState, settings: TableSettings) -> dict[str, bytes]:
+    """Returns the contents of the two files with the schema of a topic's table, by name.
 
     Args:
-        text: the schema.
+        state: the topic's state.
+        settings: returns the schema of the table for this state.
     """
+    text = settings.table_schema(topic, state)
     directory = f"{topic_directory(state.directory, FileKind.DATA)}/{SCHEMA_DIRECTORY}"
-    return f"{directory}/{schema_file_name(text)}", f"{directory}/{CURRENT_SCHEMA}"
+    return dict.fromkeys((f"{directory}/{schema_file_name(text)}", f"{directory}/{CURRENT_SCHEMA}"), text.encode())
 
 
 def data_table(topic: str, state: TopicState, settings: TableSettings, revision: str) -> TableState:

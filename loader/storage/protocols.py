@@ -198,6 +198,11 @@ class WarehouseFiles(Protocol):
         """Creates the file `name` or replaces its content, and fsyncs it. Readers see the old or the new content."""
         ...
 
+    def put_all(self, contents: Mapping[str, bytes]) -> None:
+        """Creates or replaces many files, given by name, in less time than with a `put` for each. After an exception,
+        each file may have the old or the new content."""
+        ...
+
     def remove(self, names: Sequence[str]) -> None:
         """Deletes the files `names` and the directories that become empty, and fsyncs these deletions. Missing files
         are ignored."""

@@ -140,7 +140,7 @@ def first_creations(history: History) -> Iterator[tuple[int, int]]:
         "disk.fsync_directories_above new/data/warehouse",
         "files._fsync_directories new/data/warehouse",
         "files._fsync_directories new/data/warehouse/orders/dt=*-*-*/hr=*",
-        "files.put new/data/warehouse/orders/_schema/.*-*",
+        "files._replace new/data/warehouse/orders/_schema/.*-*",
         "sink.finish new/data/warehouse/_headrace/staging/work-*/task-*-*/*.avro",
         "commit_storage._write_temporary new/data/warehouse/_headrace/tmp/.*-*",
         "commit_storage.persist new/data/warehouse/_headrace",

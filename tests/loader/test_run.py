@@ -1253,6 +1253,26 @@ def test_colliding_topics_get_tables_of_their_own(world: World) -> None:
     assert all(("headrace", table) in world.hive.tables for table in tables)
 
 
+def test_a_schema_that_cannot_be_written_holds_back_no_other_topic(world: World) -> None:
+    """The schemas of many topics are written together."""
+    for topic in ("clicks", "views"):
+        world.registry.register(f"{topic}-value", 1, ORDER_V1)
+        world.topic(topic, [1] * 3)
+    obstacle = world.warehouse / "orders" / "_schema"
+    obstacle.parent.mkdir(parents=True)
+    obstacle.touch()
+    report = load(world)
+    assert list(report.problems) == ["orders"]
+    assert ("headrace", "orders") not in world.hive.tables
+    for topic in ("clicks", "views"):
+        assert (world.warehouse / topic / "_schema" / "current.avsc").exists()
+        assert world.rows(topic) == world.produced(topic)
+    obstacle.unlink()
+    assert not load(world).problems
+    assert world.rows("orders") == world.produced("orders")
+    assert (obstacle / "current.avsc").exists()
+
+
 def test_a_resumed_driver_does_not_restore_an_older_schema(world: World) -> None:
     """A driver is paused before its appliers and resumes after the table has changed."""
     load(world)

@@ -113,6 +113,9 @@ class HadoopFiles:
         else:
             self._files.persist(path)
 
+    def put_all(self, contents: Mapping[str, bytes]) -> None:
+        call_concurrently(lambda name: self.put(name, contents[name]), contents)
+
     def remove(self, names: Sequence[str]) -> None:
         call_concurrently(lambda name: self._files.delete(self.describe(name)), names)
         for directory in sorted({_parent(name) for name in names}, reverse=True):

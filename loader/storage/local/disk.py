@@ -9,7 +9,26 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+
+THREADS_MAX: Final = 8
+
+
+def call_concurrently(call: Callable[[T], object], items: Iterable[T]) -> None:
+    """Calls `call`, a function that fsyncs, with each item. Many calls run concurrently, because a file system combines
+    concurrent fsyncs into one write. Raises the exception of the first item whose call failed."""
+    items = list(items)
+    if len(items) <= THREADS_MAX:  # the usual case, not worth the threads
+        for item in items:
+            call(item)
+        return
+    with ThreadPoolExecutor(THREADS_MAX) as pool:
+        list(pool.map(call, items))
 
 
 def fsync(path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import stat
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +13,14 @@ from typing import IO
 from headrace.hive_ddl.table import local_location
 from headrace.loader.checksum import checksum_as
 from headrace.loader.errors import PublishedFileLost, PublishedNameTaken
-from headrace.loader.storage.local.disk import children_of, fsync, length_of, lengths_in, write_temporary
+from headrace.loader.storage.local.disk import (
+    call_concurrently,
+    children_of,
+    fsync,
+    length_of,
+    lengths_in,
+    write_temporary,
+)
 from headrace.loader.storage.local.staging import LocalStaging
 from headrace.loader.storage.protocols import Publication
 
@@ -73,8 +81,9 @@ class LocalFiles:
             names: paths of the files, relative to the warehouse.
         """
         directories = {parent for name in names for parent in Path(name).parents}
-        for directory in sorted(directories, key=lambda directory: len(directory.parts), reverse=True):
-            fsync(self._warehouse / directory)
+        by_depth = sorted(directories, key=lambda directory: len(directory.parts), reverse=True)
+        for _, same_depth in itertools.groupby(by_depth, key=lambda directory: len(directory.parts)):
+            call_concurrently(fsync, [self._warehouse / directory for directory in same_depth])
 
     def link_or_copy(self, topic: str, source: str, target: str) -> None:
         source_path, target_path = self._warehouse / source, self._warehouse / target
@@ -126,6 +135,16 @@ class LocalFiles:
                 return
 
     def put(self, name: str, content: bytes) -> None:
+        self.put_all({name: content})
+
+    def put_all(self, contents: Mapping[str, bytes]) -> None:
+        call_concurrently(self._replace, contents.items())
+        # Also of existing files: their writer may have been killed before the fsync.
+        self._fsync_directories(contents)
+
+    def _replace(self, file: tuple[str, bytes]) -> None:
+        """Writes and fsyncs a file, given by name and content, unless it has this content. The name is not fsynced."""
+        name, content = file
         target = self._warehouse / name
         found = None
         with contextlib.suppress(FileNotFoundError):
@@ -133,8 +152,6 @@ class LocalFiles:
         if found != content:
             target.parent.mkdir(parents=True, exist_ok=True)
             write_temporary(target.parent, content, fsynced=True).replace(target)
-        # Also if the target exists: its writer may have been killed before the fsync.
-        self._fsync_directories([name])
 
     def remove(self, names: Sequence[str]) -> None:
         for name in names:

@@ -43,7 +43,7 @@ CALLS: dict[type, tuple[str, ...]] = {
         "delete_temporary_files",
     ),
     LocalStaging: ("run_ids", "is_older", "write_file", "persist", "move", "drop"),
-    LocalFiles: ("length", "lengths", "open", "children", "publish", "link_or_copy", "put", "remove"),
+    LocalFiles: ("length", "lengths", "open", "children", "publish", "link_or_copy", "put_all", "remove"),
 }
 COMPACTING = CompactSettings(
     closed_ms_of=lambda topic: 0, bytes_target=10**6, block_bytes=1_000, codec_of=lambda topic: "null"
@@ -117,7 +117,7 @@ def check_complete(world: World) -> None:
 @pytest.mark.parametrize(
     ("call", "at", "done"),
     [
-        ("LocalFiles.put", 6, 0),  # two for each topic, before any file is published
+        ("LocalFiles.put_all", 0, 0),  # of all topics, before any file is published
         ("LocalFiles.publish", 4, 4),
         ("LocalCommitStorage.replace", 3, 0),  # of the index, which goes first
     ],

@@ -128,6 +128,16 @@ def test_results_of_another_process_are_persisted_before_use() -> None:
     assert files.done[:2] == [("persist", f"hdfs://nn/w/{NAME}"), ("delete", staged)]
 
 
+def test_put_all_replaces_each_file() -> None:
+    storage = hadoop_storage(FakeHdfs(), "hdfs://nn/w")
+    names = [f"t{number}/_schema/current.avsc" for number in range(20)]
+    for content in (b"1", b"22"):
+        storage.files.put_all({name: content + name.encode() for name in names})
+        for name in names:
+            with storage.files.open(name) as file:
+                assert file.read() == content + name.encode()
+
+
 def test_a_put_with_a_lost_reply_succeeds() -> None:
     """The client retries and its first attempt makes the second fail. The run id in the commit identifies the owner."""
     commits = CommitFiles(hadoop_storage(FakeBucket(drops_replies=True), "s3a://bucket/w").commits)

@@ -278,6 +278,17 @@ def test_put_replaces_files_atomically(warehouse: Warehouse) -> None:
     assert files.length("t/_schema/other.avsc") is None
 
 
+def test_put_all_replaces_many_files(warehouse: Warehouse) -> None:
+    files = warehouse.storage.files
+    names = [f"t{number}/_schema/{name}.avsc" for number in range(20) for name in ("a", "current")]
+    for content in (b"1", b"22"):
+        files.put_all({name: content + name.encode() for name in names})
+        for name in names:
+            with files.open(name) as file:
+                assert file.read() == content + name.encode()
+    assert files.children("t0/_schema") == ("a.avsc", "current.avsc")
+
+
 def test_staged_files_are_checked(warehouse: Warehouse) -> None:
     staging = warehouse.storage.staging
     warehouse.stage()

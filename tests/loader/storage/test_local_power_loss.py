@@ -18,7 +18,7 @@ from types import ModuleType
 
 import pytest
 
-from headrace.loader.storage.local import commit_storage, files, local_storage, sink
+from headrace.loader.storage.local import commit_storage, disk, files, local_storage, sink
 from headrace.loader.storage.local.sink import LocalSink
 from headrace.loader.storage.protocols import FinishedFile, Publication
 from support.loader.file_checksums import checksum_of
@@ -191,6 +191,12 @@ def a_table_schema_of_a_killed_writer(warehouse: Warehouse) -> None:
     warehouse.promise(lambda: warehouse.is_intact("orders/_schema/current.avsc"))
 
 
+def table_schemas_of_many_topics(warehouse: Warehouse) -> None:
+    names = [f"topic{number}/_schema/current.avsc" for number in range(disk.THREADS_MAX + 1)]
+    warehouse.storage.files.put_all(dict.fromkeys(names, CONTENT))
+    warehouse.promise(lambda: all(map(warehouse.is_intact, names)))
+
+
 USES = (
     a_commit,
     a_commit_in_a_directory_of_a_killed_writer,
@@ -206,6 +212,7 @@ USES = (
     an_uncommitted_file_moved,
     a_table_schema,
     a_table_schema_of_a_killed_writer,
+    table_schemas_of_many_topics,
 )
 Use = Callable[[Warehouse], None]
 
@@ -214,7 +221,8 @@ def record(root: Path, use: Use, without: str = "") -> Warehouse:
     root.mkdir()
     recorder = Recorder(root, without)
     with pytest.MonkeyPatch.context() as patch, recorder.recording():
-        patch.setattr(sink, "ThreadPoolExecutor", OneByOne)
+        for module in (sink, disk):
+            patch.setattr(module, "ThreadPoolExecutor", OneByOne)
         warehouse = Warehouse(root, recorder)
         use(warehouse)
     return warehouse

@@ -24,7 +24,7 @@ import pytest
 
 from headrace.loader.storage.local import disk
 
-HELPERS = {disk.fsync.__code__, disk.write_temporary.__code__}
+HELPERS = {disk.fsync.__code__, disk.write_temporary.__code__, disk.call_concurrently.__code__}
 NUMBERS = re.compile(r"[0-9a-f]{8,}|\d+")
 
 

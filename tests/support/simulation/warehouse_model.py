@@ -111,6 +111,9 @@ class ModelFiles:
     def put(self, name: str, content: bytes) -> None:
         raise NotImplementedError
 
+    def put_all(self, contents: Mapping[str, bytes]) -> None:
+        raise NotImplementedError
+
     def remove(self, names: Sequence[str]) -> None:
         for name in names:
             self._make_call("remove files", (name,))
