@@ -4,7 +4,7 @@
 |---|---|
 | `text/plain` | lines that end with LF; a line's number is `begin` plus the bytes up to and including its LF |
 | `application/vnd.headrace.records` | records with a head `SEQNO LENGTH[ PART/PARTS]` LF, LENGTH bytes, LF |
-| `application/json` | `{"records": [{"seqno": 1, "value": …}]}` |
+| `application/json` | `{"records": [{"seqno": 1, "value": …, "time": …}]}`; time is optional |
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ LINES: Final = "text/plain"
 FRAMED: Final = "application/vnd.headrace.records"
 JSON: Final = "application/json"
 SEQNO_MAX: Final = 2**63 - 1
+TIME_LENGTH_MAX: Final = 64
 _HEAD: Final = re.compile(rb"(\d{1,19}) (\d{1,10})(?: (\d{1,9}/\d{1,9}))?\n")
 
 
@@ -27,11 +28,13 @@ class MalformedChunk(ValueError):
 
 
 class NumberedRecord(NamedTuple):
-    """A record of a chunk. `content` are bytes, or a parsed value from JSON; `part` is "" or `PART/PARTS`."""
+    """A record of a chunk. `content` are bytes, or a parsed value from JSON; `part` is "" or `PART/PARTS`, `time` the
+    client's time as it was sent, "" without one."""
 
     seqno: int
     content: Any
     part: str = ""
+    time: str = ""
 
 
 class ChunkBody:
@@ -127,10 +130,20 @@ def _values(body: bytes) -> Iterator[NumberedRecord]:
     last = 0
     for index, record in enumerate(records):
         where = f"records[{index}]"
-        if not isinstance(record, dict) or set(record) != {"seqno", "value"}:
-            raise MalformedChunk(f"{where}: expected an object with seqno and value")
+        if not isinstance(record, dict) or not {"seqno", "value"} <= set(record) <= {"seqno", "value", "time"}:
+            raise MalformedChunk(f"{where}: expected an object with seqno, value and optionally time")
         seqno = record["seqno"]
         if isinstance(seqno, bool) or not isinstance(seqno, int):
             raise MalformedChunk(f"{where}: expected seqno to be an integer")
         last = _rising(seqno, last, where)
-        yield NumberedRecord(seqno, record["value"])
+        yield NumberedRecord(seqno, record["value"], time=_time(record.get("time"), where))
+
+
+def _time(value: Any, where: str) -> str:
+    if value is None:
+        return ""
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    text = str(value) if is_number else value
+    if not isinstance(text, str) or not text.isascii() or not text.isprintable() or len(text) > TIME_LENGTH_MAX:
+        raise MalformedChunk(f"{where}: expected time to be milliseconds since 1970 or an ISO text")
+    return text

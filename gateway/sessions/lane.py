@@ -46,6 +46,8 @@ RECORD_OVERHEAD: Final = 64
 LZ4: Final = 3
 PART_HEADER: Final = "hr.part"
 """Record header with `PART/PARTS` of a record that the client has cut."""
+TIME_HEADER: Final = "time"
+"""Record header with the client's time of a record; the record's own time is that of arrival."""
 NO_SEQNO: Final = bytes(8)
 _SEQNO: Final = struct.Struct(">q")
 
@@ -200,10 +202,12 @@ class Session:
     def __post_init__(self) -> None:
         self._before_seqno = encode_headers((*self.headers, (SEQNO_HEADER, NO_SEQNO)))[: -len(NO_SEQNO)]
 
-    def encode_headers(self, seqno: int, part: str) -> bytes:
-        if part:
-            return encode_headers((*self.headers, (PART_HEADER, part.encode()), (SEQNO_HEADER, _SEQNO.pack(seqno))))
-        return self._before_seqno + _SEQNO.pack(seqno)
+    def encode_headers(self, seqno: int, part: str, time_text: str) -> bytes:
+        if not part and not time_text:
+            return self._before_seqno + _SEQNO.pack(seqno)
+        named = ((PART_HEADER, part), (TIME_HEADER, time_text))
+        extra = [(name, text.encode()) for name, text in named if text]
+        return encode_headers((*self.headers, *extra, (SEQNO_HEADER, _SEQNO.pack(seqno))))
 
 
 @dataclass(slots=True)
@@ -337,7 +341,7 @@ class Lane:
         encode = session.encoder(chunk.received_us)
         outcome, source = chunk.outcome, session.source
         topic_partition = source.topic_partition
-        for seqno, content, part in chunk.body:
+        for seqno, content, part, time_text in chunk.body:
             outcome.last_seqno = seqno
             if seqno <= session.queued_seqno:
                 outcome.skipped += 1
@@ -353,7 +357,7 @@ class Lane:
                 self._sessions.pop(session.key, None)
                 chunk.error = error
                 return
-            headers = session.encode_headers(seqno, part)
+            headers = session.encode_headers(seqno, part, time_text)
             size = len(value or b"") + len(headers) + RECORD_OVERHEAD
             if size > session.record_bytes_max:
                 reason = f"the record has {size:,} bytes, the topic accepts {session.record_bytes_max:,}"

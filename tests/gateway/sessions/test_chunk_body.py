@@ -39,8 +39,10 @@ def test_framed_records_may_contain_anything(records: dict[int, tuple[bytes, str
 
 
 def test_json_records_have_values() -> None:
-    chunk = ChunkBody(JSON, b'{"records": [{"seqno": 3, "value": {"a": 1}}, {"seqno": 9, "value": null}]}', None)
-    assert list(chunk) == [NumberedRecord(3, {"a": 1}), NumberedRecord(9, None)]
+    chunk = ChunkBody(
+        JSON, b'{"records": [{"seqno": 3, "value": {"a": 1}, "time": 5}, {"seqno": 9, "value": null}]}', None
+    )
+    assert list(chunk) == [NumberedRecord(3, {"a": 1}, time="5"), NumberedRecord(9, None)]
     assert chunk.has_values and not ChunkBody(FRAMED, b"", None).has_values
 
 
@@ -64,6 +66,9 @@ def test_json_records_have_values() -> None:
         (JSON, b'{"records": {}}', None),
         (JSON, b'{"records": [], "more": 1}', None),
         (JSON, b'{"records": [1]}', None),
+        (JSON, b'{"records": [{"seqno": 1, "value": 1, "time": 1.5}]}', None),
+        (JSON, b'{"records": [{"seqno": 1, "value": 1, "time": "a\\n"}]}', None),
+        (JSON, b'{"records": [{"seqno": 1, "value": 1, "else": 1}]}', None),
         (JSON, b'{"records": [{"seqno": 1}]}', None),
         (JSON, b'{"records": [{"seqno": true, "value": 1}]}', None),
         (JSON, b'{"records": [{"seqno": 1.0, "value": 1}]}', None),

@@ -44,6 +44,7 @@ class MemoryLog:
         self.state = LaneState()
         self.logs: dict[TopicPartition, list[Stored]] = {}
         self.failures: list[Exception] = []
+        self.headers: list[dict[str, bytes | None]] = []
         self.state_writes: list[list[StateRecord]] = []
         self.writes = self.checkpoints = self.takeovers = 0
         self.has_changes = self.must_renew = False
@@ -74,6 +75,7 @@ class MemoryLog:
             (frame,) = split_batches(content, "test")
             for _, _, _, value, raw in read_batch(frame, "test", 1 << 30).records:
                 headers = dict(parse_headers(raw))
+                self.headers.append(headers)
                 log.append((headers["hr.s"] or b"", int.from_bytes(headers["hr.q"] or b"", "big"), value))
         return found
 
@@ -301,6 +303,19 @@ def test_parsed_values_need_a_session_of_json(served: Served) -> None:
     served.serve(*chunks)
     assert isinstance(error_of(chunks[0].result), WrongMediaType)
     assert chunks[1].result.result(0).last_seqno == 5
+
+
+def test_part_and_time_become_headers(served: Served) -> None:
+    json, framed = (served.open(name, accepts_values=True).session for name in ("json", "framed"))
+    with_time = b'{"records": [{"seqno": 5, "value": 1, "time": "2026-01-01T00:00:00Z"}]}'
+    served.serve(
+        Chunk(json, anyone, ChunkBody(JSON, with_time, None), RECEIVED_US),
+        Chunk(framed, anyone, ChunkBody(FRAMED, b"7 1 1/2\na\n", None), RECEIVED_US),
+    )
+    assert [headers for headers in served.log.headers if "time" in headers or "hr.part" in headers] == [
+        {"hr.s": b"json", "time": b"2026-01-01T00:00:00Z", "hr.q": (5).to_bytes(8, "big")},
+        {"hr.s": b"framed", "hr.part": b"1/2", "hr.q": (7).to_bytes(8, "big")},
+    ]
 
 
 def test_permission_is_checked_before_anything_is_told(served: Served) -> None:
