@@ -6,6 +6,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -149,6 +150,12 @@ def test_json_lines_become_values_and_others_are_rejected(content_of: Callable[[
     assert values == [(9, {"a": 1}), (20, [1, 2]), (len(data), {"b": "é"})]
     rejects = [reject for chunk in chunks for reject in chunk.rejects]
     assert [reject.value[:8] for reject in rejects] == [b"not json", b"\xff", b"NaN", b'"' + b"x" * 7, b"x" * 8]
+
+
+@pytest.mark.parametrize("options", [{"is_json": True}, {"start": compile_start("1")}])
+def test_records_of_a_chunk_are_bounded(content_of: Callable[[bytes], PlainContent], options: dict[str, Any]) -> None:
+    chunks = chunks_of(content_of(b"1\n" * 25_000), Cut(1 << 20, 1 << 20, **options))
+    assert [len(records_of([chunk])) for chunk in chunks] == [10_000, 10_000, 5_000]
 
 
 def test_json_value_longer_than_a_chunk_is_one_record(content_of: Callable[[bytes], PlainContent]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from headrace.cli import main
 from support.free_ports import free_port
 from support.push_client import ClientProcess, config_table, eventually
 from support.running_service import Service
@@ -75,6 +76,7 @@ def test_rotated_log_is_stored_once_by_a_real_gateway(
     client = ClientProcess(table, tmp_path)
     eventually(lambda: confirmed_bytes(tmp_path) == size)
     assert client.stop() == 0
+    assert main(["push", "check", "--config", str(client.config)]) == 0
     by_source = stored_values(broker_address, topic)
     assert len(by_source) == 4
     in_order = [line for source in sorted(by_source.values(), key=first_line) for line in lines_of_values(source)]
