@@ -181,6 +181,22 @@ def test_failed_write_of_the_number_opens_nothing(served: Served) -> None:
     assert served.send(first.session, b"a").written == 1
 
 
+def test_partition_that_cannot_be_used_fails_only_its_openings(served: Served) -> None:
+    prepare = served.log.prepare
+
+    def refuses(topic_partition: TopicPartition) -> None:
+        if topic_partition.topic == "denied":
+            raise ErrorResponse("b", "a fence", 29, "TOPIC_AUTHORIZATION_FAILED")
+        prepare(topic_partition)
+
+    served.log.prepare = refuses  # type: ignore[method-assign]
+    refused, opened = opening_of(topic="denied"), opening_of()
+    served.serve(refused, opened)
+    error = error_of(refused.result)
+    assert isinstance(error, WriteRefused) and error.code == 29
+    assert opened.result.result(0).session.number == 1
+
+
 def test_two_openings_at_once_have_different_numbers_and_the_second_is_valid(served: Served) -> None:
     first, second = opening_of(), opening_of(host="other")
     served.serve(first, second)
@@ -243,7 +259,9 @@ def test_refused_batch_ends_its_sessions_so_that_later_chunks_leave_no_gap(serve
     later = lines_of(one, b"c", begin=2)
     served.serve(later)
     assert isinstance(error_of(later.result), SessionUnknown)
-    assert served.open("one").last_seqno == 0 and not served.values()
+    again = served.open("one")
+    assert again.last_seqno == 0 and not served.values()
+    assert served.send(again.session, b"a").written == 1, "other records of the partition may be accepted"
 
 
 def test_refusal_in_the_middle_of_a_chunk_fails_it_and_the_next_one(served: Served) -> None:
@@ -292,6 +310,8 @@ def test_defect_of_an_encoder_ends_the_session_and_not_the_lane(served: Served) 
 def test_other_content_with_the_last_number_is_a_conflict(served: Served) -> None:
     session = served.open().session
     served.send(session, b"a", b"b")
+    (source,) = served.log.state.sources.values()
+    assert (source.last_seqno, source.offset) == (4, 1)
     assert served.send(session, b"a", b"X").conflict
     assert not served.send(session, b"X", b"b").conflict, "only the last record has a checksum"
 
