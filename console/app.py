@@ -26,6 +26,7 @@ from headrace.console.commit_reader import CommitReader
 from headrace.console.context import EXTENSION, ConsoleContext, console
 from headrace.console.drawing.rails import HEIGHT, LOOK_OF
 from headrace.console.pages import PAGES, Page
+from headrace.console.pages.alerts import page_of
 from headrace.console.registry_reader import RegistryReader
 from headrace.console.sessions import SessionStore
 from headrace.console.sources import SourceReader
@@ -118,7 +119,9 @@ def _prepare_templates(app: Flask) -> None:
     ):
         environment.filters[function.__name__] = function
     environment.globals.update(look_of=LOOK_OF, rail_height=HEIGHT)
-    environment.globals.update(plural=formats.plural, form_token=security.form_token, static_url=_static_urls(app))
+    environment.globals.update(
+        plural=formats.plural, page_of=page_of, form_token=security.form_token, static_url=_static_urls(app)
+    )
     app.context_processor(_common_values)
 
 

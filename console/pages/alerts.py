@@ -21,7 +21,7 @@ from headrace.pipeline.alerts.alert import Alert, AlertState
 from headrace.pipeline.alerts.delivery import AlertDelivery, Silence, silence_of
 from headrace.pipeline.alerts.rule import AlertRule, AlertSeverity, default_rule, rules_of
 from headrace.pipeline.alerts.storage import AlertStore, alert_address
-from headrace.pipeline.status.finding import KINDS
+from headrace.pipeline.status.finding import KINDS, StatusFinding
 from headrace.settings import Settings
 
 blueprint = Blueprint("alerts", __name__)
@@ -185,7 +185,6 @@ def page() -> str | Response:
         active=[one for one in found.silences if one.ends_ms > now_ms],
         evaluated_ms=found.evaluated_ms,
         has_targets=settings.alerts.has_targets,
-        pages_of=page_of,
         views=VIEWS,
         shown=shown,
         may_act=viewer().may_administer_everything,
@@ -228,13 +227,19 @@ def alert_headline(stored: Reading[StoredAlerts], now_ms: int) -> Headline:
     return Headline(GOOD, "No alert fires.")
 
 
-def page_of(alert: Alert) -> str:
-    """Returns the URL of the page about the subject of an alert; "" without such a page."""
-    if alert.kind.startswith("audit-") and alert.kind != "audit-old":
-        return url_for("topic.page", topic=alert.subject)
-    if alert.kind == "alarm-quarantined":
-        return url_for("quarantine.page", topic=alert.subject)
-    return url_for("loads.page") if alert.kind.startswith("load-") else ""
+ABOUT_NO_TOPIC: Final = frozenset({"audit-old", "audit-log-incomplete"})
+"""Kinds of the audit whose subject is no topic."""
+
+
+def page_of(one: Alert | StatusFinding) -> str:
+    """Returns the URL of the page about the subject of an alert or finding; "" without such a page."""
+    if one.kind.startswith("audit-") and one.kind not in ABOUT_NO_TOPIC:
+        return url_for("topic.page", topic=one.subject)
+    if one.kind.startswith("file-"):  # the subject is a file in the directory of a topic
+        return url_for("topic.page", topic=one.subject.partition("/")[0])
+    if one.kind == "alarm-quarantined":
+        return url_for("quarantine.page", topic=one.subject)
+    return url_for("loads.page") if one.kind.startswith("load-") else ""
 
 
 def _view(shown: str, stored: StoredAlerts, rules: Mapping[str, AlertRule], now_ms: int) -> TableView[Any]:

@@ -242,3 +242,22 @@ def test_random_urls_never_fail(client: FlaskClient) -> None:
         assert "<script>alert" not in response.text or response.mimetype != "text/html"
         statuses.add(response.status_code)
     assert {200, 404} <= statuses
+
+
+@pytest.mark.parametrize(
+    ("kind", "subject", "href"),
+    [
+        ("file-missing", "flights/dt=2026-11-18/hr=10/1.avro", "/topics/flights"),
+        ("audit-crashed", "flights", "/topics/flights"),
+        ("alarm-quarantined", "flights", "/quarantine?topic=flights"),
+        ("load-late", "loads", "/loads"),
+    ],
+)
+def test_finding_leads_to_the_page_about_its_subject(
+    counted: Path, monkeypatch: pytest.MonkeyPatch, kind: str, subject: str, href: str
+) -> None:
+    status = PlatformStatus(NOW_MS, (finding(kind, subject, "x"),), ())
+    monkeypatch.setattr(now, "platform_status", lambda settings, **_: status)
+    client = console_world(counted).client()
+    assert f'<h3><a href="{href}">{subject}</a> ' in client.get("/").text
+    assert 'href="/topics/flights"' not in client.get("/topics/flights").text.partition('class="events')[2]
