@@ -77,15 +77,20 @@ def workloads() -> Iterator[Workload]:
     yield Workload(f"v3 json by {STREAM_RECORDS}", path, content_type, record * STREAM_RECORDS, STREAM_RECORDS, 2)
 
 
-async def bare(scope: Any, receive: Any, send: Any) -> None:
+class Bare:
     """The application of the baseline."""
-    if scope["type"] != "http":
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        while (await receive()).get("more_body"):
+            pass
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"2")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    def end_waits(self) -> None:
         return
-    while (await receive()).get("more_body"):
-        pass
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"2")]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": b"{}"})
 
 
 async def run_client(url: str, request: bytes, until: float) -> int:
@@ -177,7 +182,7 @@ def main() -> None:
         from headrace.gateway.server import listening_socket, serve
         from headrace.settings import Address
 
-        raise SystemExit(serve(listening_socket(Address("127.0.0.1", 0)), bare, 4096, None))
+        raise SystemExit(serve(listening_socket(Address("127.0.0.1", 0)), Bare(), 4096, None))
     command = ["-m", "headrace"]
     with tempfile.TemporaryDirectory() as directory:
         data = ["--data-dir", directory]

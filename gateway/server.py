@@ -15,12 +15,11 @@ import ssl
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from headrace.gateway.front import GatewayFront
 from headrace.registry.api.listening import ServerCertificate
 from headrace.settings import Address
 
@@ -38,6 +37,15 @@ GRACEFUL_STOP_S: Final = 10
 """Time limit for running requests at shutdown."""
 GARBAGE_THRESHOLDS: Final = (20_000, 20, 20)
 """Few collections: requests leave few reference cycles."""
+
+
+class ServedApplication(Protocol):
+    """An ASGI application that can end waiting requests."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None: ...
+
+    def end_waits(self) -> None:
+        """Ends requests that wait for records, before the server stops."""
 
 
 def listening_socket(address: Address) -> socket.socket:
@@ -64,7 +72,7 @@ def listening_socket(address: Address) -> socket.socket:
 
 
 def serve(
-    listener: socket.socket, application: GatewayFront, connections_max: int, tls: ServerCertificate | None
+    listener: socket.socket, application: ServedApplication, connections_max: int, tls: ServerCertificate | None
 ) -> int:
     """Serves until SIGTERM or SIGINT, and returns the exit code. Prints the ready line once requests are served. With
     TLS, SIGHUP reads the certificate again.
