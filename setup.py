@@ -40,6 +40,7 @@ GATEWAY = [
     "httptools>=0.6.3,<1",
     "uvloop>=0.21,<1",
     "zstandard>=0.23,<1",
+    "requests>=2.32,<3",  # posts to webhooks
     PROMETHEUS,
     "PyJWT[crypto]>=2.10,<3",
 ]

@@ -32,6 +32,8 @@ from headrace.gateway.schemas import Schemas
 from headrace.gateway.sender import RecordSender
 from headrace.gateway.sessions.routes import routes as session_routes
 from headrace.gateway.sessions.service import sessions_of
+from headrace.gateway.webhooks.tasks import running_webhooks
+from headrace.gateway.webhooks.webhook import webhooks_of
 from headrace.registry.access.authenticator import RegistryUsersFile
 from headrace.registry.client.of_settings import registry_client
 from headrace.registry.operation.access_log import AccessLog
@@ -46,12 +48,13 @@ def create_app(settings: Settings, users: RegistryUsersFile | None = None) -> Ga
         users: the content of `registry.users`; None permits every request.
 
     Raises:
-        SettingsError: the settings of the brokers or of the registry contradict each other.
+        SettingsError: the settings of the brokers or of the registry contradict each other, or a webhook is invalid.
         OSError: the access log cannot be opened.
     """
     own, options, registry = settings.gateway, broker_options(settings), registry_client(settings)
     metrics = GatewayMetrics()
     access = GatewayAccess(users, settings.loader)
+    webhooks = webhooks_of(own.webhooks)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -73,7 +76,8 @@ def create_app(settings: Settings, users: RegistryUsersFile | None = None) -> Ga
         state.readers = rest_v2_metadata.PartitionReaders(state.poller)
         metrics.watch("consumer_instances", "Consumer instances of version 2.", lambda: len(state.instances))
         try:
-            yield
+            async with running_webhooks(webhooks, options, state.decoder, state.sender, metrics):
+                yield
         finally:
             state.instances.stop()
             await state.poller.stop()

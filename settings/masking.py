@@ -26,9 +26,9 @@ value completely."""
 TOKEN_URL_KEYS = frozenset({"alerts.webhook_urls", "alerts.notify"})
 """Keys of URLs in which the path, or for services of Apprise also the host, may be a token. `mask_value` shows only the
 scheme of each."""
-SECRET_KEYS = frozenset({"registry.client_token"})
-"""Further secret keys of Headrace: their names contain none of the `OWN_WORDS`. Other names of files and issuers, such
-as `client_token_file`, are not secret."""
+SECRET_KEYS = frozenset({"gateway.webhooks", "registry.client_token"})
+"""Further secret keys of Headrace: their names contain none of the `OWN_WORDS`. URLs of webhooks may contain tokens.
+Other names of files and issuers, such as `client_token_file`, are not secret."""
 OWN_WORDS = ("password", "secret")
 WORDS = (
     *OWN_WORDS,

@@ -299,6 +299,8 @@ class GatewaySettings(Section):
     # compacted topic with the state of sessions; created for the first session
     sessions_topic: str = "__headrace-gateway-sessions"
     lanes: int = 16  # partitions of that topic when it is created: the sources are divided into as many parts
+    # tables of name, topics, url and more: URLs to which messages are posted (docs/gateway.md)
+    webhooks: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -156,7 +156,7 @@ MAY_IMPORT_LIBRARIES: dict[str, tuple[str, ...]] = {
     "console.database": ("sqlalchemy",),
     "console.oidc": ("authlib",),
     "console.sessions": ("sqlalchemy",),
-    "gateway": ("confluent_kafka", "prometheus_client", "starlette"),
+    "gateway": ("confluent_kafka", "prometheus_client", "requests", "starlette"),
     "gateway.decompression": ("zstandard",),
     "gateway.server": ("uvicorn",),
     "pipeline.metastore_server": ("py4j",),
