@@ -35,12 +35,12 @@ REGISTRY = [
 ]
 GATEWAY = [
     *PRODUCER,
-    "starlette>=1,<2",
+    "starlette>=1.10,<2",
     UVICORN,
-    "httptools>=0.6.3,<1",
-    "uvloop>=0.21,<1",
+    "httptools>=0.9,<1",
+    "uvloop>=0.23,<1",
     "zstandard>=0.23,<1",
-    "requests>=2.32,<3",  # posts to webhooks
+    "requests>=2.34,<3",  # posts to webhooks
     PROMETHEUS,
     "PyJWT[crypto]>=2.10,<3",
 ]
