@@ -82,9 +82,15 @@ class Encoding:
         # Only values of recursive schemas can be nested too deeply for readers.
         self._check = _compile_check(schema) if is_recursive(schema) else None
         self._checking = threading.Lock()
-        self._time_fields = find_time_fields(schema, time_property, time_fields, newest)
-        self.read_time = _time_reader(self._time_fields[0], self._time_of_encoded) if self._time_fields else None
-        self._plain = compiled_schema(schema, logical_types=False) if self._time_fields else None
+        fields = find_time_fields(schema, time_property, time_fields, newest)
+        self.read_time = _time_reader(fields[0], self._time_reader_of(schema, fields)) if fields else None
+
+    def _time_reader_of(self, schema: Schema, fields: tuple[TimeField, ...]) -> Callable[[bytes], int | None]:
+        """Returns a function that reads the message time from the encoded value. It is necessary if the value has no
+        plain integer in its preferred time field: the field may be missing and have a default, or contain a datetime
+        or a named union branch, or another field may have the time."""
+        body_time, start = BodyTime(schema, fields), len(self._prefix)
+        return lambda encoded: body_time.read(encoded[start:])
 
     def _encode_any(self, value: Any) -> bytes:
         if self._check is not None and is_deeper(value, NESTED_MAX):  # fastavro would crash the process
@@ -130,13 +136,6 @@ class Encoding:
         except RecursionError as error:
             raise self._refused(_TOO_DEEP, "") from error
 
-    def _time_of_encoded(self, encoded: bytes) -> int | None:
-        """Returns the message time from the encoded value, as consumers read it. This is necessary if the value has no
-        plain integer in its preferred time field: the field may be missing and have a default, or contain a datetime
-        or a named union branch, or another field may have the time."""
-        decoded = fastavro.schemaless_reader(BytesIO(encoded[len(self._prefix) :]), self._plain, None)
-        return read_time(self._time_fields, decoded)
-
     def _refused(self, sentence: str, field: str) -> ValueRefused:
         return ValueRefused(
             f"topic {self.topic}: the value does not fit the schema of {self.subject} (id {self.schema_id}): "
@@ -145,6 +144,23 @@ class Encoding:
             subject=self.subject,
             field=field,
         )
+
+
+class BodyTime:
+    """Reads the message time from Avro binary, as consumers read it.
+
+    Args:
+        schema: the schema of the bodies.
+        fields: its time fields, the preferred one first, from `find_time_fields`.
+    """
+
+    def __init__(self, schema: Schema, fields: tuple[TimeField, ...]) -> None:
+        self._fields = fields
+        self._plain = compiled_schema(schema, logical_types=False)
+
+    def read(self, body: bytes) -> int | None:
+        """Returns milliseconds since 1970; None if no time field has a time."""
+        return read_time(self._fields, fastavro.schemaless_reader(BytesIO(body), self._plain, None))
 
 
 def _compile_check(schema: Schema) -> Check:

@@ -16,6 +16,7 @@ from starlette.routing import Route
 from headrace.clients.kafka_client import broker_options
 from headrace.gateway import rest_v2, rest_v2_consumers, rest_v2_metadata, rest_v3, rest_v3_cluster
 from headrace.gateway.access import GatewayAccess, caller_of
+from headrace.gateway.audit import GatewayAudit
 from headrace.gateway.cluster_admin import ClusterAdmin
 from headrace.gateway.cluster_reader import ClusterReader
 from headrace.gateway.consumer_instances import Instances
@@ -62,9 +63,10 @@ def create_app(settings: Settings, users: RegistryUsersFile | None = None) -> Ga
         state.settings = settings
         state.metrics = metrics
         state.budget = BodyBudget(own.request_bytes_max, own.memory_bytes_max, own.client_bytes_max)
-        state.sender = RecordSender(options, own, asyncio.get_running_loop(), metrics)
+        state.audit = GatewayAudit(settings, options, registry)
+        state.sender = RecordSender(options, own, asyncio.get_running_loop(), metrics, state.audit)
         state.schemas = Schemas(registry)
-        state.sessions = sessions_of(settings, options)
+        state.sessions = sessions_of(settings, options, state.audit)
         state.admin = ClusterAdmin(options)
         metrics.watch("lanes", "Lanes of sessions that this gateway serves.", lambda: state.sessions.serving_count)
         metrics.watch("body_bytes", "Bytes in memory of the bodies of requests.", lambda: state.budget.in_use)
@@ -84,6 +86,7 @@ def create_app(settings: Settings, users: RegistryUsersFile | None = None) -> Ga
             state.decoder.close()
             await asyncio.to_thread(state.sessions.close)
             await asyncio.to_thread(state.sender.close)
+            await asyncio.to_thread(state.audit.close)
             state.schemas.close()
 
     application = Starlette(

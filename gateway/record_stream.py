@@ -125,7 +125,7 @@ class RecordStream(Response):
             return batch
         records = [item.record for item in batch.items if not isinstance(item, GatewayError)]
         if records:
-            batch.results = self._request.app.state.sender.send(self._topic, records)
+            batch.results = await self._request.app.state.sender.start(self._topic, records)
         await sent.put(batch)
         while self._bytes > STREAM_BYTES_MAX:
             self._has_room.clear()

@@ -185,7 +185,7 @@ async def _send(topic: str, records: Sequence[OutgoingRecord], sender: RecordSen
     for start in range(0, len(records), PIECE_RECORDS):
         if start:
             await asyncio.sleep(0)
-        sent.append(sender.send(topic, records[start : start + PIECE_RECORDS]))
+        sent.append(await sender.start(topic, records[start : start + PIECE_RECORDS]))
     return [result for future in sent for result in await future]
 
 

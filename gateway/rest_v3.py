@@ -109,7 +109,7 @@ async def produce_batch(
     for name, record in _entries(body):
         try:
             prepared = await prepare(topic, record, schemas, caller)
-            sent.append((name, prepared, sender.send(topic, (prepared.record,))))
+            sent.append((name, prepared, await sender.start(topic, (prepared.record,))))
         except GatewayError as error:
             failures.append({"id": name, **error.body})
     successes = []

@@ -16,7 +16,9 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from headrace.audit.producer_counter import Ticket, wall_clock_ms
 from headrace.clients.kafka_client import create_client, error_text
+from headrace.gateway.audit import GatewayAudit
 from headrace.gateway.metrics import GatewayMetrics
 from headrace.gateway.topics import ExistingTopics
 from headrace.settings import GatewaySettings
@@ -28,8 +30,6 @@ CLOSE_S: Final = 10.0
 REPLACE_S: Final = 1.0
 RETIRE_POLL_S: Final = 0.05
 ANY_PARTITION: Final = -1
-NOW_MS: Final = 0
-"""librdkafka's number for the current time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,7 @@ class RecordSender:
         settings: the settings of the gateway.
         loop: the event loop of the requests.
         metrics: counts the records.
+        audit: counts them for the audit.
         create: creates a producer.
     """
 
@@ -71,13 +72,15 @@ class RecordSender:
         settings: GatewaySettings,
         loop: asyncio.AbstractEventLoop,
         metrics: GatewayMetrics,
+        audit: GatewayAudit,
         create: Callable[[dict[str, Any]], Producer] = lambda options: create_client(Producer, options),
     ) -> None:
         self._loop = loop
         self._metrics = metrics
+        self._audit = audit
         self._create = create
         self._topics = ExistingTopics()
-        self._completed: deque[tuple[asyncio.Future[list[SendResult]], list[SendResult]]] = deque()
+        self._completed: deque[_Request] = deque()
         self._is_scheduled = False
         self._replacing = threading.Lock()
         self._options = {
@@ -111,15 +114,22 @@ class RecordSender:
         """Returns why no broker responds; "" if one does."""
         return await self._topics.broker_problem(self._current.producer.list_topics)
 
-    def send(self, topic: str, records: Sequence[OutgoingRecord]) -> asyncio.Future[list[SendResult]]:
-        """Sends records, in their order, to a topic. The future has the result of each record, in the same order."""
-        future: asyncio.Future[list[SendResult]] = self._loop.create_future()
-        request = _Request(self, future, [SendResult()] * len(records))
-        for index, record in enumerate(records):
-            self._send_one(topic, record, request, index)
-        return future
+    async def send(self, topic: str, records: Sequence[OutgoingRecord]) -> list[SendResult]:
+        """Sends records, in their order, to a topic. Returns the result of each record, in the same order."""
+        return await (await self.start(topic, records))
 
-    def _send_one(self, topic: str, record: OutgoingRecord, request: _Request, index: int) -> None:
+    async def start(self, topic: str, records: Sequence[OutgoingRecord]) -> asyncio.Future[list[SendResult]]:
+        """Sends records like `send`, without waiting for the results, which the future will have."""
+        await self._audit.times.prepare(topic, (record.value for record in records))
+        now_ms = wall_clock_ms()
+        request = _Request(self, self._loop.create_future(), len(records))
+        for index, record in enumerate(records):
+            record_ms = now_ms if record.timestamp_ms is None else record.timestamp_ms
+            request.tickets[index] = self._audit.count_sent(topic, record.key, record.value, record_ms)
+            self._send_one(topic, record, record_ms, request, index)
+        return request.future
+
+    def _send_one(self, topic: str, record: OutgoingRecord, record_ms: int, request: _Request, index: int) -> None:
         def report(error: KafkaError | None, message: Any) -> None:
             if error is not None:
                 request.complete(index, SendResult(error=error))
@@ -135,7 +145,7 @@ class RecordSender:
                 ANY_PARTITION if record.partition is None else record.partition,
                 report,
                 None,
-                NOW_MS if record.timestamp_ms is None else record.timestamp_ms,
+                record_ms,
                 list(record.headers) or None,
             )
         except BufferError:
@@ -145,7 +155,7 @@ class RecordSender:
             if _is_fatal(cause):
                 self._replace(running, cause)
                 if self._current is not running:
-                    self._send_one(topic, record, request, index)
+                    self._send_one(topic, record, record_ms, request, index)
                     return
             request.complete(index, SendResult(error=cause))
 
@@ -158,9 +168,9 @@ class RecordSender:
             self._current = _RunningProducer(self._create, self._options, self._replace)
         failed.retire()
 
-    def deliver(self, future: asyncio.Future[list[SendResult]], results: list[SendResult]) -> None:
+    def deliver(self, request: _Request) -> None:
         """Resolves the future in the event loop; called by the thread that processes acknowledgements."""
-        self._completed.append((future, results))
+        self._completed.append(request)
         if not self._is_scheduled:
             self._is_scheduled = True
             self._loop.call_soon_threadsafe(self._resolve)
@@ -170,14 +180,20 @@ class RecordSender:
         stored = 0
         failures: Counter[str] = Counter()
         while self._completed:
-            future, results = self._completed.popleft()
-            stored += len(results)
-            for one in results:
-                if one.error is not None:
-                    failures[one.error.name()] += 1
-            if not future.done():
-                future.set_result(results)
-        self._metrics.count_records(stored - failures.total(), failures)
+            request = self._completed.popleft()
+            failed = [index for index, one in enumerate(request.results) if one.error is not None]
+            for index in failed:
+                error = request.results[index].error
+                assert error is not None
+                failures[error.name()] += 1
+            self._audit.count_failed(request.tickets[index] for index in failed)
+            for index in failed:
+                request.tickets[index] = None
+            self._audit.acknowledge(request.tickets, time.monotonic() - request.started_at)
+            stored += len(request.results) - len(failed)
+            if not request.future.done():
+                request.future.set_result(request.results)
+        self._metrics.count_records(stored, failures)
 
     def close(self) -> None:
         """Waits for the acknowledgements of sent records, at most `CLOSE_S`."""
@@ -244,18 +260,18 @@ class _Request:
     threads between the steps of `-=` on an int.
     """
 
-    __slots__ = ("_future", "_left", "_results", "_sender")
+    __slots__ = ("_left", "_sender", "future", "results", "started_at", "tickets")
 
-    def __init__(
-        self, sender: RecordSender, future: asyncio.Future[list[SendResult]], results: list[SendResult]
-    ) -> None:
+    def __init__(self, sender: RecordSender, future: asyncio.Future[list[SendResult]], count: int) -> None:
         self._sender = sender
-        self._future = future
-        self._results = results
-        self._left = len(results)
+        self._left = count
+        self.future = future
+        self.results = [SendResult()] * count
+        self.tickets: list[Ticket | None] = [None] * count
+        self.started_at = time.monotonic()
 
     def complete(self, index: int, result: SendResult) -> None:
-        self._results[index] = result
+        self.results[index] = result
         self._left -= 1
         if not self._left:
-            self._sender.deliver(self._future, self._results)
+            self._sender.deliver(self)

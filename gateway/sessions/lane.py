@@ -18,6 +18,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 from zlib import crc32
 
+from headrace.audit.producer_counter import Ticket
+from headrace.gateway.audit import GatewayAudit
 from headrace.gateway.encoding import Unencodable
 from headrace.gateway.errors import GatewayError
 from headrace.gateway.sessions.chunk_body import ChunkBody
@@ -51,6 +53,8 @@ TIME_HEADER: Final = "time"
 NO_SEQNO: Final = bytes(8)
 _SEQNO: Final = struct.Struct(">q")
 
+MessageTime = tuple[int | None, bool]
+"""The result of `MessageTimes.time_of`."""
 Encode = Callable[[Any], bytes | None]
 """Function that returns the value of a record. Raises `Unencodable`."""
 
@@ -113,6 +117,7 @@ class Opening:
         partition_count: partitions of the topic, for a source that has none yet.
         encoder: returns the encoder of the records that arrive at a time in microseconds since 1970.
         accepts_values: whether it takes values that were parsed from JSON, besides bytes.
+        has_arrival_times: whether the message time of each record is that of its chunk.
         record_bytes_max: largest record that the topic accepts.
         headers: headers of each record besides those of source and sequence number.
     """
@@ -123,6 +128,7 @@ class Opening:
     partition_count: int
     encoder: Callable[[int], Encode]
     accepts_values: bool
+    has_arrival_times: bool
     record_bytes_max: int
     headers: tuple[tuple[str, bytes], ...]
     opened_ms: int
@@ -192,6 +198,7 @@ class Session:
     number: int
     encoder: Callable[[int], Encode]
     accepts_values: bool
+    has_arrival_times: bool
     record_bytes_max: int
     headers: tuple[tuple[str, bytes], ...]
     used_at: float
@@ -212,10 +219,11 @@ class Session:
 
 @dataclass(slots=True)
 class _Batch:
-    """Records for one partition that are not written yet. `last` has, by source, the session, the number and content
-    of the last record, and its index."""
+    """Records for one partition that are not written yet, with their message times. `last` has, by source, the session,
+    the number and content of the last record, and its index."""
 
     records: list[tuple[None, bytes | None, bytes]] = field(default_factory=list)
+    times: list[MessageTime | None] = field(default_factory=list)
     size: int = 0
     chunks: dict[int, Chunk] = field(default_factory=dict)
     last: dict[SourceKey, tuple[Session, int, Any, int]] = field(default_factory=dict)
@@ -229,11 +237,13 @@ class Lane:
 
     Args:
         log: the lane's logs.
+        audit: counts the records.
         clock: monotonic clock in seconds.
     """
 
-    def __init__(self, log: LaneLog, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, log: LaneLog, audit: GatewayAudit, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
+        self._audit = audit
         self._clock = clock
         self._sessions: dict[SourceKey, Session] = {}
         self._batches: dict[TopicPartition, _Batch] = {}
@@ -341,6 +351,7 @@ class Lane:
         encode = session.encoder(chunk.received_us)
         outcome, source = chunk.outcome, session.source
         topic_partition = source.topic_partition
+        message_time: MessageTime | None = None
         for seqno, content, part, time_text in chunk.body:
             outcome.last_seqno = seqno
             if seqno <= session.queued_seqno:
@@ -373,7 +384,10 @@ class Lane:
                 chunk.error = self._refused[topic_partition]
                 return
             batch.last[session.key] = session, seqno, content, len(batch.records)
+            if session.has_arrival_times and message_time is None and value is not None:
+                message_time = self._audit.times.time_of(source.topic, value)
             batch.records.append((None, value, headers))
+            batch.times.append(message_time)
             batch.size += size
             batch.chunks[id(chunk)] = chunk
             session.queued_seqno = seqno
@@ -388,14 +402,24 @@ class Lane:
         batches = {tp: batch for tp, batch in batches.items() if batch.records}
         if not batches:
             return
-        now_ms = time.time_ns() // 1_000_000
+        now_ms, started_at = time.time_ns() // 1_000_000, time.monotonic()
+        tickets = {tp: self._count(tp.topic, batch, now_ms) for tp, batch in batches.items()}
         results = self._log.write({tp: batch_of_records(batch.records, now_ms, LZ4) for tp, batch in batches.items()})
         for topic_partition, batch in batches.items():
             result = results[topic_partition]
             if isinstance(result, ErrorResponse):
+                self._audit.count_failed(tickets[topic_partition])
                 self._refuse(topic_partition, batch, result)
             else:
+                self._audit.acknowledge(tickets[topic_partition], time.monotonic() - started_at)
                 self._reflect(topic_partition, batch, result)
+
+    def _count(self, topic: str, batch: _Batch, now_ms: int) -> list[Ticket | None]:
+        count_sent = self._audit.count_sent
+        return [
+            count_sent(topic, None, value, now_ms, message_time)
+            for (_, value, _), message_time in zip(batch.records, batch.times, strict=True)
+        ]
 
     def _reflect(self, topic_partition: TopicPartition, batch: _Batch, base: int) -> None:
         for session, seqno, content, index in batch.last.values():
@@ -452,6 +476,7 @@ class Lane:
                 number,
                 opening.encoder,
                 opening.accepts_values,
+                opening.has_arrival_times,
                 opening.record_bytes_max,
                 (source_header, *opening.headers),
                 self._clock(),

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.gateway.access import caller_of
+from headrace.gateway.audit import GatewayAudit
 from headrace.gateway.encoding import Unencodable, avro_encoder
 from headrace.gateway.errors import GatewayError, Kind
 from headrace.gateway.json_stream import MalformedJson, parse_json
@@ -126,8 +127,9 @@ async def _open(request: Request) -> Response:
             wanted.source_id,
             wanted.host,
             topic.partition_count,
-            await _encoder(wanted, caller.loader.subject_of(wanted.topic), state.schemas),
+            await _encoder(wanted, caller.loader.subject_of(wanted.topic), state.schemas, state.audit),
             wanted.format == JSON_FORMAT,
+            wanted.format == LINE_FORMAT,
             topic.record_bytes_max,
             wanted.headers,
             time.time_ns() // 1_000_000,
@@ -148,14 +150,16 @@ async def _open(request: Request) -> Response:
     )
 
 
-async def _encoder(wanted: OpenRequest, subject: str, schemas: Schemas) -> Callable[[int], Encode]:
+async def _encoder(
+    wanted: OpenRequest, subject: str, schemas: Schemas, audit: GatewayAudit
+) -> Callable[[int], Encode]:
     """Returns the function that returns the encoder of records by their receive time."""
     if wanted.format == BINARY_FORMAT:
         return _binary_encoder
-    if wanted.format == LINE_FORMAT:
-        found = await schemas.find(SchemaChoice(subject, text=LOG_LINE))
-        return partial(line_encoder, found.prefix, wanted.host, wanted.file)
-    return partial(_json_encoder, await schemas.find(SchemaChoice(subject)))
+    is_line = wanted.format == LINE_FORMAT
+    found = await schemas.find(SchemaChoice(subject, text=LOG_LINE if is_line else None))
+    await audit.times.prepare(wanted.topic, (found.prefix,))
+    return partial(line_encoder, found.prefix, wanted.host, wanted.file) if is_line else partial(_json_encoder, found)
 
 
 def _binary_encoder(time_us: int) -> Encode:

@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from headrace.clients.kafka_client import error_text
+from headrace.gateway.audit import GatewayAudit
 from headrace.gateway.sessions.lane import Lane, LaneUnavailable, Request
 from headrace.gateway.sessions.lane_log import LaneLog
 from headrace.gateway.sessions.lane_owner import LaneAssignment, LaneOwners
@@ -88,6 +89,7 @@ class Sessions:
         state_topic: name of the state topic; created if it does not exist.
         lane_count: partitions of a state topic that is created; an existing one decides itself.
         url: where clients reach this gateway.
+        audit: counts the records for the audit.
     """
 
     def __init__(
@@ -97,8 +99,10 @@ class Sessions:
         state_topic: str,
         lane_count: int,
         url: str,
+        audit: GatewayAudit,
     ) -> None:
         self.url = url
+        self._audit = audit
         self._options = options
         self._cluster = cluster
         self._state_topic = state_topic
@@ -264,14 +268,15 @@ class Sessions:
                     lane.stop()
 
     def _lane(self, number: int, sleep: Callable[[float], None]) -> Lane:
-        return Lane(LaneLog(self._cluster(), self._state_topic, number, sleep=sleep))
+        return Lane(LaneLog(self._cluster(), self._state_topic, number, sleep=sleep), self._audit)
 
 
-def sessions_of(settings: Settings, options: dict[str, Any]) -> Sessions:
+def sessions_of(settings: Settings, options: dict[str, Any], audit: GatewayAudit) -> Sessions:
     """Starts the sessions of a gateway.
 
     Args:
         options: librdkafka's options: addresses and security.
+        audit: counts the records for the audit.
 
     Raises:
         SettingsError: the settings of the brokers contradict each other.
@@ -286,6 +291,7 @@ def sessions_of(settings: Settings, options: dict[str, Any]) -> Sessions:
         own.sessions_topic,
         own.lanes,
         own.url or f"{scheme}://{Address(host, own.listen.port)}",
+        audit,
     )
 
 

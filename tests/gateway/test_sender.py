@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError, KafkaException
 from headrace.gateway.metrics import GatewayMetrics
 from headrace.gateway.sender import REPLACE_S, OutgoingRecord, RecordSender, SendResult
 from headrace.settings import GatewaySettings
+from support.gateway_audit import NotedAudit
 
 FATAL = KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, fatal=True)
 PURGED = KafkaError(KafkaError._PURGE_QUEUE)
@@ -73,17 +74,20 @@ class FakeProducer:
         return len(self.waiting)
 
 
-def run(test: Callable[[RecordSender, list[FakeProducer]], Coroutine[Any, Any, None]]) -> GatewayMetrics:
+def run(
+    test: Callable[[RecordSender, list[FakeProducer]], Coroutine[Any, Any, None]], audit: NotedAudit | None = None
+) -> GatewayMetrics:
     """Runs a test with a sender and the producers that it has created so far."""
     producers: list[FakeProducer] = []
-    metrics = GatewayMetrics()
+    metrics, audit = GatewayMetrics(), audit or NotedAudit()
 
     def create(options: dict[str, Any]) -> Any:
         producers.append(FakeProducer(options))
         return producers[-1]
 
     async def main() -> None:
-        sender = RecordSender({}, GatewaySettings(), asyncio.get_running_loop(), metrics, create)
+        loop = asyncio.get_running_loop()
+        sender = RecordSender({}, GatewaySettings(), loop, metrics, audit, create)  # type: ignore[arg-type]
         try:
             await asyncio.wait_for(test(sender, producers), 30)
         finally:
@@ -103,13 +107,19 @@ def codes(results: list[SendResult]) -> list[int | None]:
 
 def test_each_request_gets_the_results_of_its_records_in_their_order() -> None:
     async def test(sender: RecordSender, producers: list[FakeProducer]) -> None:
-        first, second = sender.send("t", records(b"a", b"full", b"b")), sender.send("t", records(b"c"))
+        first, second = (
+            await sender.start("t", records(b"a", b"full", b"b")),
+            await sender.start("t", records(b"c")),
+        )
         assert [one.offset for one in await first] == [0, -1, 1]
         assert codes(await first) == [None, KafkaError._QUEUE_FULL, None]
         assert await second == [SendResult(0, 2, 7)]
         assert await sender.send("t", records(b"full")) == [SendResult(error=KafkaError(KafkaError._QUEUE_FULL))]
 
-    page = run(test).page("")[0].decode()
+    audit = NotedAudit()
+    page = run(test, audit).page("")[0].decode()
+    assert (audit.acknowledged, audit.failed) == ([b"a", b"b", b"c"], [b"full", b"full"])
+    assert audit.sent == [b"a", b"full", b"b", b"c", b"full"]
     assert 'headrace_gateway_records_total{result="stored"} 3.0' in page
     assert 'headrace_gateway_records_total{result="_QUEUE_FULL"} 2.0' in page
 
@@ -118,7 +128,7 @@ def test_producer_that_failed_for_good_is_replaced_and_its_records_get_errors() 
     async def test(sender: RecordSender, producers: list[FakeProducer]) -> None:
         await asyncio.sleep(REPLACE_S)
         producers[0].holds = True
-        lost = sender.send("t", records(b"a", b"fatal"))
+        lost = await sender.start("t", records(b"a", b"fatal"))
         assert codes(await lost) == [KafkaError._PURGE_QUEUE] * 2
         assert codes(await sender.send("t", records(b"b", b"c"))) == [None, None]
         assert len(producers) == 2

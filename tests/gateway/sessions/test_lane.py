@@ -32,6 +32,7 @@ from headrace.gateway.sessions.sources import LaneState, SourceKey, StateRecord
 from headrace.kafka_wire.errors import ErrorResponse, KafkaUnavailable
 from headrace.kafka_wire.record_batch import parse_headers, read_batch, split_batches
 from headrace.kafka_wire.topic_partition import TopicPartition
+from support.gateway_audit import NotedAudit
 
 RECEIVED_US = 1_700_000_000_000_000
 Stored = tuple[bytes, int, bytes | None]
@@ -94,7 +95,8 @@ class Served:
     def __init__(self) -> None:
         self.log = MemoryLog()
         self.now_s = 0.0
-        self.lane = Lane(self.log, lambda: self.now_s)  # type: ignore[arg-type]
+        self.audit = NotedAudit()
+        self.lane = Lane(self.log, self.audit, lambda: self.now_s)  # type: ignore[arg-type]
 
     def serve(self, *requests: Any) -> None:
         self.lane.serve(requests)
@@ -130,6 +132,7 @@ def opening_of(source_id: str = "s", **fields: Any) -> Opening:
         "host": "h",
         "partition_count": 1,
         "encoder": lambda time_us: encode,
+        "has_arrival_times": False,
         "accepts_values": False,
         "record_bytes_max": 1_000_000,
         "headers": (),
@@ -421,3 +424,17 @@ def test_malformed_session_id_is_an_error(text: str) -> None:
 def test_session_id_is_parsed_as_it_is_printed() -> None:
     session = SessionId(SourceKey(bytes(range(16))), 7)
     assert SessionId.parse(str(session)) == session
+
+
+def test_audit_counts_stored_records_once_and_refused_ones_as_failed(served: Served) -> None:
+    opened = served.open()
+    served.send(opened.session, b"a", b"b")
+    served.send(opened.session, b"a", b"b", b"c")
+    served.log.failures.append(ErrorResponse("", "t", 10, "too large"))
+    with pytest.raises(WriteRefused):
+        served.send(opened.session, b"d", begin=6)
+    served.log.failures.append(KafkaUnavailable("away"))
+    with pytest.raises(KafkaUnavailable):
+        served.send(served.open().session, b"e", begin=6)
+    assert served.audit.sent == [b"a", b"b", b"c", b"d", b"e"]
+    assert (served.audit.acknowledged, served.audit.failed) == ([b"a", b"b", b"c"], [b"d"])
