@@ -185,23 +185,37 @@ def status(args: argparse.Namespace) -> int:
 
 
 def _status_of(state: TailState) -> dict[str, Any]:
-    try:
-        found = os.stat(state.path)
-        same = state.file is not None and found.st_ino == state.file.inode and not state.path.endswith(".gz")
-        behind = max(0, found.st_size - state.position) if same else None
-    except OSError:
-        behind = None
-    word = "stopped" if state.stopped else "not sent" if state.problem else "sent" if behind == 0 else "sending"
+    path, size = _found_file(state)
+    behind = None if size is None else max(0, size - state.position)
+    word = "gone" if behind is None else "sending" if behind else "sent"
     return {
-        "file": safe_text(state.path),
+        "file": safe_text(path),
         "source_id": state.id,
         "topic": state.topic,
         "log_type": state.log_type,
         "position": state.position,
         "behind_bytes": behind,
-        "status": word,
+        "status": "stopped" if state.stopped else "not sent" if state.problem else word,
         "problem": state.stopped or state.problem,
     }
+
+
+def _found_file(state: TailState) -> tuple[str, Optional[int]]:
+    """Returns the path of a source's file, which may have another name in its directory by now, and its size. Without
+    the file, because it was deleted or compressed, returns its last path and None."""
+    directory = os.path.dirname(state.path)
+    try:
+        siblings = sorted(os.path.join(directory, name) for name in os.listdir(directory))
+    except OSError:
+        siblings = []
+    for path in (state.path, *siblings):
+        try:
+            found = os.stat(path)
+        except OSError:
+            continue
+        if state.file is not None and found.st_ino == state.file.inode and not path.endswith(".gz"):
+            return path, found.st_size
+    return state.path, None
 
 
 def _is_running(directory: Path) -> bool:

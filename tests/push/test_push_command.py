@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gzip
 import json
 import os
 import shlex
@@ -134,6 +135,29 @@ def test_status_shows_positions_and_problems(logs: Path, tmp_path: Path, capsys:
         report = json.loads(capsys.readouterr().out)
         assert report["running"] is False
         assert [(one["position"], one["behind_bytes"], one["status"]) for one in report["files"]] == [(4, 2, "stopped")]
+
+
+def test_status_finds_a_renamed_file_and_says_that_a_compressed_one_is_gone(
+    logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, rotated = config_file(tmp_path, "http://127.0.0.1:9"), logs / "app.log.1"
+    with session_gateway() as gateway:
+        client = ClientProcess(config_table(gateway.url, tmp_path), tmp_path)
+        eventually(lambda: len(gateway.lines()) == 2)
+        assert client.stop() == 0
+
+    def entries() -> list[tuple[str, int | None, str]]:
+        assert main(["push", "status", "--config", path, "--format", "json"]) == 0
+        files = json.loads(capsys.readouterr().out)["files"]
+        return [(one["file"], one["behind_bytes"], one["status"]) for one in files]
+
+    (logs / "app.log").rename(rotated)
+    with rotated.open("a") as file:
+        file.write("late\n")
+    assert entries() == [(str(rotated), 5, "sending")]
+    rotated.with_suffix(".1.gz").write_bytes(gzip.compress(rotated.read_bytes()))
+    rotated.unlink()
+    assert entries() == [(str(logs / "app.log"), None, "gone")]
 
 
 def test_second_client_with_the_same_state_is_refused(
