@@ -58,6 +58,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "pipeline.state_backup": ("loader", "broker", "registry.storage"),
     "pipeline.demo": ("compat", "clients"),
     "gateway": (
+        "audit",
         "avro_schema",
         "avro_codec",
         "clients",

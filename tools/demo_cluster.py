@@ -33,8 +33,9 @@ from thrift.Thrift import TException  # noqa: E402
 from headrace.hive_ddl.executors.jvm_errors import one_line, root_cause  # noqa: E402
 from headrace.pipeline.demo.data import DemoDataError, find_data  # noqa: E402
 from headrace.pipeline.demo.environment import PrintDetail, RunnableCommand, RunQuery  # noqa: E402
+from headrace.pipeline.demo.flights import run_demo_in  # noqa: E402
 from headrace.pipeline.demo.queries import Table, differences  # noqa: E402
-from headrace.pipeline.demo.run import DemoError, prepare_directory, run_demo_in  # noqa: E402
+from headrace.pipeline.demo.steps import DemoError, prepare_directory  # noqa: E402
 from headrace.settings import Settings, load_settings  # noqa: E402
 from support.hive.hive_jdbc import HiveJdbc  # noqa: E402
 from support.hive.hive_server import HiveServer  # noqa: E402

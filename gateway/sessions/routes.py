@@ -150,9 +150,7 @@ async def _open(request: Request) -> Response:
     )
 
 
-async def _encoder(
-    wanted: OpenRequest, subject: str, schemas: Schemas, audit: GatewayAudit
-) -> Callable[[int], Encode]:
+async def _encoder(wanted: OpenRequest, subject: str, schemas: Schemas, audit: GatewayAudit) -> Callable[[int], Encode]:
     """Returns the function that returns the encoder of records by their receive time."""
     if wanted.format == BINARY_FORMAT:
         return _binary_encoder

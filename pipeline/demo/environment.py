@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from headrace.audit.window import count_text
 from headrace.hive_ddl.executors.session import close_session, open_session
 from headrace.hive_ddl.table import local_location
 from headrace.pipeline.demo.data import TOPICS
@@ -38,6 +39,7 @@ DEMO_SETTINGS = {
     "HEADRACE__BROKER__LISTEN": "127.0.0.1:0",
     "HEADRACE__HIVE__LISTEN": "127.0.0.1:0",
     "HEADRACE__CONSOLE__LISTEN": "127.0.0.1:0",
+    "HEADRACE__GATEWAY__LISTEN": "127.0.0.1:0",
     # No scheduled loads, since the demo runs its own.
     "HEADRACE__LOADER__INTERVAL": "365d",
 }
@@ -93,21 +95,31 @@ class LocalEnvironment:
     Args:
         data_dir: data directory of the servers.
         environment: environment variables for the servers and the commands of the demo.
+        servers: the parts of `up`, separated by commas.
+        tables: the tables that queries use.
     """
 
     settings: Settings
 
-    def __init__(self, data_dir: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        environment: Mapping[str, str],
+        servers: str = SERVERS,
+        tables: Sequence[str] = tuple(TOPICS),
+    ) -> None:
         self._environment: Mapping[str, str] = {**environment, **DEMO_SETTINGS, "HEADRACE__DATA_DIR": str(data_dir)}
         self._data_dir = data_dir
+        self._servers = servers
+        self._tables = tables
         self._up_process: Part | None = None
 
     def start(self, detail: PrintDetail) -> None:
-        command = PartCommand("up", ("headrace", "up", "--data-dir", str(self._data_dir), "--only", SERVERS))
+        command = PartCommand("up", ("headrace", "up", "--data-dir", str(self._data_dir), "--only", self._servers))
         self._up_process = Part(command, self._data_dir / "logs", self._environment)
-        self._addresses = self._up_process.wait_until_ready(time.monotonic() + START_TIMEOUT_S, lambda: False)
+        self.addresses = self._up_process.wait_until_ready(time.monotonic() + START_TIMEOUT_S, lambda: False)
         self.settings = load_settings(environment=self._environment, working_dir=self._data_dir)
-        detail(", ".join(f"{name} {self._addresses[name]}" for name in ("registry", "broker", "metastore")))
+        detail(", ".join(f"{name} {self.addresses[name]}" for name in ("registry", "broker", "metastore")))
 
     def command(self, *arguments: str) -> RunnableCommand:
         return RunnableCommand(python_command("headrace", *arguments), python_environment(self._environment))
@@ -121,15 +133,15 @@ class LocalEnvironment:
         session = open_session(
             app_name="headrace demo",
             master=self.settings.spark["master"],
-            metastore_uri=self._addresses["metastore"],
+            metastore_uri=self.addresses["metastore"],
             data_dir=self._data_dir,
-            warehouse_uri=local_location(Path(self._addresses["warehouse"])),
+            warehouse_uri=local_location(Path(self.addresses["warehouse"])),
             extra={},
         )
         try:
             started = time.monotonic()
             self._read_tables(session)
-            detail(f"read the {len(TOPICS)} tables in {time.monotonic() - started:.1f} s")
+            detail(f"read {count_text(len(self._tables), 'table')} in {time.monotonic() - started:.1f} s")
             yield lambda query: [tuple(row) for row in session.sql(query).collect()]
         finally:
             close_session(session)
@@ -147,11 +159,11 @@ class LocalEnvironment:
             table.coalesce(os.cpu_count() or 1).cache().createOrReplaceTempView(name)
             session.table(name).count()
 
-        with ThreadPoolExecutor(max_workers=len(TOPICS)) as pool:
-            list(pool.map(read, TOPICS))
+        with ThreadPoolExecutor(max_workers=len(self._tables)) as pool:
+            list(pool.map(read, self._tables))
 
     def next_steps(self) -> Sequence[str]:
-        data_dir = _relative_path(self._data_dir)
+        data_dir = relative_path(self._data_dir)
         return (
             f'headrace sql --data-dir {data_dir} "{SAMPLE_QUERY}"',
             f"headrace load status --data-dir {data_dir}",
@@ -161,10 +173,10 @@ class LocalEnvironment:
         )
 
     def console_url(self) -> str:
-        return f"{self._addresses['console']}/?{YEAR}&show=all"
+        return f"{self.addresses['console']}/?{YEAR}&show=all"
 
 
-def _relative_path(path: Path) -> str:
+def relative_path(path: Path) -> str:
     """Returns a path relative to the current directory; a path outside of that directory is returned unchanged."""
     try:
         return str(path.relative_to(Path.cwd()))

@@ -7,8 +7,6 @@ The demo uses what users use: `headrace up`, the Producer, `headrace load` and S
 from __future__ import annotations
 
 import importlib.resources
-import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -30,23 +28,14 @@ from headrace.pipeline.demo.data import (
     is_second_half,
     read_rows,
 )
-from headrace.pipeline.demo.environment import DemoEnvironment, LocalEnvironment, RunQuery
-from headrace.pipeline.demo.queries import QUERIES, DemoQuery, Table, as_text, differences, numeric_columns
-from headrace.pipeline.text_table import table_lines
+from headrace.pipeline.demo.environment import DemoEnvironment, LocalEnvironment
+from headrace.pipeline.demo.queries import QUERIES
+from headrace.pipeline.demo.steps import DemoError, DemoSteps, Progress, prepare_directory
 from headrace.registry.client.of_settings import registry_client
 from headrace.registry.errors import IncompatibleSchema
 from headrace.settings import Settings
-from headrace.settings.addresses import live_addresses
 
-MARKER_NAME = ".made-by-headrace-demo"
-BAR_CHARS = 30
-REDRAW_INTERVAL_S = 0.1
-LINE_INTERVAL_S = 5.0
 BATCH_EVENTS = 1_000  # events between updates of the progress bar
-
-
-class DemoError(Exception):
-    """The demo could not finish. The message is one line for the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,49 +143,45 @@ def events_of(data: Path, batch: EventBatch) -> list[Event]:
     return [batch.event(topic.event(row)) for row in read_rows(data, topic.file) if batch.has_row(row)]
 
 
-class _Demo:
+class _Demo(DemoSteps):
     def __init__(self, environment: DemoEnvironment, data: Path, log_dir: Path, out: TextIO) -> None:
-        self._environment = environment
+        super().__init__(environment, log_dir, out)
         self._data = data
-        self._log_dir = log_dir
-        self._out = out
         self._reader = ThreadPoolExecutor(max_workers=1)
         self._read_batches: dict[EventBatch, Future[list[Event]]] = {}
 
     def start(self) -> None:
-        self._print_heading("Starting the servers")
+        self.print_heading("Starting the servers")
         started = time.monotonic()
         self._read_ahead(FIRST_HALF)
-        self._environment.start(self._print_detail)
-        self._print_detail(f"ready after {time.monotonic() - started:.1f} s")
+        self.environment.start(self.print_detail)
+        self.print_detail(f"ready after {time.monotonic() - started:.1f} s")
 
     def stop(self) -> None:
         self._reader.shutdown(cancel_futures=True)
-        self._environment.stop()
+        self.environment.stop()
 
     def first_half(self) -> None:
-        self._print_heading(
-            "Producing January to June: airlines, airports, planes, weather and flights under schema v1"
-        )
+        self.print_heading("Producing January to June: airlines, airports, planes, weather and flights under schema v1")
         self._produce_all(FIRST_HALF)
         # The second half is read while the load starts Spark and waits for the metastore.
         self._read_ahead(SECOND_HALF)
-        self._load()
+        self.load()
 
     def evolve(self) -> None:
-        self._print_heading("Changing the schema of flights")
-        client = registry_client(self._environment.settings)
+        self.print_heading("Changing the schema of flights")
+        client = registry_client(self.environment.settings)
         registered = client.register("flights-value", schema_text("flights-v2"))
-        self._print_detail(f"v2 registered as version {registered.version or 2}, id {registered.schema_id}:")
+        self.print_detail(f"v2 registered as version {registered.version or 2}, id {registered.schema_id}:")
         for text in (
             "field feed added with a default; distance widened from int to long;",
             "tailnum renamed to tail_number with an alias; the record header grown by region",
         ):
-            self._print_detail(f"  {text}")
+            self.print_detail(f"  {text}")
         try:
             client.register("flights-value", schema_text("flights-v3"))
         except IncompatibleSchema:
-            self._print_detail("v3 rejected, as expected:")
+            self.print_detail("v3 rejected, as expected:")
         else:
             raise DemoError("the registry accepted the incompatible v3 of flights")
         history = [
@@ -205,63 +190,41 @@ class _Demo:
         ]
         candidate = parse_schema(schema_text("flights-v3"), source="flights-v3.avsc")
         for line in text_report(check_level(candidate, history, CompatibilityLevel.BACKWARD)).splitlines():
-            self._print_detail(f"  {line}")
+            self.print_detail(f"  {line}")
 
     def second_half(self) -> None:
-        self._print_heading("Producing July to December: weather, and flights under schema v2")
+        self.print_heading("Producing July to December: weather, and flights under schema v2")
         self._produce_all(SECOND_HALF)
-        self._load()
+        self.load()
 
     def compare_queries(self) -> list[str]:
         """Runs every query of the demo and returns the titles of those whose result differs from the expected one."""
-        self._print_heading("Querying the Hive tables, and computing the expected results from the data set")
+        self.print_heading("Querying the Hive tables, and computing the expected results from the data set")
         with ThreadPoolExecutor(max_workers=1) as pool:
             # The expected results are computed while the engine starts and caches the tables.
             expected = [pool.submit(query.expected, self._data) for query in QUERIES]
-            with self._environment.engine(self._print_detail) as run_query:
+            with self.environment.engine(self.print_detail) as run_query:
                 return [
                     query.title
                     for query, expected_result in zip(QUERIES, expected, strict=True)
-                    if not self._is_as_expected(run_query, query, expected_result.result())
+                    if not self.is_as_expected(run_query, query, expected_result.result())
                 ]
 
-    def _is_as_expected(self, run_query: RunQuery, query: DemoQuery, expected: Table) -> bool:
-        started = time.monotonic()
-        actual = run_query(query.sql)
-        self._print_detail("")
-        self._print_detail(f"{query.title}  ({time.monotonic() - started:.1f} s)")
-        self._table(query.columns, as_text(actual), numeric_columns(expected))
-        problems = differences(actual, expected)
-        for line in problems[:5]:
-            self._print_detail(f"  WRONG: {line}")
-        if not problems:
-            self._print_detail("  as expected")
-        return not problems
-
-    def audit(self) -> bool:
-        self._print_heading("Auditing: comparing the counts of producers, broker and tables")
-        run = self._headrace("audit", "report")
-        for line in run.stdout.splitlines():
-            self._print_detail(line)
-        if run.returncode not in (0, 1):
-            raise DemoError(f"the audit failed: {_last_line(run.stderr)}")
-        return run.returncode == 0
-
     def print_result(self, result: DemoResult, duration_s: float) -> None:
-        self._print_heading(f"Done in {duration_s:.0f} s")
+        self.print_heading(f"Done in {duration_s:.0f} s")
         if result.wrong_queries:
-            self._print_detail(f"WRONG results: {'; '.join(result.wrong_queries)}")
+            self.print_detail(f"WRONG results: {'; '.join(result.wrong_queries)}")
         if not result.is_audit_complete:
-            self._print_detail("the audit found missing or duplicated events")
+            self.print_detail("the audit found missing or duplicated events")
         if result.is_correct:
-            self._print_detail("all results are correct, and every event arrived exactly once")
-        self._print_detail("Next steps:")
-        for command in self._environment.next_steps():
-            self._print_detail(f"  {command}")
+            self.print_detail("all results are correct, and every event arrived exactly once")
+        self.print_detail("Next steps:")
+        for command in self.environment.next_steps():
+            self.print_detail(f"  {command}")
 
     def print_console(self) -> None:
-        self._print_heading("The servers run until you press Ctrl-C. Each window of the year, in the console:")
-        self._print_detail(self._environment.console_url())
+        self.print_heading("The servers run until you press Ctrl-C. Each window of the year, in the console:")
+        self.print_detail(self.environment.console_url())
 
     def _read_ahead(self, batches: Iterable[EventBatch]) -> None:
         self._read_batches = {batch: self._reader.submit(events_of, self._data, batch) for batch in batches}
@@ -273,7 +236,7 @@ class _Demo:
                 TOPICS[batch.topic], schema_text(batch.schema), self._read_batches.pop(batch).result()
             )
             count, duration_s = count + batch_count, duration_s + batch_s
-        self._print_detail(f"{count:,} events acknowledged, {count / max(duration_s, 1e-6):,.0f}/s")
+        self.print_detail(f"{count:,} events acknowledged, {count / max(duration_s, 1e-6):,.0f}/s")
 
     def _produce(self, topic: DemoTopic, schema: str, events: Sequence[Event]) -> tuple[int, float]:
         """Sends events to a topic and waits for their acknowledgement. Returns their number and the seconds taken.
@@ -285,7 +248,7 @@ class _Demo:
         progress = Progress(f"  {topic.name}", len(events), self._out)
         key = topic.key
         keys = [key(event) for event in events]
-        with Producer(self._environment.settings, app="headrace-demo") as producer:
+        with Producer(self.environment.settings, app="headrace-demo") as producer:
             for start in range(0, len(events), BATCH_EVENTS):
                 batch = events[start : start + BATCH_EVENTS]
                 for event, event_key in zip(batch, keys[start : start + BATCH_EVENTS], strict=True):
@@ -293,108 +256,3 @@ class _Demo:
                 progress.add(len(batch))
             producer.flush(timeout_s=120)
         return len(events), progress.finish()
-
-    def _load(self) -> None:
-        self._print_heading("Loading (headrace load)")
-        run = self._headrace("load")
-        for line in run.stdout.splitlines():
-            self._print_detail(line)
-        if run.returncode != 0:
-            raise DemoError(f"the load ended with code {run.returncode}: {_last_line(run.stderr)}")
-
-    def _headrace(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Runs a `headrace` command in a new process, as a user would, and returns the ended process with its output.
-        Appends its standard error to a file in the log directory."""
-        command = self._environment.command(*arguments)
-        run = subprocess.run(
-            command.words,
-            capture_output=True,
-            text=True,
-            env=command.environment,
-            cwd=command.directory,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
-        with (self._log_dir / f"{arguments[0]}.log").open("a", encoding="utf-8") as log:
-            log.write(run.stderr)
-        return run
-
-    def _table(self, columns: Iterable[str], rows: Iterable[Iterable[str]], right: Iterable[int]) -> None:
-        for line in table_lines(list(columns), [list(row) for row in rows], tuple(right)):
-            self._print_detail(f"  {line}")
-
-    def _print_heading(self, text: str) -> None:
-        self._out.write(f"\n== {text}\n")
-        self._out.flush()
-
-    def _print_detail(self, text: str) -> None:
-        self._out.write(f"   {text}".rstrip() + "\n")
-        self._out.flush()
-
-
-class Progress:
-    """Shows the progress up to `total` items: as a bar on a terminal, as periodic lines in a log. Call `add` for
-    batches of about a thousand.
-
-    Args:
-        label: text before the numbers.
-        out: the stream to print to.
-    """
-
-    def __init__(self, label: str, total: int, out: TextIO) -> None:
-        self._label = label
-        self._total = max(1, total)
-        self._out = out
-        self._bar = out.isatty()
-        self._count = 0
-        self._start = time.monotonic()
-        self._last_shown_at = 0.0 if self._bar else self._start
-
-    def add(self, count: int) -> None:
-        self._count += count
-        now = time.monotonic()
-        if now - self._last_shown_at >= (REDRAW_INTERVAL_S if self._bar else LINE_INTERVAL_S):
-            self._last_shown_at = now
-            self._show(now)
-
-    def finish(self) -> float:
-        """Shows the final state of the progress, and returns the seconds since the start."""
-        now = time.monotonic()
-        self._show(now)
-        if self._bar:
-            self._out.write("\n")
-            self._out.flush()
-        return now - self._start
-
-    def _show(self, now: float) -> None:
-        fraction = min(1.0, self._count / self._total)
-        rate = self._count / max(1e-6, now - self._start)
-        text = f"{self._label}  {self._count:,} of {self._total:,} ({fraction:.0%}), {rate:,.0f}/s"
-        if self._bar:
-            filled = round(fraction * BAR_CHARS)
-            self._out.write(f"\r\x1b[K{'█' * filled}{'░' * (BAR_CHARS - filled)} {text}")
-        else:
-            self._out.write(f"{text}\n")
-        self._out.flush()
-
-
-def prepare_directory(data_dir: Path) -> None:
-    """Creates an empty directory with the demo's marker file. Deletes only a directory that has the marker."""
-    marker = data_dir / MARKER_NAME
-    try:
-        if data_dir.exists() and any(data_dir.iterdir()):
-            if not marker.is_file():
-                raise DemoError(f"{data_dir} is not empty and was not created by the demo; name another --data-dir")
-            running = live_addresses(Settings(data_dir=data_dir))
-            if running is not None:
-                raise DemoError(f"`headrace up` (process {running.pid}) runs on {data_dir}; stop it first")
-            shutil.rmtree(data_dir)
-        (data_dir / "logs").mkdir(parents=True)
-        marker.write_text("The next run of the demo empties this directory.\n", encoding="utf-8")
-    except OSError as error:
-        raise DemoError(f"cannot write to {error.filename}: {error.strerror}; choose another --data-dir") from error
-
-
-def _last_line(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1].removeprefix("headrace: ") if lines else "no output"

@@ -1,4 +1,4 @@
-"""An audit that notes what a gateway counts, in place of `GatewayAudit`."""
+"""Replaces `GatewayAudit` in tests of the gateway."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class NotedAudit:
-    """Notes values by what happened to them. A value is its own ticket."""
+    """Lists the values that were sent, acknowledged and refused. The ticket of a value is the value itself."""
 
     def __init__(self) -> None:
         self.times = self

@@ -13,7 +13,7 @@ import pytest
 from py4j.protocol import Py4JError
 from thrift.transport.TTransport import TTransportException
 
-from headrace.pipeline.demo.run import DemoError
+from headrace.pipeline.demo.steps import DemoError
 from headrace.settings import load_settings
 from support.checkout import ROOT
 

@@ -66,7 +66,7 @@ def sums(rows: Iterable[AuditRow]) -> dict[int, MessageTally]:
 
 
 def rows_of(settings: Settings, topic: str) -> tuple[list[AuditRow], list[AuditRow]]:
-    """Returns the rows of producers, and those of an independent count of the log."""
+    """Returns the rows of producers, and those of the independent auditor."""
     rows = audit_rows(settings, topic)
     with (
         AuditStore(settings.data_dir / "audit.db") as store,

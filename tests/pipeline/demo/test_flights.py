@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.pipeline.demo import run
-from headrace.pipeline.demo.run import DemoResult, run_demo_in
+from headrace.pipeline.demo import flights
+from headrace.pipeline.demo.flights import DemoResult, run_demo_in
 
 URL = "http://127.0.0.1:4711/?range=1y"
 
@@ -33,9 +33,9 @@ class EndedEnvironment:
 @pytest.fixture(autouse=True)
 def ended(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("start", "first_half", "evolve", "second_half"):
-        monkeypatch.setattr(run._Demo, name, lambda self: None)
-    monkeypatch.setattr(run._Demo, "compare_queries", lambda self: [])
-    monkeypatch.setattr(run._Demo, "audit", lambda self: True)
+        monkeypatch.setattr(flights._Demo, name, lambda self: None)
+    monkeypatch.setattr(flights._Demo, "compare_queries", lambda self: [])
+    monkeypatch.setattr(flights._Demo, "audit", lambda self: True)
 
 
 def test_servers_run_until_the_wait_ends_after_the_address_is_printed(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from headrace.avro_schema import parse_schema
 from headrace.pipeline.demo.data import TOPICS, find_data, flight_event, flight_event_v2, read_rows
+from headrace.pipeline.demo.flights import schema_text
 from headrace.pipeline.demo.queries import (
     QUERIES,
     as_text,
@@ -18,7 +19,7 @@ from headrace.pipeline.demo.queries import (
     flights_per_carrier,
     numeric_columns,
 )
-from headrace.pipeline.demo.run import Progress, schema_text
+from headrace.pipeline.demo.steps import Progress
 
 
 def test_data_set_has_the_expected_number_of_rows() -> None:
