@@ -299,6 +299,9 @@ class GatewaySettings(Section):
     # compacted topic with the state of sessions; created for the first session
     sessions_topic: str = "__headrace-gateway-sessions"
     lanes: int = 16  # partitions of that topic when it is created: the sources are divided into as many parts
+    # pattern of a log type = topic, for sessions without a topic. The first match counts; without one the topic has the
+    # name of the log type
+    log_types: Mapping[str, str] = field(default_factory=dict)
     # tables of name, topics, url and more: URLs to which messages are posted (docs/gateway.md)
     webhooks: tuple[Mapping[str, Any], ...] = ()
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, Final
 
@@ -113,12 +114,17 @@ def _text(name: str, value: Any) -> str:
     return value
 
 
+def topic_of(log_types: Mapping[str, str], log_type: str) -> str:
+    """Returns the topic of a log type: that of the first pattern it matches, otherwise the topic of the same name."""
+    return next((topic for pattern, topic in log_types.items() if fnmatchcase(log_type, pattern)), log_type)
+
+
 async def _open(request: Request) -> Response:
     state = request.app.state
     sessions: Sessions = state.sessions
     caller = caller_of(request)
     async with body_of(request, state.budget) as reader:
-        wanted = OpenRequest.parse(await read_json(reader), lambda log_type: log_type)
+        wanted = OpenRequest.parse(await read_json(reader), partial(topic_of, state.settings.gateway.log_types))
     caller.require_produce(wanted.topic)
     try:
         topic = await sessions.topic(wanted.topic)
