@@ -306,13 +306,7 @@ class _Portion:
         """Reads the sums of the marked windows. If a topic's log or table turns out to be counted for the first time,
         reads all windows of it that differ, too."""
         self._read_facts_of(self._topics.keys())
-        flipped = []
-        for name, topic in self._topics.items():
-            is_read = topic.context.is_read or any(window.stored is not None for window in topic.facts)
-            is_loaded = topic.context.is_loaded or any(window.loaded is not None for window in topic.facts)
-            if (is_read, is_loaded) != (topic.context.is_read, topic.context.is_loaded):
-                topic.context = replace(topic.context, is_read=is_read, is_loaded=is_loaded)
-                flipped.append(name)
+        flipped = self._note_counted_tiers(self._topics.keys())
         differing: set[str] = set()
         for batch in in_batches(flipped):
             query = sa.select(_V.topic).where(_V.topic.in_(batch), _V.verdict != AuditVerdict.COMPLETE.value)
@@ -323,6 +317,19 @@ class _Portion:
             self._topics[name].facts = []
         if differing:
             self._read_facts_of(differing)
+            self._note_counted_tiers(differing)  # by windows that further portions would have read
+
+    def _note_counted_tiers(self, names: Collection[str]) -> list[str]:
+        """Notes which topics have a counted log and a counted table. Returns those for which this is new."""
+        flipped = []
+        for name in names:
+            topic = self._topics[name]
+            is_read = topic.context.is_read or any(window.stored is not None for window in topic.facts)
+            is_loaded = topic.context.is_loaded or any(window.loaded is not None for window in topic.facts)
+            if (is_read, is_loaded) != (topic.context.is_read, topic.context.is_loaded):
+                topic.context = replace(topic.context, is_read=is_read, is_loaded=is_loaded)
+                flipped.append(name)
+        return flipped
 
     def _read_facts_of(self, names: Collection[str]) -> None:
         marked = (_T.topic == AUDIT_ROW.c.topic) & (_T.window_start_ms == AUDIT_ROW.c.window_start_ms)

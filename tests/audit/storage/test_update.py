@@ -107,6 +107,26 @@ def test_stored_verdicts_equal_those_of_all_rows(
                 decide(store, step, value)
 
 
+def test_portion_notes_both_tiers_that_a_topic_gains_in_different_windows(
+    store: AuditStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first window of the portion has the first count of the log; it makes the portion read the other window too,
+    which has the first count of the table."""
+    monkeypatch.setattr(update, "PORTION_WINDOWS", 1)
+    later = 5 * WINDOW_MS
+    store.add_rows([audit_row("sent", "b", window_start_ms=later, count=1, sent=1)])
+    store.update_verdicts(now_ms=0, grace_ms=GRACE_MS, policy=policy_of(()))
+    stored = {"count": 0, "fingerprint": 0, "partition": 0, "start": 0, "end": 1}
+    store.add_rows(
+        [
+            audit_row("log", "b", tier=Tier.BROKER, outcome=AuditOutcome.STORED, window_start_ms=0, **stored),
+            audit_row("table", "b", tier=Tier.LOADER, outcome=AuditOutcome.WRITTEN, window_start_ms=later, **stored),
+        ]
+    )
+    store.update_verdicts(now_ms=0, grace_ms=GRACE_MS, policy=policy_of(()))
+    check_stored(store, 0, GRACE_MS, policy_of(()))
+
+
 @pytest.fixture
 def store(new_address: NewAddress) -> Iterator[AuditStore]:
     with AuditStore(new_address()) as opened:
