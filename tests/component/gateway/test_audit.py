@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -54,6 +54,22 @@ class Gateway:
         assert self.service.stop() == 0
 
 
+StartGateway = Callable[[], Gateway]
+
+
+@pytest.fixture
+def start_gateway(settings: Settings) -> Iterator[StartGateway]:
+    started: list[Gateway] = []
+
+    def start() -> Gateway:
+        started.append(Gateway(settings))
+        return started[-1]
+
+    yield start
+    for gateway in started:
+        gateway.service.kill()
+
+
 def order(number: int, time_ms: int | None = None) -> dict[str, Any]:
     return {"id": number, "timestamp": time_ms}
 
@@ -79,8 +95,10 @@ def rows_of(settings: Settings, topic: str) -> tuple[list[AuditRow], list[AuditR
     return [row for row in rows if row.tier is Tier.PRODUCER], log
 
 
-def test_counts_of_all_interfaces_are_those_of_the_log(settings: Settings, topic: str) -> None:
-    gateway = Gateway(settings)
+def test_counts_of_all_interfaces_are_those_of_the_log(
+    settings: Settings, topic: str, start_gateway: StartGateway
+) -> None:
+    gateway = start_gateway()
     client, path = gateway.client, f"/topics/{topic}"
     with RegistryClient(settings.registry.url) as registry:
         schema_id = registry.register(f"{topic}-value", SCHEMA).schema_id
@@ -111,14 +129,16 @@ def test_counts_of_all_interfaces_are_those_of_the_log(settings: Settings, topic
         assert {(row.application, row.crashed) for row in produced} == {(APPLICATION, False)}
 
 
-def test_counts_of_a_killed_gateway_are_published_by_the_next_one(settings: Settings, topic: str) -> None:
-    gateway = Gateway(settings)
+def test_counts_of_a_killed_gateway_are_published_by_the_next_one(
+    settings: Settings, topic: str, start_gateway: StartGateway
+) -> None:
+    gateway = start_gateway()
     for number in range(20):
         body = {"value_schema": SCHEMA, "records": [{"value": order(number, T0)}]}
         assert gateway.client.post(f"/topics/{topic}", body, AVRO_V2).status == 200
     gateway.service.process.kill()
     gateway.service.process.wait()
-    Gateway(settings).stop()
+    start_gateway().stop()
     produced, log = rows_of(settings, topic)
     assert sums(produced) == sums(log)
     assert [(row.sent, row.count, row.crashed) for row in produced] == [(20, 20, True)]
