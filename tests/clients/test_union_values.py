@@ -91,7 +91,8 @@ def round_trip(schema: Schema, value: Any) -> Any:
 
 
 def is_same(found: Any, value: Any) -> bool:
-    """Returns whether the value read back equals the written one; a number may have become a time."""
+    """Returns whether the value read back equals the written one. A number may have become a time, and a datetime
+    without time zone, which is local time, one in UTC."""
     if isinstance(value, tuple):
         pair = len(value) == 2 and isinstance(value[0], str) and is_same(found, value[1])
         return pair or is_same(found, list(value))
@@ -102,7 +103,7 @@ def is_same(found: Any, value: Any) -> bool:
     if isinstance(value, int) and isinstance(found, (int, float)):
         return isinstance(found, bool) is isinstance(value, bool) and bool(found == value)
     if isinstance(value, datetime.datetime) and isinstance(found, datetime.datetime):
-        return found == value
+        return found == (value.astimezone() if found.tzinfo is not None and value.tzinfo is None else value)
     return (value is None) is (found is None)
 
 
