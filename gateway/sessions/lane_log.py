@@ -172,7 +172,7 @@ class LaneLog:
         if topic_partition in self.state.reflected:
             self._fence_and_scan([topic_partition])
             return
-        offset = self._end(topic_partition)
+        offset = log_end(self._cluster, topic_partition)
         self._write_state([partition_record(topic_partition, offset)])
         self.state.reflected[topic_partition] = offset
         self._fenced.add(topic_partition)
@@ -227,12 +227,12 @@ class LaneLog:
         """Writes records to the state topic; returns the offset after them."""
         sent_at = self._clock()
         batch = batch_of_records([(key, value, NO_HEADERS) for key, value in records], self._now_ms())
-        base = _offset(self._producer.produce({self._at: batch}), self._at)
+        base = base_offset(self._producer.produce({self._at: batch}), self._at)
         self._confirmed_at = sent_at
         return base + len(records)
 
     def _load(self, start: int, end: int) -> None:
-        for batch in self._batches(self._at, start, end):
+        for batch in read_batches(self._cluster, self._at, start, end):
             if batch.attributes & (TRANSACTIONAL | CONTROL):
                 continue
             for _, _, key, value, _ in batch.records:
@@ -255,7 +255,7 @@ class LaneLog:
             fence = ProducerEpoch(producer_id, epoch + 1)
             batch = batch_of_records([(*producer_record(*fence), NO_HEADERS)], self._now_ms())
             written = produce_as(self._cluster, fence, {self._at: (batch, 0)}, None, PRODUCE_TIMEOUT_MS)
-            end = _offset(written, self._at) + 1
+            end = base_offset(written, self._at) + 1
         self._load(loaded, end)
         self._sleep(RETIRE_S)
         return end
@@ -279,8 +279,8 @@ class LaneLog:
             keys: set[SourceKey] = set()
             start = self.state.reflected[topic_partition]
             if start > fence:  # the topic was deleted and created again
-                start = self._start(topic_partition)
-            for batch in self._batches(topic_partition, start, fence):
+                start = log_start(self._cluster, topic_partition)
+            for batch in read_batches(self._cluster, topic_partition, start, fence):
                 if batch.producer_id in self.state.epochs and not batch.attributes & (TRANSACTIONAL | CONTROL):
                     keys.update(self._reflect(topic_partition, batch))
             self.stored(topic_partition, fence, keys)
@@ -293,34 +293,35 @@ class LaneLog:
             if source_id is not None and seqno is not None:
                 yield self.state.found(topic_partition, offset, source_id.decode(), _SEQNO.unpack(seqno)[0])
 
-    def _batches(self, topic_partition: TopicPartition, start: int, end: int) -> Iterable[Batch]:
-        """Yields the batches with offsets in [start, end). An offset outside of the log begins at the log's start:
-        records have expired, or the topic was re-created."""
-        where, position = f"topic {topic_partition.topic} partition {topic_partition.partition}", start
-        while position < end:
-            try:
-                found = self._cluster.fetch(topic_partition, position, FETCH_BYTES, read_committed=False)
-            except OffsetOutOfRange:
-                earliest = self._start(topic_partition)
-                if position == earliest:
-                    raise
-                position = earliest
-                continue
-            at = position
-            for frame in split_batches(found.records, where):
-                batch = read_batch(frame, where, BATCH_BYTES_MAX)
-                position = batch.next_offset
-                yield batch
-            if position == at and found.high_watermark >= end:
-                raise CorruptBatch(f"{where}: the log has no batch at offset {at}, before its end {end}")
 
-    def _start(self, topic_partition: TopicPartition) -> int:
-        return _looked_up(self._cluster.lookup_offsets([topic_partition], "earliest"), topic_partition)
+def read_batches(cluster: KafkaCluster, topic_partition: TopicPartition, start: int, end: int) -> Iterable[Batch]:
+    """Yields the batches with offsets in [start, end), also those of open and aborted transactions. An offset outside
+    of the log begins at the log's start: records have expired, or the topic was re-created."""
+    where, position = f"topic {topic_partition.topic} partition {topic_partition.partition}", start
+    while position < end:
+        try:
+            found = cluster.fetch(topic_partition, position, FETCH_BYTES, read_committed=False)
+        except OffsetOutOfRange:
+            earliest = log_start(cluster, topic_partition)
+            if position == earliest:
+                raise
+            position = earliest
+            continue
+        at = position
+        for frame in split_batches(found.records, where):
+            batch = read_batch(frame, where, BATCH_BYTES_MAX)
+            position = batch.next_offset
+            yield batch
+        if position == at and found.high_watermark >= end:
+            raise CorruptBatch(f"{where}: the log has no batch at offset {at}, before its end {end}")
 
-    def _end(self, topic_partition: TopicPartition) -> int:
-        return _looked_up(
-            self._cluster.lookup_offsets([topic_partition], "latest", read_committed=False), topic_partition
-        )
+
+def log_start(cluster: KafkaCluster, topic_partition: TopicPartition) -> int:
+    return _looked_up(cluster.lookup_offsets([topic_partition], "earliest"), topic_partition)
+
+
+def log_end(cluster: KafkaCluster, topic_partition: TopicPartition) -> int:
+    return _looked_up(cluster.lookup_offsets([topic_partition], "latest", read_committed=False), topic_partition)
 
 
 def _looked_up(found: OffsetLookup, topic_partition: TopicPartition) -> int:
@@ -329,7 +330,7 @@ def _looked_up(found: OffsetLookup, topic_partition: TopicPartition) -> int:
     return found.offsets[topic_partition]
 
 
-def _offset(found: Mapping[TopicPartition, int | ErrorResponse], topic_partition: TopicPartition) -> int:
+def base_offset(found: Mapping[TopicPartition, int | ErrorResponse], topic_partition: TopicPartition) -> int:
     result = found[topic_partition]
     if isinstance(result, ErrorResponse):
         raise result

@@ -6,10 +6,11 @@ import contextlib
 import logging
 import queue
 import threading
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, Final, Protocol
 
-from headrace.gateway.sessions.lane import Lane, LaneUnavailable, Request, fail
+from headrace.gateway.sessions.lane import LaneUnavailable, fail
 from headrace.kafka_wire.batch_producer import ProducerFenced
 from headrace.kafka_wire.errors import KafkaError
 
@@ -24,6 +25,36 @@ RETRY_S_MAX: Final = 5.0
 FENCED_S: Final = 1.0
 
 
+class LaneRequest(Protocol):
+    """A request to a lane."""
+
+    @property
+    def result(self) -> Future[Any]: ...
+
+
+class ServedLane(Protocol):
+    """A lane. All its methods are called in one thread; a `KafkaError` makes it unusable."""
+
+    @property
+    def wait_s(self) -> float:
+        """How long the thread may wait for requests before `run_due`."""
+
+    def take_over(self) -> None:
+        """Takes the lane over from its earlier owner."""
+
+    def serve(self, requests: Sequence[Any]) -> None:
+        """Processes requests and resolves their results."""
+
+    def run_due(self) -> None:
+        """Does what is due by time."""
+
+    def checkpoint(self) -> None:
+        """Stores what the next owner would have to find out otherwise."""
+
+    def close(self) -> None:
+        """Closes the connections."""
+
+
 class LaneThread:
     """A thread that serves a lane until `stop`, and takes it over again after failures.
 
@@ -32,16 +63,16 @@ class LaneThread:
         lane: creates the lane; called in the thread, with a function that sleeps and raises when the thread stops.
     """
 
-    def __init__(self, number: int, lane: Callable[[Callable[[float], None]], Lane]) -> None:
+    def __init__(self, number: int, lane: Callable[[Callable[[float], None]], ServedLane]) -> None:
         self.number = number
         self._create = lane
-        self._requests: queue.Queue[Request | None] = queue.Queue(QUEUED_MAX)
+        self._requests: queue.Queue[LaneRequest | None] = queue.Queue(QUEUED_MAX)
         self._stop = threading.Event()
         self.is_serving = False
         self._thread = threading.Thread(target=self._run, name=f"headrace-gateway-lane-{number}", daemon=True)
         self._thread.start()
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: LaneRequest) -> None:
         """Queues a request.
 
         Raises:
@@ -94,7 +125,7 @@ class LaneThread:
         self.is_serving = False
         self._fail_queued()
 
-    def _serve(self, lane: Lane) -> None:
+    def _serve(self, lane: ServedLane) -> None:
         while not self._stop.is_set():
             requests = self._waiting(lane.wait_s)
             try:
@@ -105,8 +136,8 @@ class LaneThread:
                     fail(request.result, LaneUnavailable(f"lane {self.number} has failed; send the request again"))
         lane.checkpoint()
 
-    def _waiting(self, timeout_s: float) -> list[Request]:
-        found: list[Request] = []
+    def _waiting(self, timeout_s: float) -> list[LaneRequest]:
+        found: list[LaneRequest] = []
         try:
             request = self._requests.get(timeout=timeout_s) if timeout_s else self._requests.get_nowait()
             while True:

@@ -37,8 +37,9 @@ from headrace.gateway.sessions.lane import (
     WriteRefused,
     WrongMediaType,
 )
+from headrace.gateway.sessions.lanes import NotOwner
 from headrace.gateway.sessions.log_line import LOG_LINE, line_encoder
-from headrace.gateway.sessions.service import NotOwner, Sessions, TopicUnknown
+from headrace.gateway.sessions.service import Sessions, TopicUnknown
 from headrace.gateway.sessions.sources import source_key
 
 CHUNK_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -133,7 +134,7 @@ async def _open(request: Request) -> Response:
             wanted.source_id,
             wanted.host,
             topic.partition_count,
-            await _encoder(wanted, caller.loader.subject_of(wanted.topic), state.schemas, state.audit),
+            await encoder_of(wanted, caller.loader.subject_of(wanted.topic), state.schemas, state.audit),
             wanted.format == JSON_FORMAT,
             wanted.format == LINE_FORMAT,
             topic.record_bytes_max,
@@ -142,7 +143,7 @@ async def _open(request: Request) -> Response:
         )
         opened = await sessions.submit(source_key(wanted.topic, wanted.source_id), opening, opening.result)
     except Exception as error:
-        return _failure(request, error)
+        return failure_response(request, error)
     return json_response(
         {
             "session": str(opened.session),
@@ -156,7 +157,9 @@ async def _open(request: Request) -> Response:
     )
 
 
-async def _encoder(wanted: OpenRequest, subject: str, schemas: Schemas, audit: GatewayAudit) -> Callable[[int], Encode]:
+async def encoder_of(
+    wanted: OpenRequest, subject: str, schemas: Schemas, audit: GatewayAudit
+) -> Callable[[int], Encode]:
     """Returns the function that returns the encoder of records by their receive time."""
     if wanted.format == BINARY_FORMAT:
         return _binary_encoder
@@ -205,14 +208,14 @@ async def _store(request: Request) -> Response:
             raise GatewayError(
                 Kind.BODY_TOO_LARGE, f"the chunk has {len(body):,} bytes, at most {CHUNK_BYTES_MAX:,} are accepted"
             )
-        _check_sum(request, body)
+        check_sum(request.headers.get(CHECKSUM_HEADER), zlib.crc32(body))
         try:
             chunk = Chunk(session, authorize, ChunkBody(media_type, body, begin), time.time_ns() // 1000)
             result = await sessions.submit(session.key, chunk, chunk.result)
         except MalformedChunk as error:
             raise GatewayError(Kind.BAD_REQUEST, str(error)) from None
         except Exception as error:
-            return _failure(request, error)
+            return failure_response(request, error)
     state.metrics.count_records(result.written)
     if result.rejected:
         state.metrics.count_records(0, {"rejected": len(result.rejected)})
@@ -241,7 +244,7 @@ async def _close(request: Request) -> Response:
     try:
         await sessions.submit(session.key, closing, closing.result)
     except Exception as error:
-        return _failure(request, error)
+        return failure_response(request, error)
     return Response(status_code=204)
 
 
@@ -261,19 +264,23 @@ def _begin(request: Request) -> int | None:
     return int(text)
 
 
-def _check_sum(request: Request, body: bytes) -> None:
-    text = request.headers.get(CHECKSUM_HEADER)
+def check_sum(text: str | None, crc32: int) -> None:
+    """Compares the checksum that a client sent, such as `crc32=1a2b3c4d`, with that of the body.
+
+    Raises:
+        GatewayError: they differ.
+    """
     if text is None:
         return
     name, _, value = text.partition("=")
-    found = f"{zlib.crc32(body):08x}"
+    found = f"{crc32:08x}"
     if name != "crc32" or value.lower().rjust(8, "0") != found:
         raise GatewayError(
             Kind.BAD_REQUEST, f"Headrace-Checksum {text!r:.40} differs from that of the body, crc32={found}"
         )
 
 
-def _failure(request: Request, error: Exception) -> Response:
+def failure_response(request: Request, error: Exception) -> Response:
     """Returns the response to a failure of the sessions; raises other errors again."""
     match error:
         case NotOwner():

@@ -40,12 +40,8 @@ def source_key(topic: str, source_id: str) -> SourceKey:
     return SourceKey(blake2b(f"{topic}\0{source_id}".encode(), digest_size=KEY_BYTES).digest())
 
 
-def lane_of(key: SourceKey, lane_count: int) -> int:
-    return int.from_bytes(key[:8], "big") % lane_count
-
-
 def partition_of(key: SourceKey, partition_count: int) -> int:
-    """Returns the partition of a new source. Uses other bits than `lane_of`, so that a lane's sources spread."""
+    """Returns the partition of a new source. Uses other bits than `lanes.lane_of`, so that a lane's sources spread."""
     return int.from_bytes(key[8:], "big") % partition_count
 
 

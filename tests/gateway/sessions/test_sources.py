@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.gateway.sessions.lanes import lane_of
 from headrace.gateway.sessions.sources import (
     LaneState,
     SourceState,
     checkpoint_records,
-    lane_of,
     owner_record,
     partition_of,
     producer_record,
