@@ -18,7 +18,7 @@ from headrace.gateway import rest_v2, rest_v2_consumers, rest_v2_metadata, rest_
 from headrace.gateway.access import GatewayAccess, caller_of
 from headrace.gateway.audit import GatewayAudit
 from headrace.gateway.cluster_admin import ClusterAdmin
-from headrace.gateway.cluster_reader import ClusterReader
+from headrace.gateway.cluster_reader import ClusterReader, no_partition
 from headrace.gateway.consumer_instances import Instances
 from headrace.gateway.consumer_polling import ConsumerPoller
 from headrace.gateway.decoding import MessageDecoder
@@ -99,6 +99,7 @@ def create_app(settings: Settings, users: RegistryUsersFile | None = None) -> Ga
             Exception: on_defect,
         },
     )
+    application.router.redirect_slashes = False  # GatewayFront removes slashes
     front = GatewayFront(application, access, metrics, AccessLog(own.access_log) if own.access_log else None)
     return front
 
@@ -133,6 +134,8 @@ async def produce_v2(request: Request) -> Response:
     async with body_of(request, state.budget) as reader:
         body = await read_json(reader)
         partition = request.path_params.get("partition")
+        if partition is not None and partition > rest_v2.PARTITION_MAX:
+            raise no_partition(topic, partition)
         found = await rest_v2.produce(topic, partition, body, form, state.schemas, state.sender, caller)
     return json_response(found, media_type=rest_v2.MEDIA_TYPE)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Callable
 from enum import StrEnum
@@ -37,7 +36,7 @@ def encode_binary(value: Any) -> bytes | None:
     try:
         if isinstance(value, str):
             return base64.b64decode(value, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:  # binascii.Error, or a plain one for characters beyond ASCII
         raise Unencodable(f"expected base64: {error}") from None
     raise Unencodable("expected a text in base64")
 
@@ -51,6 +50,8 @@ def encode_json(value: Any) -> bytes | None:
         return None
     try:
         return _ENCODER.encode(value).encode()
+    except RecursionError:
+        raise Unencodable("the value is nested too deeply") from None
     except UnicodeEncodeError:
         raise Unencodable("a text contains half of a surrogate pair and has no UTF-8 form") from None
     except ValueError:
@@ -75,6 +76,8 @@ def avro_encoder(schema: ResolvedSchema) -> Encode:
     def encode_avro(value: Any) -> bytes | None:
         try:
             return prefix + encode(value)
+        except RecursionError:
+            raise Unencodable("the value is nested too deeply") from None
         except JsonMismatch as error:
             raise Unencodable(str(error)) from None
 

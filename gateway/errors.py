@@ -18,6 +18,7 @@ class HttpProblem:
 class Kind(Enum):
     """The kinds of errors, with the codes of the REST Proxy for errors that it has too."""
 
+    NOT_OWNER = HttpProblem(307, 307)
     BAD_REQUEST = HttpProblem(400, 400)
     KAFKA_REFUSED = HttpProblem(400, 40002)
     NOT_AUTHENTICATED = HttpProblem(401, 40101)
@@ -46,6 +47,7 @@ class Kind(Enum):
     UNDECODABLE = HttpProblem(422, 42207)
     BATCH = HttpProblem(422, 42208)
     TOO_MANY_REQUESTS = HttpProblem(429, 42900)
+    DEFECT = HttpProblem(500, 500)
     KAFKA_FAILED = HttpProblem(500, 50002)
     KAFKA_RETRIABLE = HttpProblem(500, 50003)
     KAFKA_UNAVAILABLE = HttpProblem(503, 50302)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from headrace.gateway.access import CALLER_KEY, GatewayAccess
-from headrace.gateway.errors import GatewayError
+from headrace.gateway.errors import GatewayError, Kind
 from headrace.gateway.metrics import GatewayMetrics
 from headrace.gateway.responses import error_response
 from headrace.registry.operation.access_log import AccessLog
@@ -17,6 +17,7 @@ logger = logging.getLogger(__name__)
 
 PUBLIC: Final = frozenset({"/healthz", "/readyz"})
 """Paths of probes, which cannot authenticate."""
+PATH_CHARS_MAX: Final = 4096
 CLIENT_GONE: Final = 499
 """Status in log and metrics of a request whose client disconnected before the response began, as in nginx."""
 
@@ -49,6 +50,8 @@ class GatewayFront:
             return
         began_s = time.perf_counter()
         status, size = CLIENT_GONE, 0
+        if scope["path"].endswith("/") and scope["path"] != "/":
+            scope["path"] = scope["path"][:-1]  # the REST Proxy ignores a slash at the end
 
         async def counted(message: Any) -> None:
             nonlocal status, size
@@ -66,11 +69,12 @@ class GatewayFront:
             self._metrics.count_response(scope["method"], route, status, seconds)
             if self._log is not None:
                 caller = scope.get(CALLER_KEY)
-                self._log.write(
-                    scope, status, size, seconds, "" if caller is None else caller.principal.name, cached=False
-                )
+                self._log.write(scope, status, size, seconds, "" if caller is None else caller.principal.name)
 
     async def _respond(self, scope: Any, receive: Any, send: Any) -> None:
+        if "\0" in scope["path"] or len(scope["path"]) > PATH_CHARS_MAX:  # the Kafka client would truncate a name
+            await error_response(GatewayError(Kind.NOT_FOUND, "the path does not exist"))(scope, receive, send)
+            return
         if scope["path"] not in PUBLIC:
             try:
                 scope[CALLER_KEY] = await self._access.caller(scope)

@@ -15,6 +15,8 @@ _OUTSIDE_STRING: Final = re.compile(rb'["{}\[\]]')
 _INSIDE_STRING: Final = re.compile(rb'["\\]')
 _SPACE: Final = re.compile(rb"[ \t\r\n]*")
 _LEADING_SPACE: Final = re.compile(r"[ \t\r\n]*")
+TEXT_BYTES_MAX: Final = 2**15 - 1
+"""Maximum size of a text in Kafka's protocol."""
 OPENING_BRACE, QUOTE, BACKSLASH = b'{"\\'
 
 
@@ -24,6 +26,10 @@ class MalformedJson(ValueError):
 
 class ObjectTooLarge(ValueError):
     """An object has more bytes than permitted."""
+
+
+class UnusableText(ValueError):
+    """A text cannot be part of a request to the brokers. The message is a phrase."""
 
 
 class JsonStream:
@@ -135,6 +141,40 @@ def parse_json(text: bytes) -> Any:
         raise MalformedJson(f"the JSON is not UTF-8: {error.reason} at byte {error.start}") from None
     except ValueError as error:
         raise MalformedJson(f"the body is no JSON: {error}") from None
+
+
+def check_texts(value: Any) -> None:
+    """Checks all texts of a JSON value, which the Kafka client takes as C strings: it would end them at a NUL, and
+    end the process at half of a surrogate pair.
+
+    Raises:
+        UnusableText: a text has no UTF-8 form, contains a NUL, or is longer than the protocol allows.
+    """
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, str):
+            check_text(one)
+        elif isinstance(one, list):
+            waiting += one
+        elif isinstance(one, dict):
+            waiting += [*one, *one.values()]
+
+
+def check_text(text: str) -> None:
+    """Checks one text as `check_texts` does.
+
+    Raises:
+        UnusableText: see there.
+    """
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise UnusableText("the text contains half of a surrogate pair") from None
+    if "\0" in text:
+        raise UnusableText("the text contains a NUL")
+    if size > TEXT_BYTES_MAX:
+        raise UnusableText(f"the text has {size:,} bytes, at most {TEXT_BYTES_MAX:,} are accepted")
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -8,6 +8,7 @@ import datetime
 from typing import Any, Final
 
 from headrace.gateway.errors import GatewayError, Kind
+from headrace.gateway.json_stream import UnusableText, check_text
 
 TIME_MS_MAX: Final = 253_402_300_799_999
 """The end of the year 9999."""
@@ -30,12 +31,29 @@ def headers_of(value: Any, where: str = "headers") -> tuple[tuple[str, bytes | N
     for index, one in enumerate(value):
         if not isinstance(one, dict) or not one.keys() <= {"name", "value"} or not isinstance(one.get("name"), str):
             raise GatewayError(Kind.BAD_REQUEST, f"{where}[{index}]: expected an object with a text name and a value")
+        usable_text(one["name"], f"{where}[{index}].name")
         content = one.get("value")
         try:
             headers.append((one["name"], None if content is None else base64.b64decode(content, validate=True)))
         except (binascii.Error, TypeError, ValueError):
             raise GatewayError(Kind.BAD_REQUEST, f"{where}[{index}].value: expected a text in base64") from None
     return tuple(headers)
+
+
+def usable_text(text: str, where: str) -> str:
+    """Returns a text that can be sent to the brokers and the registry.
+
+    Args:
+        where: the place in the request, for the error.
+
+    Raises:
+        GatewayError: it has no UTF-8 form, contains a NUL or is too long.
+    """
+    try:
+        check_text(text)
+    except UnusableText as error:
+        raise GatewayError(Kind.BAD_REQUEST, f"{where}: {error}") from None
+    return text
 
 
 def time_ms(value: Any, where: str = "timestamp") -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,8 +17,10 @@ from headrace.gateway.access import caller_of
 from headrace.gateway.errors import GatewayError, Kind
 from headrace.gateway.json_stream import JsonStream, MalformedJson, ObjectTooLarge
 from headrace.gateway.request_body import body_of
-from headrace.gateway.responses import json_bytes
+from headrace.gateway.responses import defect, json_bytes
 from headrace.gateway.sender import SendResult
+
+logger = logging.getLogger(__name__)
 
 BATCH_MAX: Final = 100
 """Maximum number of records that are sent at once."""
@@ -103,6 +106,9 @@ class RecordStream(Response):
             batch.items.append(error)
         except ClientDisconnect:
             pass  # the records that were read are sent
+        except Exception:
+            logger.exception("request_failed path=%s", self._request.url.path)
+            batch.items.append(defect())
         await self._send(batch, sent)
         await sent.put(None)
 

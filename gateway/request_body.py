@@ -13,7 +13,7 @@ from starlette.requests import Request
 from headrace.gateway.access import caller_of
 from headrace.gateway.decompression import DECOMPRESSORS, DamagedBody
 from headrace.gateway.errors import GatewayError, Kind
-from headrace.gateway.json_stream import MalformedJson, parse_json
+from headrace.gateway.json_stream import MalformedJson, UnusableText, check_texts, parse_json
 
 RETRY_AFTER_S: Final = 1
 IDLE_S: Final = 30.0
@@ -167,3 +167,17 @@ async def read_json(reader: BodyReader) -> Any:
         return parse_json(await reader.read())
     except MalformedJson as error:
         raise GatewayError(Kind.BAD_REQUEST, str(error)) from None
+
+
+def parse_names(text: bytes) -> Any:
+    """Returns the JSON value of a body without records, whose texts are names and configurations.
+
+    Raises:
+        GatewayError: the body is no JSON, or a text cannot be sent to the brokers.
+    """
+    try:
+        found = parse_json(text)
+        check_texts(found)
+    except (MalformedJson, UnusableText) as error:
+        raise GatewayError(Kind.BAD_REQUEST, str(error)) from None
+    return found

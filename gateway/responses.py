@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from headrace.gateway.errors import GatewayError
+from headrace.gateway.errors import GatewayError, Kind
 
 logger = logging.getLogger(__name__)
 
@@ -59,4 +59,9 @@ async def on_disconnect(request: Request, error: Exception) -> Response:
 
 async def on_defect(request: Request, error: Exception) -> Response:
     logger.exception("request_failed method=%s path=%s", request.method, request.url.path)
-    return json_response({"error_code": 500, "message": "the gateway has a defect; its log has the details"}, 500)
+    return error_response(defect())
+
+
+def defect() -> GatewayError:
+    """Returns the error for clients after an error that the gateway does not expect, and has logged."""
+    return GatewayError(Kind.DEFECT, "the gateway has a defect; its log has the details")

@@ -27,9 +27,8 @@ from headrace.gateway.consumer_polling import PolledConsumer, Read, ReadLimits
 from headrace.gateway.decoding import Formats
 from headrace.gateway.encoding import Format
 from headrace.gateway.errors import GatewayError, Kind
-from headrace.gateway.json_stream import MalformedJson, parse_json
 from headrace.gateway.record_fields import time_ms
-from headrace.gateway.request_body import body_of
+from headrace.gateway.request_body import body_of, parse_names
 from headrace.gateway.responses import json_response
 from headrace.gateway.rest_v2 import MEDIA_TYPE, PARTITION_MAX, check_accept
 
@@ -69,7 +68,7 @@ async def _body(request: Request) -> dict[str, Any]:
     """Returns the body of a request; {} if it has none.
 
     Raises:
-        GatewayError: the body is no JSON object.
+        GatewayError: the body is no JSON object, or has a text that cannot be sent to the brokers.
     """
     async with body_of(request, request.app.state.budget) as reader:
         text = await reader.read()
@@ -78,10 +77,7 @@ async def _body(request: Request) -> dict[str, Any]:
     name = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if name and not _BODY_TYPE.fullmatch(name):
         raise GatewayError(Kind.UNSUPPORTED_MEDIA_TYPE, f"expected Content-Type {MEDIA_TYPE}, found {name!r:.80}")
-    try:
-        body = parse_json(text)
-    except MalformedJson as error:
-        raise GatewayError(Kind.BAD_REQUEST, str(error)) from None
+    body = parse_names(text)
     if not isinstance(body, dict):
         raise GatewayError(Kind.MALFORMED, "expected an object")
     return body
@@ -518,9 +514,5 @@ ENDPOINTS: Final = (
 
 
 def routes() -> list[Route]:
-    """Returns the routes of consumer instances, with and without a slash at the end."""
-    return [
-        Route(f"{path}{end}", with_accept_check(endpoint), methods=[method])
-        for method, path, endpoint in ENDPOINTS
-        for end in ("", "/")
-    ]
+    """Returns the routes of consumer instances."""
+    return [Route(path, with_accept_check(endpoint), methods=[method]) for method, path, endpoint in ENDPOINTS]

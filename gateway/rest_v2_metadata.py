@@ -191,9 +191,5 @@ ENDPOINTS: Final = (
 
 
 def routes() -> list[Route]:
-    """Returns the routes of reads, with and without a slash at the end."""
-    return [
-        Route(path.rstrip("/") + end, with_accept_check(endpoint), methods=["GET"])
-        for path, endpoint in ENDPOINTS
-        for end in (("/",) if path == "/" else ("", "/"))
-    ]
+    """Returns the routes of reads."""
+    return [Route(path, with_accept_check(endpoint), methods=["GET"]) for path, endpoint in ENDPOINTS]

@@ -17,7 +17,7 @@ from headrace.gateway.access import Caller
 from headrace.gateway.encoding import PLAIN, Format, avro_encoder, encoded
 from headrace.gateway.errors import GatewayError, Kind
 from headrace.gateway.kafka_problems import problem_of
-from headrace.gateway.record_fields import headers_of, time_ms
+from headrace.gateway.record_fields import headers_of, time_ms, usable_text
 from headrace.gateway.schemas import ResolvedSchema, SchemaChoice, Schemas
 from headrace.gateway.sender import OutgoingRecord, RecordSender, SendResult
 
@@ -158,7 +158,7 @@ def _format(part: str, data: Mapping[str, Any]) -> Format:
     name = data.get("type")
     if name is None:
         return Format.AVRO
-    if name not in Format.__members__:
+    if not isinstance(name, str) or name not in Format.__members__:
         known = ", ".join(Format.__members__)
         raise GatewayError(Kind.BAD_REQUEST, f"{part}.type: expected one of {known}, found {name!r:.40}")
     form = Format[name]
@@ -196,8 +196,10 @@ def _number(part: str, data: Mapping[str, Any], name: str) -> int | None:
 
 def _text(part: str, data: Mapping[str, Any], name: str) -> str | None:
     value = data.get(name)
-    if value is None or isinstance(value, str):
-        return value
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return usable_text(value, f"{part}.{name}") if name == "subject" else value
     raise GatewayError(Kind.BAD_REQUEST, f"{part}.{name}: expected a text")
 
 

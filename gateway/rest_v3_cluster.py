@@ -18,7 +18,7 @@ from starlette.routing import Route
 from headrace.gateway.access import caller_of
 from headrace.gateway.cluster_admin import ClusterAdmin
 from headrace.gateway.errors import GatewayError, Kind
-from headrace.gateway.request_body import body_of, read_json
+from headrace.gateway.request_body import body_of, parse_names
 from headrace.gateway.responses import json_response
 from headrace.gateway.rest_v3 import check_fields, check_media_type
 
@@ -480,7 +480,7 @@ async def _lags(request: Request, urls: Urls, found: Any) -> list[dict[str, Any]
 async def _json_body(request: Request, names: frozenset[str]) -> Mapping[str, Any]:
     check_media_type(request.headers.get("content-type", ""))
     async with body_of(request, request.app.state.budget) as reader:
-        body = await read_json(reader)
+        body = parse_names(await reader.read())
     check_fields(body, names, "the body")
     found: Mapping[str, Any] = body
     return found

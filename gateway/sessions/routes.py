@@ -286,7 +286,8 @@ def failure_response(request: Request, error: Exception) -> Response:
         case NotOwner():
             query = f"?{request.url.query}" if request.url.query else ""
             location = f"{error.url.rstrip('/')}{request.url.path}{query}"
-            return json_response({"error_code": 307, "message": str(error)}, 307, Location=location)
+            moved = GatewayError(Kind.NOT_OWNER, str(error))
+            return json_response(moved.body, moved.status, Location=location)
         case SessionEnded():
             opened_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(error.opened_ms / 1000))
             ended = GatewayError(Kind.SESSION_ENDED, f"{error} at {opened_at}; only one client may send a source")

@@ -42,7 +42,9 @@ class AccessLog:
         self._second = -1
         self._second_text = ""
 
-    def write(self, scope: Any, status: int, size: int, seconds: float, user: str, *, cached: bool) -> None:
+    def write(
+        self, scope: Any, status: int, size: int, seconds: float, user: str, *, cached: bool | None = None
+    ) -> None:
         """Writes a line for a request and its response.
 
         Args:
@@ -51,15 +53,17 @@ class AccessLog:
             size: the size of the response body, in bytes.
             seconds: the duration of the request.
             user: the user; "" for clients that are anonymous or not authenticated.
-            cached: whether the response came from the cache.
+            cached: whether the response came from the cache; None of a server without one.
         """
         client = (scope.get("client") or ("",))[0]
         # Formatted without the JSON encoder, which would take half as long as a response from the cache.
         parts = [
             f'{{"time":"{self._time()}","client":{_quoted(client)},"user":{_quoted(user)}',
             f'"method":{_quoted(scope["method"][:TEXT_CHARS_MAX])},"path":{_text(scope["raw_path"])},"query":{_text(scope["query_string"])}',
-            f'"status":{status},"bytes":{size},"ms":{seconds * 1000:.3f},"cached":{"true" if cached else "false"}',
+            f'"status":{status},"bytes":{size},"ms":{seconds * 1000:.3f}',
         ]
+        if cached is not None:
+            parts.append(f'"cached":{"true" if cached else "false"}')
         # The last value of a repeated header, because JSON parsers disagree about repeated keys.
         found = {name: value for name, value in scope["headers"] if name in HEADERS}
         parts += [f'"{HEADERS[name]}":{_text(value)}' for name, value in found.items()]

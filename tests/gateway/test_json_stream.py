@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.gateway.json_stream import JsonStream, MalformedJson, ObjectTooLarge, parse_json
+from headrace.gateway.json_stream import (
+    JsonStream,
+    MalformedJson,
+    ObjectTooLarge,
+    UnusableText,
+    check_texts,
+    parse_json,
+)
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(alphabet='ab"\\{}[]\u2028é'),
@@ -57,6 +64,14 @@ def test_the_size_of_an_object_is_limited_in_any_chunks() -> None:
         list(stream.feed(b'": "1234'))
     with pytest.raises(ObjectTooLarge, match="10 bytes"):
         list(JsonStream(10).feed(b'{"a": "1234"}'))
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a\0", "ä" * 16_384])
+def test_texts_that_the_kafka_client_cannot_take_are_refused_anywhere(text: str) -> None:
+    for value in (text, [[text]], {"a": {"b": text}}, {text: 1}):
+        with pytest.raises(UnusableText):
+            check_texts(value)
+    check_texts({"ä": ["a", 1, None, True, 1.5]})
 
 
 @pytest.mark.parametrize(

@@ -323,6 +323,14 @@ def test_malformed_requests_are_refused(gateway: GatewayClient, topic: str) -> N
         ("positions", {"offsets": [{"topic": topic, "partition": 0, "offset": "1"}]}),
     ):
         assert instance.post(path, body).problem == (422, 422), (path, body)
+    for text in ("\ud800", "a\0b", "a" * 40_000):  # the Kafka client would end the process, or truncate the text
+        for path, body in (
+            ("subscription", {"topic_pattern": text}),
+            ("offsets", position(topic, 1, metadata=text)),
+        ):
+            assert instance.post(path, body).problem == (400, 400), path
+        assert gateway.post("/consumers/g", {"name": text}, V2).problem == (400, 400)
+    assert gateway.post("/consumers/a%00b", {}, V2).problem == (404, 404)
     assert gateway.post(f"/consumers/{instance.group}", {"name": instance.name}, V2).problem == (409, 40902)
     assert gateway.post("/consumers/g", {}, "text/plain").problem == (415, 415)
     instance.assign(topic)

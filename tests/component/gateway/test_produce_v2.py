@@ -127,6 +127,11 @@ REFUSED: list[tuple[str, bytes | dict[str, Any], tuple[int, int]]] = [
     (JSON_V2, {"records": [{"value": 1, "partition": True}]}, (422, 422)),
     (BINARY_V2, {"records": [{"value": "%"}]}, (422, 42203)),
     (BINARY_V2, {"records": [{"value": 1}]}, (422, 42203)),
+    (BINARY_V2, {"records": [{"value": "é"}]}, (422, 42203)),
+    (JSON_V2, {"records": [{"value": "\ud800"}]}, (422, 42203)),
+    (JSON_V2, {"records": [{"value": 1, "headers": [{"name": "\ud800"}]}]}, (400, 400)),
+    (JSON_V2, {"records": [{"value": 1, "headers": [{"name": "a\0b"}]}]}, (400, 400)),
+    (JSON_V2, {"records": [{"value": 1, "headers": [{"name": "a", "value": "é"}]}]}, (400, 400)),
     (AVRO_V2, {"records": [{"value": "x"}]}, (422, 42202)),
     (AVRO_V2, {"value_schema": VALUE, "records": [{"key": 1, "value": "x"}]}, (422, 42201)),
     (AVRO_V2, {"value_schema": VALUE, "records": [{"value": 1}]}, (422, 42203)),
@@ -144,6 +149,11 @@ def test_invalid_requests_are_refused_with_the_codes_of_the_rest_proxy(gateway: 
         for content_type, body, _ in REFUSED
     ]
     assert found == REFUSED
+
+
+def test_partition_of_the_path_that_no_topic_can_have_is_refused(gateway: GatewayClient, topic: str) -> None:
+    body = {"records": [{"value": 1}]}
+    assert gateway.post(f"/topics/{topic}/partitions/99999999999", body, JSON_V2).problem == (404, 40402)
 
 
 def test_missing_partition_is_an_error_of_the_record(gateway: GatewayClient, topic: str) -> None:
