@@ -26,6 +26,7 @@ from headrace.gateway.encoding import Format
 from headrace.gateway.errors import GatewayError, Kind
 from headrace.gateway.front import GatewayFront
 from headrace.gateway.metrics import GatewayMetrics
+from headrace.gateway.openapi.document import openapi
 from headrace.gateway.record_stream import RecordStream
 from headrace.gateway.request_body import BodyBudget, body_of, read_json
 from headrace.gateway.responses import json_response, on_defect, on_disconnect, on_gateway_error, on_http_error
@@ -166,6 +167,7 @@ ROUTES: Final = (
     Route("/healthz", healthz),
     Route("/readyz", readyz),
     Route("/metrics", metrics_page),
+    Route("/openapi.json", openapi),
     Route("/topics/{topic}", produce_v2, methods=["POST"]),
     Route("/topics/{topic}/partitions/{partition:int}", produce_v2, methods=["POST"]),
     Route("/v3/clusters/{cluster}/topics/{topic}/records", produce_v3, methods=["POST"]),

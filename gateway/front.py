@@ -15,8 +15,8 @@ from headrace.registry.operation.access_log import AccessLog
 
 logger = logging.getLogger(__name__)
 
-PUBLIC: Final = frozenset({"/healthz", "/readyz"})
-"""Paths of probes, which cannot authenticate."""
+PUBLIC: Final = frozenset({"/healthz", "/readyz", "/openapi.json"})
+"""Paths without authentication: probes, and the description of the interface."""
 PATH_CHARS_MAX: Final = 4096
 CLIENT_GONE: Final = 499
 """Status in log and metrics of a request whose client disconnected before the response began, as in nginx."""

@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 
 from confluent_kafka import Consumer, Message, TopicPartition
 
+from support.gateway_document import check_response
+
 TIMEOUT_S = 60
 V2 = "application/vnd.kafka.v2+json"
 JSON_V2, BINARY_V2, AVRO_V2 = (f"application/vnd.kafka.{form}.v2+json" for form in ("json", "binary", "avro"))
@@ -55,7 +57,11 @@ class GatewayClient:
     def request(
         self, method: str, path: str, body: Any = None, content_type: str = "application/json", **headers: str
     ) -> GatewayResponse:
-        """Sends a request. A body that is not bytes is sent as JSON; `_` in names of headers stands for `-`."""
+        """Sends a request. A body that is not bytes is sent as JSON; `_` in names of headers stands for `-`.
+
+        Raises:
+            AssertionError: the gateway's OpenAPI document does not have the response.
+        """
         content = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         named = self._headers | {name.replace("_", "-"): value for name, value in headers.items()}
         if content is not None:
@@ -69,7 +75,9 @@ class GatewayClient:
             connection.request(method, path, content, named)
             response = connection.getresponse()
             found = {name.lower(): value for name, value in response.getheaders()}
-            return GatewayResponse(response.status, found, response.read())
+            content = response.read()
+            check_response(method, path, response.status, found, content)
+            return GatewayResponse(response.status, found, content)
         finally:
             connection.close()
 
