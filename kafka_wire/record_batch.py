@@ -17,6 +17,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -567,7 +568,9 @@ def _record_bytes(base_offset: int, base_timestamp: int, record: Record) -> byte
     return _zigzag(len(fields)) + fields
 
 
+@lru_cache(8_192)
 def _zigzag(number: int) -> bytes:
+    """Returns a zigzag varint. Cached: lengths and differences of the records of a batch are few small numbers."""
     left = number << 1 if number >= 0 else (-number << 1) - 1
     raw = bytearray()
     while left > 127:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final
+
+from headrace.avro_codec.encode import encode_long
 
 LOG_LINE: Final = json.dumps(
     {
@@ -35,7 +38,7 @@ def line_encoder(prefix: bytes, host: str, file: str, time_us: int) -> Callable[
         host, file: where the lines are from.
         time_us: microseconds since 1970.
     """
-    rest = _text(host.encode()) + _text(file.encode()) + _long(time_us)
+    rest = _text(host.encode()) + _text(file.encode()) + encode_long(time_us)
     plain = rest + _NO_RAW
 
     def encode(line: bytes) -> bytes:
@@ -49,17 +52,8 @@ def line_encoder(prefix: bytes, host: str, file: str, time_us: int) -> Callable[
 
 
 def _text(content: bytes) -> bytes:
-    return _long(len(content)) + content
+    return _length(len(content)) + content
 
 
-def _long(number: int) -> bytes:
-    """Returns Avro's zigzag varint of a number that is not negative."""
-    left = number << 1
-    if left < 128:
-        return bytes((left,))
-    raw = bytearray()
-    while left > 127:
-        raw.append(left & 127 | 128)
-        left >>= 7
-    raw.append(left)
-    return bytes(raw)
+_length: Final = lru_cache(8_192)(encode_long)
+"""Cached: the lengths of lines are few small numbers."""
