@@ -138,7 +138,7 @@ async def produce_v2(request: Request) -> Response:
         if partition is not None and partition > rest_v2.PARTITION_MAX:
             raise no_partition(topic, partition)
         found = await rest_v2.produce(topic, partition, body, form, state.schemas, state.sender, caller)
-    return json_response(found, media_type=rest_v2.MEDIA_TYPE)
+    return Response(found, media_type=rest_v2.MEDIA_TYPE)
 
 
 async def produce_v3(request: Request) -> Response:

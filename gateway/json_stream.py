@@ -1,4 +1,4 @@
-"""Parses a stream of concatenated JSON objects, which arrives in chunks.
+"""Parses JSON texts: whole bodies, and streams of concatenated objects, which arrive in chunks.
 
 The objects of a chunk are parsed one after the other. An object that is not complete is not parsed again with each
 chunk: its structure is examined, each byte once, until its end was received.
@@ -9,12 +9,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final, NoReturn
+
+from headrace.gateway.turn import Turn
 
 _OUTSIDE_STRING: Final = re.compile(rb'["{}\[\]]')
 _INSIDE_STRING: Final = re.compile(rb'["\\]')
 _SPACE: Final = re.compile(rb"[ \t\r\n]*")
 _LEADING_SPACE: Final = re.compile(r"[ \t\r\n]*")
+AT_ONCE_BYTES_MAX: Final = 64 * 1024
+"""Size of a text that is parsed in less than a millisecond."""
 TEXT_BYTES_MAX: Final = 2**15 - 1
 """Maximum size of a text in Kafka's protocol."""
 OPENING_BRACE, QUOTE, BACKSLASH = b'{"\\'
@@ -133,12 +138,106 @@ def parse_json(text: bytes) -> Any:
     Raises:
         MalformedJson: it is no JSON, has a number like NaN, or is nested too deeply.
     """
-    try:
+    with _malformed():
         return json.loads(text, parse_constant=_refuse_constant)
+
+
+async def parse_json_in_turns(text: bytes, turn: Turn) -> Any:
+    """Parses a JSON text like `parse_json`. In a large object, other requests run between the items of lists that are
+    its members, such as the records of a request.
+
+    Raises:
+        MalformedJson: as `parse_json`.
+    """
+    if len(text) <= AT_ONCE_BYTES_MAX:
+        return parse_json(text)
+    with _malformed():
+        found = _Members(text.decode(json.detect_encoding(text), "surrogatepass"))
+        if not found.begins("{"):
+            return parse_json(text)
+        members: dict[str, Any] = {}
+        is_at_end = found.begins("}")
+        while not is_at_end:
+            name = found.name()
+            if found.begins("["):
+                members[name] = await _items(found, turn)
+            else:
+                members[name] = found.value()
+            is_at_end = found.ends_with("}")
+        found.end()
+        return members
+
+
+async def _items(found: _Members, turn: Turn) -> list[Any]:
+    items: list[Any] = []
+    is_at_end = found.begins("]")
+    while not is_at_end:
+        items.append(found.value())
+        is_at_end = found.ends_with("]")
+        if turn.is_over:
+            await turn.next()
+    return items
+
+
+class _Members:
+    """Parses the parts of an object, from its begin to its end."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = self._after_space(0)
+
+    def _after_space(self, at: int) -> int:
+        return _LEADING_SPACE.match(self._text, at).end()  # type: ignore[union-attr]
+
+    def begins(self, bracket: str) -> bool:
+        """Reads a bracket and the space after it. Returns whether it was there."""
+        is_there = self._text.startswith(bracket, self._at)
+        if is_there:
+            self._at = self._after_space(self._at + 1)
+        return is_there
+
+    def value(self) -> Any:
+        """Reads a value and the space after it."""
+        value, end = _DECODER.raw_decode(self._text, self._at)
+        self._at = self._after_space(end)
+        return value
+
+    def name(self) -> str:
+        """Reads the name of a member and its colon."""
+        if not self._text.startswith('"', self._at):
+            raise self._error("Expecting property name enclosed in double quotes")
+        name = self.value()
+        if not self.begins(":"):
+            raise self._error("Expecting ':' delimiter")
+        return str(name)
+
+    def ends_with(self, bracket: str) -> bool:
+        """Reads a comma, or the bracket after the last member or item. Returns whether it was the bracket."""
+        if self.begins(","):
+            return False
+        if not self.begins(bracket):
+            raise self._error("Expecting ',' delimiter")
+        return True
+
+    def end(self) -> None:
+        if self._at < len(self._text):
+            raise self._error("Extra data")
+
+    def _error(self, problem: str) -> ValueError:
+        return json.JSONDecodeError(problem, self._text, self._at)
+
+
+@contextmanager
+def _malformed() -> Iterator[None]:
+    """Translates the errors of the JSON library."""
+    try:
+        yield
     except RecursionError:
         raise MalformedJson("the JSON is nested too deeply") from None
     except UnicodeDecodeError as error:
         raise MalformedJson(f"the JSON is not UTF-8: {error.reason} at byte {error.start}") from None
+    except MalformedJson:
+        raise
     except ValueError as error:
         raise MalformedJson(f"the body is no JSON: {error}") from None
 

@@ -13,7 +13,8 @@ from starlette.requests import Request
 from headrace.gateway.access import caller_of
 from headrace.gateway.decompression import DECOMPRESSORS, DamagedBody
 from headrace.gateway.errors import GatewayError, Kind
-from headrace.gateway.json_stream import MalformedJson, UnusableText, check_texts, parse_json
+from headrace.gateway.json_stream import MalformedJson, UnusableText, check_texts, parse_json, parse_json_in_turns
+from headrace.gateway.turn import Turn
 
 RETRY_AFTER_S: Final = 1
 IDLE_S: Final = 30.0
@@ -164,7 +165,7 @@ async def read_json(reader: BodyReader) -> Any:
         GatewayError: the body is no JSON, too large or damaged, or all bodies take too much memory.
     """
     try:
-        return parse_json(await reader.read())
+        return await parse_json_in_turns(await reader.read(), Turn())
     except MalformedJson as error:
         raise GatewayError(Kind.BAD_REQUEST, str(error)) from None
 

@@ -6,7 +6,6 @@ the records, unless the request itself is refused.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,15 +16,18 @@ from headrace.gateway.encoding import PLAIN, Encode, Format, avro_encoder, encod
 from headrace.gateway.errors import GatewayError, Kind
 from headrace.gateway.kafka_problems import problem_of
 from headrace.gateway.record_fields import headers_of, time_ms
+from headrace.gateway.responses import json_bytes
 from headrace.gateway.schemas import ResolvedSchema, SchemaChoice, Schemas
 from headrace.gateway.sender import OutgoingRecord, RecordSender, SendResult
+from headrace.gateway.turn import Turn
 
 MEDIA_TYPE: Final = "application/vnd.kafka.v2+json"
 _PRODUCE_TYPE: Final = re.compile(r"application/vnd\.kafka\.(binary|json|avro)\.v2\+json")
 _UNSUPPORTED_TYPE: Final = re.compile(r"application/vnd\.kafka\.(jsonschema|protobuf)\.v2\+json")
 _ACCEPTED: Final = re.compile(r"|\*/\*|application/\*|\*/json|application/(vnd\.kafka(\.[a-z]+)?(\.v[12])?\+)?json")
 
-PIECE_RECORDS: Final = 1_000
+PIECE_RECORDS: Final = 200
+"""Records of a large request that are sent at a time; other requests run between the pieces."""
 PARTITION_MAX: Final = 2**31 - 1
 RECORD_FIELDS: Final = frozenset({"key", "value", "partition", "headers", "timestamp"})
 
@@ -76,11 +78,12 @@ def check_accept(accept: str) -> None:
         raise GatewayError(Kind.NOT_ACCEPTABLE, f"expected Accept {MEDIA_TYPE}, found {accept!r:.80}")
 
 
-def parse_produce(topic: str, body: Any, form: Format) -> ProduceBody:
+async def parse_produce(topic: str, body: Any, form: Format, turn: Turn) -> ProduceBody:
     """Checks the form of a body.
 
     Args:
         topic: the topic, for the subjects of the schemas.
+        turn: other requests run when it is over.
 
     Raises:
         GatewayError: the body has not the form of the interface.
@@ -93,6 +96,8 @@ def parse_produce(topic: str, body: Any, form: Format) -> ProduceBody:
         if not record.keys() <= RECORD_FIELDS:
             unknown = sorted(record.keys() - RECORD_FIELDS)
             raise GatewayError(Kind.MALFORMED, f"records[{index}]: unrecognized field {unknown[0]!r}")
+        if turn.is_over:
+            await turn.next()
     key_format = body.get("key_format", form.value)
     if key_format not in tuple(Format):
         raise GatewayError(Kind.MALFORMED, f"key_format: expected one of {', '.join(Format)}, found {key_format!r:.80}")
@@ -119,20 +124,21 @@ def _schema_choice(topic: str, body: Mapping[str, Any], part: str) -> SchemaChoi
 
 
 async def encode_records(
-    request: ProduceBody, encode_key: Encode, encode_value: Encode, partition: int | None
+    request: ProduceBody, encode_key: Encode, encode_value: Encode, partition: int | None, turn: Turn
 ) -> list[OutgoingRecord]:
-    """Encodes the records of a request. Other requests run after each `PIECE_RECORDS` records.
+    """Encodes the records of a request.
 
     Args:
         partition: the partition of the URL; None if it has none, so that each record may have one.
+        turn: other requests run when it is over.
 
     Raises:
         GatewayError: a record cannot be encoded; none is sent.
     """
     records = []
     for index, record in enumerate(request.records):
-        if index and index % PIECE_RECORDS == 0:
-            await asyncio.sleep(0)
+        if turn.is_over:
+            await turn.next()
         where = f"records[{index}]"
         records.append(
             OutgoingRecord(
@@ -154,37 +160,38 @@ def _partition(value: Any, where: str) -> int | None:
 
 async def produce(
     topic: str, partition: int | None, body: Any, form: Format, schemas: Schemas, sender: RecordSender, caller: Caller
-) -> dict[str, Any]:
+) -> bytes:
     """Sends the records of a body. Returns the body of the response.
 
     Raises:
         GatewayError: nothing was sent, or the brokers denied a record.
     """
-    request = parse_produce(topic, body, form)
+    turn = Turn()
+    request = await parse_produce(topic, body, form, turn)
     caller.require_schema(topic, request.key_schema)
     caller.require_schema(topic, request.value_schema)
     key_schema = None if request.key_schema is None else await schemas.find(request.key_schema)
     value_schema = None if request.value_schema is None else await schemas.find(request.value_schema)
     encode_key = _encoder(request.key_format, key_schema)
     encode_value = _encoder(request.value_format, value_schema)
-    records = await encode_records(request, encode_key, encode_value, partition)
-    results = await _send(topic, records, sender)
+    records = await encode_records(request, encode_key, encode_value, partition, turn)
+    results = await _send(topic, records, sender, turn)
     for one in results:
         if one.error is not None and problem_of(one.error).kind is Kind.NOT_AUTHORIZED:
             raise problem_of(one.error)  # of the whole request, as in the REST Proxy
-    return {
-        "offsets": [_result(one) for one in results],
+    ids = {
         "key_schema_id": None if key_schema is None else key_schema.schema_id,
         "value_schema_id": None if value_schema is None else value_schema.schema_id,
     }
+    return b'{"offsets":[' + await _offsets(results, turn) + b"]," + json_bytes(ids)[1:]
 
 
-async def _send(topic: str, records: Sequence[OutgoingRecord], sender: RecordSender) -> list[SendResult]:
-    """Sends records in pieces, between which other requests run. Returns their results."""
+async def _send(topic: str, records: Sequence[OutgoingRecord], sender: RecordSender, turn: Turn) -> list[SendResult]:
+    """Sends records. Returns their results."""
     sent = []
     for start in range(0, len(records), PIECE_RECORDS):
-        if start:
-            await asyncio.sleep(0)
+        if turn.is_over:
+            await turn.next()
         sent.append(await sender.start(topic, records[start : start + PIECE_RECORDS]))
     return [result for future in sent for result in await future]
 
@@ -193,6 +200,16 @@ def _encoder(form: Format, schema: ResolvedSchema | None) -> Encode:
     if form is not Format.AVRO:
         return PLAIN[form]
     return encode_null if schema is None else avro_encoder(schema)
+
+
+async def _offsets(results: Sequence[SendResult], turn: Turn) -> bytes:
+    """Returns the items of the list of results in JSON."""
+    pieces = []
+    for start in range(0, len(results), PIECE_RECORDS):
+        pieces.append(json_bytes([_result(one) for one in results[start : start + PIECE_RECORDS]])[1:-1])
+        if turn.is_over:
+            await turn.next()
+    return b",".join(pieces)
 
 
 def _result(result: SendResult) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from itertools import pairwise
 from typing import Any
@@ -11,13 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.gateway.json_stream import (
+    AT_ONCE_BYTES_MAX,
     JsonStream,
     MalformedJson,
     ObjectTooLarge,
     UnusableText,
     check_texts,
     parse_json,
+    parse_json_in_turns,
 )
+from headrace.gateway.turn import Turn
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(alphabet='ab"\\{}[]\u2028é'),
@@ -80,3 +84,64 @@ def test_texts_that_the_kafka_client_cannot_take_are_refused_anywhere(text: str)
 def test_texts_that_are_no_json(text: bytes, words: str) -> None:
     with pytest.raises(MalformedJson, match=words):
         parse_json(text)
+
+
+def parsed(text: bytes) -> Any:
+    try:
+        return parse_json(text)
+    except MalformedJson:
+        return MalformedJson
+
+
+def parsed_in_turns(text: bytes) -> Any:
+    try:
+        return asyncio.run(parse_json_in_turns(text, Turn()))
+    except MalformedJson:
+        return MalformedJson
+
+
+@given(
+    OBJECTS | VALUES, st.sampled_from([None, 1]), st.booleans(), st.integers(0, 60), st.sampled_from(["", *'{}[]:,"x1'])
+)
+def test_a_large_text_parsed_in_turns_has_the_value_of_parse_json(
+    value: Any, indent: int | None, is_ascii: bool, at: int, damage: str
+) -> None:
+    text = json.dumps(value, ensure_ascii=is_ascii, indent=indent)
+    damaged = (text[:at] + damage + text[at:]).encode() + b" " * AT_ONCE_BYTES_MAX
+    assert parsed_in_turns(damaged) == parsed(damaged)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"a": [1, 2], "a": [3]}',
+        b'{"a": [1,]}',
+        b'{"a": 1,}',
+        b'{"a": [NaN]}',
+        b'{"a": ["\xff"]}',
+        b'\xef\xbb\xbf{"a": []}',
+        '{"a": [1]}'.encode("utf-16"),
+        b'{"a": [' + b"[" * 100_000,
+        b'{"a" []}',
+        b"{1: []}",
+        b'{"a": []} []',
+        b"{",
+        b"",
+    ],
+)
+def test_the_ends_of_json_parsed_in_turns(text: bytes) -> None:
+    padding = " " * AT_ONCE_BYTES_MAX
+    padded = text + (padding.encode("utf-16")[2:] if text.startswith(b"\xff\xfe") else padding.encode())
+    assert parsed_in_turns(padded) == parsed(padded)
+
+
+def test_other_requests_run_while_a_large_text_is_parsed() -> None:
+    async def turns() -> int:
+        text = json.dumps({"records": [{"value": "v" * 90}] * 100_000}).encode()
+        parsing, count = asyncio.ensure_future(parse_json_in_turns(text, Turn())), 0
+        while not parsing.done():
+            await asyncio.sleep(0)
+            count += 1
+        return count
+
+    assert asyncio.run(turns()) > 3
