@@ -94,9 +94,7 @@ class GatewayClient:
             parts = urlsplit(base)
             assert parts.hostname is not None
             if parts.scheme == "https":
-                found = http.client.HTTPSConnection(
-                    parts.hostname, parts.port, timeout=self._config.timeout_s, context=_tls(self._config)
-                )
+                found = _TlsConnection(parts.hostname, parts.port, self._config)
             else:
                 found = http.client.HTTPConnection(parts.hostname, parts.port, timeout=self._config.timeout_s)
             self._connections[base] = found
@@ -114,6 +112,20 @@ class GatewayClient:
             pair = f"{self._config.user}:{_secret(self._config.password_file)}"
             return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
         return {}
+
+
+class _TlsConnection(http.client.HTTPConnection):
+    """A connection with TLS. `http.client.HTTPSConnection` is missing in the single-file program, see `make_zipapp`."""
+
+    default_port = 443
+
+    def __init__(self, host: str, port: Optional[int], config: PushConfig) -> None:
+        super().__init__(host, port, timeout=config.timeout_s)
+        self._context = _tls(config)
+
+    def connect(self) -> None:
+        super().connect()
+        self.sock = self._context.wrap_socket(self.sock, server_hostname=self.host)
 
 
 def _secret(path: Path) -> str:

@@ -10,13 +10,20 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
-import hashlib
 import os
 import struct
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, Optional
+
+try:  # as the module random does: hashlib imports OpenSSL, which takes 4 MB
+    from _sha2 import sha256  # type: ignore[import-not-found, unused-ignore]
+except ImportError:
+    try:
+        from _sha256 import sha256  # type: ignore[import-not-found, unused-ignore]
+    except ImportError:
+        from hashlib import sha256
 
 FS_IOC_GETVERSION = 0x80087601
 AT_EMPTY_PATH = 0x1000
@@ -80,7 +87,11 @@ def host_identity(machine_id: Path = Path("/etc/machine-id")) -> str:
         text = machine_id.read_text(encoding="ascii").strip()
     except (OSError, ValueError):
         text = ""
-    return hashlib.sha256(f"headrace:{text}".encode()).hexdigest()[:16] if text else os.uname().nodename[:64]
+    return _short_hash(f"headrace:{text}") if text else os.uname().nodename[:64]
+
+
+def _short_hash(text: str) -> str:
+    return str(sha256(text.encode()).hexdigest()[:16])
 
 
 def file_system_of(
@@ -97,7 +108,7 @@ def file_system_of(
     """
     kind, mounted = _mount_of(device, mounts)
     if kind in NETWORK_FILE_SYSTEMS:
-        return FileSystem(hashlib.sha256(mounted.encode()).hexdigest()[:16], True)
+        return FileSystem(_short_hash(mounted), True)
     uuid = uuids(device)
     if uuid:
         return FileSystem(uuid, False)

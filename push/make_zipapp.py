@@ -12,7 +12,16 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
 MODULES = sorted(path for path in PACKAGE.glob("*.py") if path.name != Path(__file__).name)
-MAIN = "import sys\n\nfrom headrace.push.command import main\n\nsys.exit(main())\n"
+MAIN = """import sys
+
+sys.modules["ssl"] = None  # without it, http.client does not import OpenSSL, which takes 4 MB
+import http.client
+
+del sys.modules["ssl"]
+from headrace.push.command import main
+
+sys.exit(main())
+"""
 SHEBANG = b"#!/usr/bin/env python3\n"
 TIME = (2020, 1, 1, 0, 0, 0)
 """Of all entries, so that equal sources give an equal file."""

@@ -56,7 +56,7 @@ OPEN_FILES_SPARE = 64
 """Descriptors that are not used for files."""
 CHANGE_INTERVAL_S = 0.02
 """Least time between two polls because of notified changes, so that a busy writer does not cause a request per line."""
-QUIET_AFTER_S = 60.0
+QUIET_AFTER_S = 10.0
 QUIET_POLLS = 5
 """Files without growth for `QUIET_AFTER_S` are polled every `QUIET_POLLS` times, or when inotify reports a change."""
 SOUGHT_FOR_S = 600.0

@@ -18,6 +18,7 @@ import pytest
 from headrace.cli import main
 from headrace.push.config import PushError, parse_config, read_config
 from headrace.push.make_zipapp import MODULES, make_zipapp
+from support.certificates import Authority
 from support.checkout import ROOT
 from support.pages import page
 from support.push_client import ClientProcess, config_table, eventually
@@ -227,6 +228,22 @@ def test_single_file_program_runs_on_the_oldest_python(logs: Path, tmp_path: Pat
         eventually(lambda: gateway.lines() == [b"a", b"b"], lambda: (tmp_path / "client.log").read_text())
         assert client.stop() == 0
     assert "Traceback" not in (tmp_path / "client.log").read_text()
+
+
+def test_single_file_program_verifies_the_gateway_by_https(logs: Path, tmp_path: Path) -> None:
+    program = tmp_path / "headrace-push"
+    make_zipapp(program)
+    authority, other = Authority(tmp_path / "ca"), Authority(tmp_path / "other", "another authority")
+    with session_gateway(authority.certificate("gateway")) as gateway:
+        table = config_table(gateway.url, tmp_path, ca=str(other.ca_file))
+        client = ClientProcess(table, tmp_path, sys.executable, "-I", "-S", str(program))
+        eventually(lambda: "certificate verify failed" in (tmp_path / "client.log").read_text())
+        assert client.stop() == 0
+        assert not gateway.lines()
+        table["push"]["ca"] = str(authority.ca_file)
+        client = ClientProcess(table, tmp_path, sys.executable, "-I", "-S", str(program))
+        eventually(lambda: gateway.lines() == [b"a", b"b"], lambda: (tmp_path / "client.log").read_text())
+        assert client.stop() == 0
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.name)

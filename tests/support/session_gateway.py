@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import ssl
 import threading
 import zlib
 from collections import defaultdict
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -213,11 +215,16 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def session_gateway() -> Iterator[SessionGateway]:
+def session_gateway(certificate: tuple[Path, Path] | None = None) -> Iterator[SessionGateway]:
+    """Runs a gateway, with the files of a certificate and its key by HTTPS."""
     gateway = SessionGateway()
     handler = type("Handler", (_Handler,), {"gateway": gateway})
     server = _Server(("127.0.0.1", 0), handler)
-    gateway.url = f"http://127.0.0.1:{server.server_address[1]}"
+    gateway.url = f"{'https' if certificate else 'http'}://127.0.0.1:{server.server_address[1]}"
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*certificate)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
