@@ -29,6 +29,7 @@ _ACCEPTED: Final = re.compile(r"|\*/\*|application/\*|\*/json|application/(vnd\.
 PIECE_RECORDS: Final = 200
 """Records of a large request that are sent at a time; other requests run between the pieces."""
 PARTITION_MAX: Final = 2**31 - 1
+SCHEMA_ID_MAX: Final = 2**31 - 1
 RECORD_FIELDS: Final = frozenset({"key", "value", "partition", "headers", "timestamp"})
 
 
@@ -113,8 +114,8 @@ async def parse_produce(topic: str, body: Any, form: Format, turn: Turn) -> Prod
 def _schema_choice(topic: str, body: Mapping[str, Any], part: str) -> SchemaChoice | None:
     subject, schema_id, text = f"{topic}-{part}", body.get(f"{part}_schema_id"), body.get(f"{part}_schema")
     if schema_id is not None:
-        if type(schema_id) is not int:
-            raise GatewayError(Kind.MALFORMED, f"expected {part}_schema_id to be a number")
+        if type(schema_id) is not int or not 0 <= schema_id <= SCHEMA_ID_MAX:
+            raise GatewayError(Kind.MALFORMED, f"expected {part}_schema_id to be a number from 0 to {SCHEMA_ID_MAX}")
         return SchemaChoice(subject, schema_id=schema_id)
     if text is not None:
         if not isinstance(text, str):

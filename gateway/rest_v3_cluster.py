@@ -25,7 +25,7 @@ from headrace.gateway.rest_v3 import check_fields, check_media_type
 DEFAULT_COUNT: Final = -1
 """The brokers' default number of partitions or replicas."""
 PARTITIONS_MAX: Final = 10_000
-REPLICAS_MAX: Final = 32_767
+REPLICAS_MAX: Final = 10_000
 
 
 class Urls:
@@ -512,7 +512,7 @@ def _changes(value: Any, name: str, *, with_operation: bool) -> list[tuple[str, 
     for index, entry in enumerate(value):
         where = f"{name}[{index}]"
         check_fields(entry, frozenset({"name", "value", "operation"} if with_operation else {"name", "value"}), where)
-        if not isinstance(entry.get("name"), str):
+        if not isinstance(entry.get("name"), str) or not entry["name"]:
             raise GatewayError(Kind.BAD_REQUEST, f"{where}.name: expected a text")
         operation = entry.get("operation") or "SET"
         if operation not in ("SET", "DELETE"):

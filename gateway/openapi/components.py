@@ -42,6 +42,7 @@ def _with(schema: Json, required: str = "", /, **properties: Json) -> Json:
 
 
 TEXT: Final[Json] = {"type": "string"}
+NAME: Final[Json] = {"type": "string", "minLength": 1}
 OPTIONAL_TEXT: Final[Json] = {"type": ["string", "null"]}
 FLAG: Final[Json] = {"type": "boolean"}
 OPTIONAL_FLAG: Final[Json] = {"type": ["boolean", "null"]}
@@ -73,8 +74,6 @@ RECORD_HEADERS: Final[Json] = {
 PLACE: Final[Json] = _object("*", topic=TOPIC, partition=NUMBER)
 OFFSETS: Final[Json] = _list(_with(PLACE, "offset", offset=OFFSET, metadata=OPTIONAL_TEXT))
 TIMES: Final[Json] = _list(_with(PLACE, "timestamp", timestamp=TIME))
-CONFIG_CHANGE: Final[Json] = _object("name", name=TEXT, value=OPTIONAL_TEXT)
-COUNT: Final[Json] = {"anyOf": [{"const": -1}, {"type": "integer", "minimum": 1}, {"type": "null"}]}
 SESSION_NAME: Final[Json] = {"type": ["string", "null"], "maxLength": NAME_BYTES_MAX}
 
 
@@ -95,9 +94,9 @@ REQUESTS: Final[Mapping[str, Json]] = {
         "properties": {
             "records": _list(ref("ProduceRecord"), minItems=1),
             "key_schema": OPTIONAL_TEXT,
-            "key_schema_id": OPTIONAL_INT,
+            "key_schema_id": OPTIONAL_NUMBER,
             "value_schema": OPTIONAL_TEXT,
-            "value_schema_id": OPTIONAL_INT,
+            "value_schema_id": OPTIONAL_NUMBER,
             "key_format": {"enum": [str(one) for one in Format]},
         },
         "required": ["records"],
@@ -168,7 +167,7 @@ REQUESTS: Final[Mapping[str, Json]] = {
     "BatchRequest": _object("*", entries=_list(ref("BatchEntry"), minItems=1, maxItems=BATCH_ENTRIES_MAX)),
     "BatchEntry": _object(
         "id",
-        id={"type": "string", "minLength": 1},
+        id=NAME,
         partition_id=OPTIONAL_NUMBER,
         headers=RECORD_HEADERS,
         key=_or_null(ref("Data")),
@@ -180,7 +179,7 @@ REQUESTS: Final[Mapping[str, Json]] = {
         topic_name=TOPIC,
         partitions_count=_count(PARTITIONS_MAX),
         replication_factor=_count(REPLICAS_MAX),
-        configs=_or_null(_list(_object("*", name=TEXT, value=TEXT))),
+        configs=_or_null(_list(_object("*", name=NAME, value=TEXT))),
         validate_only=OPTIONAL_FLAG,
     ),
     "PartitionsCount": _object("*", partitions_count={**INT32, "minimum": 1, "maximum": PARTITIONS_MAX}),
@@ -190,8 +189,8 @@ REQUESTS: Final[Mapping[str, Json]] = {
         data=_list(
             {
                 "anyOf": [
-                    _object("name value", name=TEXT, value=TEXT, operation=_one_of(["SET"])),
-                    _object("name operation", name=TEXT, value=OPTIONAL_TEXT, operation={"const": "DELETE"}),
+                    _object("name value", name=NAME, value=TEXT, operation=_one_of(["SET"])),
+                    _object("name operation", name=NAME, value=OPTIONAL_TEXT, operation={"const": "DELETE"}),
                 ]
             },
             minItems=1,
@@ -237,7 +236,6 @@ STORED_ENTRY: Final[Json] = {
     "properties": {"id": TEXT, **{name: one for name, one in STORED["properties"].items() if name != "error_code"}},
     "required": ["id", *STORED["required"][1:]],
 }
-LAG: Final[Json] = _object("*", related=URL)
 
 
 def _resource(kind: str, /, **fields: Json) -> tuple[tuple[str, Json], tuple[str, Json]]:
@@ -455,12 +453,12 @@ SCHEMAS: Final[Mapping[str, Json]] = {**RESPONSES, **REQUESTS}
 PATH_PARAMETERS: Final[Mapping[str, tuple[Json, str]]] = {
     "topic": (TOPIC, "a topic"),
     "partition": (NUMBER, "a partition"),
-    "group": ({"type": "string", "minLength": 1}, "a consumer group"),
-    "instance": ({"type": "string", "minLength": 1}, "a consumer instance"),
-    "cluster": ({"type": "string", "minLength": 1}, "the id of the cluster; only its own resource compares it"),
+    "group": (NAME, "a consumer group"),
+    "instance": (NAME, "a consumer instance"),
+    "cluster": (NAME, "the id of the cluster; only its own resource compares it"),
     "broker": (NUMBER, "a broker"),
-    "config": ({"type": "string", "minLength": 1}, "the name of a configuration"),
-    "consumer": ({"type": "string", "minLength": 1}, "the id of a member of the group"),
+    "config": (NAME, "the name of a configuration"),
+    "consumer": (NAME, "the id of a member of the group"),
     "session": ({"type": "string", "minLength": 1, "examples": ["fcdff7f6dfb69f22337d19a33071cff0-1"]}, "a session"),
 }
 """JSON schema and description of each path parameter."""

@@ -58,14 +58,17 @@ BODY: Final = (Kind.BAD_REQUEST, Kind.BODY_TIMEOUT, Kind.BODY_TOO_LARGE, Kind.UN
 """Errors of a body that is read as a whole."""
 BROKERS: Final = (Kind.KAFKA_FAILED, Kind.KAFKA_RETRIABLE, Kind.KAFKA_UNAVAILABLE)
 """Errors of every request to the brokers."""
-KAFKA: Final = (*BROKERS, Kind.TOPIC_NOT_FOUND, Kind.PARTITION_NOT_FOUND, Kind.MALFORMED, Kind.KAFKA_REFUSED)
+KAFKA: Final = (
+    *BROKERS,
+    *(Kind.TOPIC_NOT_FOUND, Kind.PARTITION_NOT_FOUND, Kind.MALFORMED, Kind.KAFKA_REFUSED, Kind.ILLEGAL_STATE),
+)
 """Errors of requests about topics in version 2: the results of `kafka_problems.problem_of`."""
 ADMIN: Final = (*BROKERS, Kind.NOT_FOUND, Kind.INSTANCE_OR_PARTITION_NOT_FOUND, Kind.KAFKA_REFUSED)
 """Errors of `kafka_problems.admin_problem_of`."""
 SCHEMA: Final = (Kind.UNCONVERTIBLE, Kind.INVALID_SCHEMA, Kind.REGISTRY_UNAVAILABLE)
 READ_V2: Final = (*KAFKA, Kind.NOT_ACCEPTABLE)
 INSTANCE: Final = (*READ_V2, Kind.INSTANCE_OR_PARTITION_NOT_FOUND)
-INSTANCE_BODY: Final = (*INSTANCE, *BODY, Kind.ILLEGAL_STATE)
+INSTANCE_BODY: Final = (*INSTANCE, *BODY)
 RECORD_READ: Final = (*READ_V2, Kind.BAD_REQUEST, Kind.FORMAT_MISMATCH, Kind.REGISTRY_UNAVAILABLE)
 PRODUCE_V2: Final = (
     *BODY,
@@ -198,7 +201,7 @@ OPERATIONS: Final = (
         "readInstance",
         "The next records",
         "ReadRecords",
-        (*RECORD_READ, Kind.INSTANCE_OR_PARTITION_NOT_FOUND, Kind.ILLEGAL_STATE),
+        (*RECORD_READ, Kind.INSTANCE_OR_PARTITION_NOT_FOUND),
         RECORDS,
         ("timeout", "max_bytes"),
     ),
@@ -359,7 +362,7 @@ ERROR_TEXTS: Final[Mapping[Kind, str]] = {
     Kind.FORMAT_MISMATCH: "the client accepts only other formats of records",
     Kind.BODY_TIMEOUT: "the body did not arrive in time",
     Kind.INSTANCE_EXISTS: "an instance has the name",
-    Kind.ILLEGAL_STATE: "the instance consumes nothing, or gets its partitions in another way",
+    Kind.ILLEGAL_STATE: "the instance consumes nothing, otherwise, or without being a member of its group",
     Kind.SESSION_ENDED: "a later session of the source exists",
     Kind.BODY_TOO_LARGE: "the body is too large",
     Kind.UNSUPPORTED_MEDIA_TYPE: "the media type or the content encoding is not supported",

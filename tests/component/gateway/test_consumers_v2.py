@@ -434,6 +434,16 @@ def test_waiting_reads_end_when_the_gateway_stops(start: StartService, topic: st
     assert not [line for line in service.errors if "Traceback" in line]
 
 
+def test_commit_of_an_instance_that_is_no_member_of_its_active_group_is_refused(
+    gateway: GatewayClient, topic: str
+) -> None:
+    produce(gateway, topic, 1)
+    member = InstanceClient(gateway).subscribe(topics=[topic])
+    assert values(member.read()) == [1]
+    other = InstanceClient(gateway, group=member.group).assign(topic)
+    assert other.post("offsets", position(topic, 0)).problem == (409, 40903)
+
+
 def test_positions_of_a_group_are_those_of_other_consumers(
     gateway: GatewayClient, broker_address: str, topic: str
 ) -> None:

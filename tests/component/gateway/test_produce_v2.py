@@ -137,6 +137,8 @@ REFUSED: list[tuple[str, bytes | dict[str, Any], tuple[int, int]]] = [
     (AVRO_V2, {"value_schema": VALUE, "records": [{"value": 1}]}, (422, 42203)),
     (AVRO_V2, {"value_schema": "{", "records": [{"value": 1}]}, (422, 42205)),
     (AVRO_V2, {"value_schema_id": 999_999, "records": [{"value": 1}]}, (422, 42205)),
+    (AVRO_V2, {"value_schema_id": -1, "records": [{"value": 1}]}, (422, 422)),
+    (AVRO_V2, {"value_schema_id": 2**31, "records": [{"value": 1}]}, (422, 422)),
     (AVRO_V2, {"value_schema_id": "1", "records": [{"value": 1}]}, (422, 422)),
     ("application/vnd.kafka.protobuf.v2+json", {"records": [{"value": 1}]}, (415, 415)),
     ("text/plain", {"records": [{"value": 1}]}, (415, 415)),
