@@ -295,6 +295,10 @@ async def create(request: Request) -> Response:
     caller = caller_of(request)
     caller.require_any()
     body, group = await _body(request), request.path_params["group"]
+    if not group.isprintable() or group != group.strip():  # librdkafka would trim it, and abort if nothing is left
+        raise GatewayError(
+            Kind.CONSUMER_CONFIG, f"group {group!r:.80}: expected printable characters, without spaces around them"
+        )
     for part in ("id", "name"):
         value = body.get(part)
         if value is not None and (not isinstance(value, str) or not value or "/" in value or len(value) > 255):

@@ -331,6 +331,8 @@ def test_malformed_requests_are_refused(gateway: GatewayClient, topic: str) -> N
             assert instance.post(path, body).problem == (400, 400), path
         assert gateway.post("/consumers/g", {"name": text}, V2).problem == (400, 400)
     assert gateway.post("/consumers/a%00b", {}, V2).problem == (404, 404)
+    for group in ("%0b", "%20", "a%20", "%20a", "a%01"):
+        assert gateway.post(f"/consumers/{group}", {}, V2).problem == (422, 42204)
     assert gateway.post(f"/consumers/{instance.group}", {"name": instance.name}, V2).problem == (409, 40902)
     assert gateway.post("/consumers/g", {}, "text/plain").problem == (415, 415)
     instance.assign(topic)
