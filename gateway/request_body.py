@@ -149,9 +149,15 @@ def _too_large(limit: int) -> GatewayError:
 
 
 @asynccontextmanager
-async def body_of(request: Request, budget: BodyBudget, idle_s: float = IDLE_S) -> AsyncIterator[BodyReader]:
-    """Yields the reader of a request's body, and frees the memory of the body at the end."""
-    reader = BodyReader(request, budget, idle_s)
+async def body_of(request: Request, budget: BodyBudget, idle_s: float | None = None) -> AsyncIterator[BodyReader]:
+    """Yields the reader of a request's body, and frees the memory of the body at the end.
+
+    Args:
+        request: the request.
+        budget: the limits.
+        idle_s: longest wait for the next part of the body; by default `IDLE_S`.
+    """
+    reader = BodyReader(request, budget, IDLE_S if idle_s is None else idle_s)
     try:
         yield reader
     finally:

@@ -31,6 +31,8 @@ IDLE_S: Final = 60
 HEADERS_S: Final = 30.0
 """Time limit for the headers of a request, from its first byte; for the first request from the connection's start."""
 HEADERS_BYTES_MAX: Final = 64 * 1024
+REST_S: Final = 30.0
+"""Time limit for the rest of a body after the response, which a client may have got early."""
 STALLED_S: Final = 30
 """A client that reads nothing of its response for this long is disconnected."""
 GRACEFUL_STOP_S: Final = 10
@@ -164,9 +166,11 @@ class _Server(uvicorn.Server):
 
 
 class _Protocol(HttpToolsProtocol):
-    """A connection with limits of time and size for the headers of requests, which uvicorn lacks."""
+    """A connection with limits of time and size for the headers of requests, and of time for a body that the
+    application does not read to its end. Uvicorn has none of them."""
 
     _headers_timer: asyncio.TimerHandle | None = None
+    _rest_timer: asyncio.TimerHandle | None = None
     _headers_bytes = 0
 
     def connection_made(self, transport: Any) -> None:
@@ -182,6 +186,7 @@ class _Protocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_of_headers()
+        self._end_of_rest()
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
@@ -191,6 +196,21 @@ class _Protocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._end_of_headers()
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._end_of_rest()
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        # Closing at once would reset the connection of a client that still sends, before it reads the response.
+        if self.cycle.more_body and not self.pipeline and self._rest_timer is None:
+            self._rest_timer = self.loop.call_later(REST_S, self.transport.close)
+        super().on_response_complete()
+
+    def _end_of_rest(self) -> None:
+        if self._rest_timer is not None:
+            self._rest_timer.cancel()
+            self._rest_timer = None
 
     def _await_headers(self) -> None:
         if self._headers_timer is None:

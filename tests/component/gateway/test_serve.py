@@ -75,6 +75,7 @@ def test_probes_metrics_and_access_log(tmp_path: Path, start_gateway: StartServi
         "status": 200,
         "agent": "test",
     }
+    assert "cached" not in lines[0]
     assert service.stop() == 0
 
 

@@ -1,0 +1,149 @@
+"""Limits of connections, and renewed certificates: the gateway's process without brokers, with short time limits."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import ssl
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.gateway.server import HEADERS_BYTES_MAX
+from support.certificates import Authority
+from support.gateway import GatewayClient
+from support.running_service import Service
+
+pytestmark = pytest.mark.servers
+
+WAIT_S = 20
+PROGRAM = """
+import sys
+from headrace.cli import main
+from headrace.gateway import request_body, server
+server.HEADERS_S = server.REST_S = request_body.IDLE_S = 0.3
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@contextlib.contextmanager
+def gateway_process(directory: Path, **settings: str) -> Iterator[Service]:
+    environment = {f"HEADRACE__GATEWAY__{name.upper()}": value for name, value in settings.items()}
+    arguments = ["gateway", "serve", "--gateway-listen", "127.0.0.1:0", "--data-dir", str(directory)]
+    service = Service(arguments, environment, program=(sys.executable, "-P", "-c", PROGRAM))
+    try:
+        yield service
+    finally:
+        assert service.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayClient]:
+    with gateway_process(tmp_path_factory.mktemp("gateway")) as service:
+        yield GatewayClient(service.addresses["gateway"])
+
+
+def received(gateway: GatewayClient, *parts: bytes) -> bytes:
+    """Sends bytes, and returns all that the gateway sends until it closes the connection."""
+    found = b""
+    with (
+        socket.create_connection((gateway.host, gateway.port), WAIT_S) as connection,
+        contextlib.suppress(ConnectionError),
+    ):
+        for part in parts:
+            connection.sendall(part)
+        while chunk := connection.recv(65536):
+            found += chunk
+    return found
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [],
+        [b"GET /healthz HTT"],
+        [b"GET /healthz HTTP/1.1\r\nHost: x\r\n"],
+        [b"GET /healthz HTTP/1.1\r\nHost: x\r\nA: ", b"a" * HEADERS_BYTES_MAX],
+    ],
+)
+def test_connection_without_complete_headers_is_closed(gateway: GatewayClient, parts: list[bytes]) -> None:
+    assert received(gateway, *parts) == b""
+    assert gateway.request("GET", "/healthz").status == 200
+
+
+def test_second_request_of_a_connection_has_the_same_time_for_its_headers(gateway: GatewayClient) -> None:
+    response = received(gateway, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /healthz HTTP/1.1\r\n")
+    assert response.count(b"HTTP/1.1 200") == 1
+
+
+def test_headers_below_the_limit_are_accepted(gateway: GatewayClient) -> None:
+    assert gateway.request("GET", "/healthz", large="a" * (HEADERS_BYTES_MAX - 1000)).status == 200
+
+
+def test_client_that_pauses_within_a_body_gets_408(gateway: GatewayClient) -> None:
+    head = b"POST /v1/sessions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
+    response = received(gateway, head + b'{"topic":')
+    assert response.startswith(b"HTTP/1.1 408 ")
+    assert b'{"error_code":408,' in response
+
+
+def test_connection_is_closed_if_a_refused_body_does_not_end(gateway: GatewayClient) -> None:
+    head = b"POST /v1/sessions HTTP/1.1\r\nHost: x\r\nContent-Encoding: x\r\nContent-Length: 999999999999\r\n\r\n"
+    with socket.create_connection((gateway.host, gateway.port), WAIT_S) as connection:
+        connection.sendall(head)
+        response = connection.recv(65536)
+        assert response.startswith(b"HTTP/1.1 415 ")
+        with contextlib.suppress(ConnectionError):
+            for _ in range(10 * WAIT_S):  # each byte of the body ends the wait for the next request
+                connection.sendall(b" ")
+                time.sleep(0.1)
+            pytest.fail("the connection is still open")
+
+
+def test_connection_serves_the_next_request_after_a_refused_body(gateway: GatewayClient) -> None:
+    head = b"POST /v1/sessions HTTP/1.1\r\nHost: x\r\nContent-Encoding: x\r\nContent-Length: 3\r\n\r\n"
+    following = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    response = received(gateway, head, b"abc" + following)
+    assert response.count(b"HTTP/1.1 ") == 2
+    assert b"HTTP/1.1 200 OK" in response
+
+
+def served_serial(url: str, authority: Authority) -> int:
+    """Returns the serial number of the certificate that a new connection gets."""
+    client = GatewayClient(url)
+    context = ssl.create_default_context(cafile=authority.ca_file)
+    with (
+        socket.create_connection((client.host, client.port), WAIT_S) as connection,
+        context.wrap_socket(connection, server_hostname=client.host) as secured,
+    ):
+        certificate = secured.getpeercert()
+        assert certificate is not None
+        return int(str(certificate["serialNumber"]), 16)
+
+
+def test_renewed_certificate_is_served_after_sighup_and_a_damaged_one_is_not(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "certificates")
+    certificate, key = authority.certificate("gateway")
+    with gateway_process(tmp_path, tls_certificate=str(certificate), tls_key=str(key)) as service:
+        url = service.addresses["gateway"]
+        first = served_serial(url, authority)
+        authority.certificate("gateway")  # the same files
+        reload(service, "certificate_reloaded")
+        second = served_serial(url, authority)
+        assert second != first
+        certificate.write_bytes(b"damaged")
+        reload(service, "certificate_not_reloaded")
+        assert served_serial(url, authority) == second
+
+
+def reload(service: Service, event: str) -> None:
+    """Sends SIGHUP, and waits for an event in the log."""
+    service.process.send_signal(signal.SIGHUP)
+    deadline = time.monotonic() + WAIT_S
+    while not any(event in line for line in service.errors):
+        assert time.monotonic() < deadline, service.errors
+        time.sleep(0.05)
