@@ -1,4 +1,4 @@
-"""Lists directories, and waits for changes in them."""
+"""Lists directories, finds the files of the rules in them, and waits for changes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,20 @@ import fnmatch
 import logging
 import os
 import select
+import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Optional
 
 from headrace.push.config import FileRule
+from headrace.push.rules import is_rotated_name, unrotated_name
+from headrace.push.source import TailState, safe_text
 
 logger = logging.getLogger(__name__)
+
+SETTLED_NS = 2_000_000_000
+"""Age of a directory's time of change from which an equal time means no change: file systems count in ticks."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,98 @@ class ScannedFile:
     @property
     def version(self) -> tuple[int, int, int]:
         return self.status.st_size, self.status.st_mtime_ns, self.status.st_ctime_ns
+
+
+class FileScanner:
+    """Finds the files of the rules."""
+
+    def __init__(self, rules: Sequence[FileRule]) -> None:
+        self._rules = rules
+        self._errors: dict[str, str] = {}
+        self._listed: dict[str, tuple[int, list[str]]] = {}
+
+    def find(self, states: Sequence[TailState]) -> Iterator[ScannedFile]:
+        """Yields the regular files of the rules, each inode once: those that match a pattern, then rotated ones.
+
+        Args:
+            states: the known sources.
+        """
+        seen: set[tuple[int, int]] = set()
+        for path, rule, changed_after_s in (*self._matching(), *self._rotated(states)):
+            if rule.excludes(os.path.basename(path)):
+                continue
+            try:
+                status = os.stat(path)
+            except OSError as error:
+                if error.errno:
+                    self.note_error(path, error)
+                continue
+            number = (status.st_dev, status.st_ino)
+            if stat.S_ISREG(status.st_mode) and number not in seen and int(status.st_mtime) >= changed_after_s:
+                seen.add(number)
+                yield ScannedFile(path, rule, status)
+
+    def _matching(self) -> Iterator[tuple[str, FileRule, int]]:
+        for rule in self._rules:
+            for pattern in rule.paths:
+                yield from ((path, rule, 0) for path in sorted(expand(pattern)))
+
+    def _rotated(self, states: Sequence[TailState]) -> Iterator[tuple[str, FileRule, int]]:
+        """Yields files with rotated names of known sources, also those that no pattern matches: a file may have been
+        created and rotated while the client was down. Files that were last changed before the oldest known source of
+        the name are history from before the client was installed.
+        """
+        oldest_s: dict[tuple[str, str], tuple[int, TailState]] = {}
+        for state in states:
+            place = (os.path.dirname(state.path), state.name)
+            found = oldest_s.get(place)
+            if found is None or state.mtime_s < found[0]:
+                oldest_s[place] = state.mtime_s, state
+        for (directory, name), (mtime_s, state) in oldest_s.items():
+            rule = rule_of(self._rules, state)
+            if rule is None:
+                continue
+            for one in {directory, rule.olddir or directory}:
+                for other in self._rotated_names(one):
+                    if other != name and is_rotated_name(other, name):
+                        yield os.path.join(one, other), rule, mtime_s
+
+    def _rotated_names(self, directory: str) -> list[str]:
+        """Returns the names in a directory that logrotate may have given. Lists it only after a change."""
+        try:
+            changed_ns = os.stat(directory).st_mtime_ns
+            known = self._listed.get(directory)
+            if known is None or known[0] != changed_ns:
+                names = [name for name in os.listdir(directory) if unrotated_name(name) != name]
+                is_settled = time.time_ns() - changed_ns > SETTLED_NS
+                known = self._listed[directory] = changed_ns if is_settled else -1, names
+        except OSError:
+            return []
+        return known[1]
+
+    def note_error(self, path: str, error: OSError) -> None:
+        """Logs an error of a file once, not with each scan."""
+        reason = error.strerror or str(error)
+        if isinstance(error, FileNotFoundError) or self._errors.get(path) == reason:
+            return
+        self._errors[path] = reason
+        logger.error("cannot read %s: %s; check its permissions", safe_text(path), reason)
+
+    def note_success(self, path: str) -> None:
+        self._errors.pop(path, None)
+
+
+def rule_of(rules: Iterable[FileRule], state: TailState) -> Optional[FileRule]:
+    """Returns the rule that had a source's file, by its first name."""
+    path = os.path.join(os.path.dirname(state.path), state.name)
+    for rule in rules:
+        is_same = (rule.topic, rule.log_type) == (state.topic, state.log_type)
+        if is_same and any(
+            fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase(state.name, os.path.basename(pattern))
+            for pattern in rule.paths
+        ):
+            return rule
+    return None
 
 
 class ChangeWatch:

@@ -1,57 +1,30 @@
-"""Finds and reads files, in one thread. It never waits for the network: a source with chunks in memory is not read
-further, and its file is the buffer.
+"""Follows files, in one thread: which source a file belongs to, and when it is read.
 
-Every `poll_s` the thread compares the sizes of the open files with the positions; every `scan_s` it lists the
-directories. A renamed or deleted file stays open until all of it is confirmed. The thread searches a file
-that is neither open nor at a known path by its identity in its directory and in `olddir`, then among rotated copies.
+The thread never waits for the network: a source with chunks in memory is not read further, and its file is the buffer.
+Every `poll_s` it compares the sizes of the open files with the positions; every `scan_s` it lists the directories. A
+renamed or deleted file stays open until all of it is confirmed. The thread searches a file that is neither open nor
+at a known path by its identity in its directory and in `olddir`, then among rotated copies.
 """
 
 from __future__ import annotations
 
-import fnmatch
 import logging
 import os
 import resource
-import stat
 import time
-from collections.abc import Iterator
-from typing import Optional
 
 from headrace.push.config import FileRule, PushConfig
-from headrace.push.contents import (
-    Content,
-    GzipContent,
-    anchor_of,
-    head_of,
-    line_start_before,
-    matches,
-    open_content,
-)
+from headrace.push.contents import Content, GzipContent, head_of, matches, open_content
 from headrace.push.copies import SourceFinder, may_be_rotated
-from headrace.push.cutting import (
-    ContentReplaced,
-    Cut,
-    CutStep,
-    PushChunk,
-    TailCursor,
-    compile_start,
-    next_rest,
-    next_step,
-)
-from headrace.push.directories import ChangeWatch, ScannedFile, expand, neighbours
+from headrace.push.cutting import ContentReplaced, Cut, compile_start
+from headrace.push.directories import ChangeWatch, FileScanner, ScannedFile, neighbours, rule_of
 from headrace.push.identity import FileIdentifier, FileKey, host_identity
-from headrace.push.rules import (
-    FINGERPRINT_BYTES,
-    FileAction,
-    SeenFile,
-    decide_file,
-)
+from headrace.push.reading import FileReader
+from headrace.push.rules import FileAction, SeenFile, decide_file
 from headrace.push.source import Shared, TailedFile, TailSource, TailState, safe_text
 
 logger = logging.getLogger(__name__)
 
-PENDING_MAX = 2
-"""Chunks of a source in memory: one is sent while the next one is read."""
 OPEN_FILES_SPARE = 64
 """Descriptors that are not used for files."""
 CHANGE_INTERVAL_S = 0.02
@@ -69,6 +42,8 @@ class Tailer:
     def __init__(self, config: PushConfig, shared: Shared, states: list[TailState]) -> None:
         self._config = config
         self._shared = shared
+        self._reader = FileReader(config, shared)
+        self._scanner = FileScanner(config.rules)
         self._identifier = FileIdentifier()
         self._host_id = config.host_id or host_identity()
         self._files: dict[tuple[int, int], TailedFile] = {}  # by device and inode; an open file keeps its inode
@@ -76,7 +51,6 @@ class Tailer:
         self._examined: dict[tuple[int, int], tuple[int, int, int]] = {}  # files to leave alone until they change
         self._gzip_seen: dict[tuple[int, int], tuple[int, int, int]] = {}  # as of the last scan
         self._compared: dict[tuple[str, int, int], tuple[int, int, int]] = {}
-        self._errors: dict[str, str] = {}
         self._scanned_at = -1e9
         self._changes = ChangeWatch()
         for state in states:
@@ -120,7 +94,7 @@ class Tailer:
                     polled_at = -1e9
                 continue
             with self._shared.changed:
-                if all(len(file.source.pending) >= PENDING_MAX or not self._has_room(file.source) for file in waiting):
+                if all(self._reader.is_full(file.source) for file in waiting):
                     self._shared.changed.wait(left_s)
 
     # Scanning
@@ -128,7 +102,7 @@ class Tailer:
     def scan(self) -> None:
         """Looks for files, first of known sources, so that copies are compared with the newest positions."""
         with self._shared.lock:
-            found = list(self._find())
+            found = list(self._scanner.find(self._shared.states()))
             numbers = {one.number for one in found}
             for one in found:
                 file = self._files.get(one.number)
@@ -148,26 +122,6 @@ class Tailer:
             self._changes.watch({os.path.dirname(one.path) for one in found})
             self._gzip_seen = {one.number: one.version for one in found if one.path.endswith(".gz")}
             self._close_files(numbers)
-
-    def _find(self) -> Iterator[ScannedFile]:
-        """Yields the regular files of the rules, each inode once."""
-        seen: set[tuple[int, int]] = set()
-        for rule in self._config.rules:
-            for pattern in rule.paths:
-                for path in sorted(expand(pattern)):
-                    if rule.excludes(os.path.basename(path)):
-                        continue
-                    try:
-                        status = os.stat(path)
-                    except OSError as error:
-                        if error.errno:
-                            self._note_error(path, error)
-                        continue
-                    number = (status.st_dev, status.st_ino)
-                    if not stat.S_ISREG(status.st_mode) or number in seen:
-                        continue
-                    seen.add(number)
-                    yield ScannedFile(path, rule, status)
 
     def _note_path(self, file: TailedFile, found: ScannedFile) -> None:
         state = file.source.state
@@ -192,17 +146,9 @@ class Tailer:
     def _guarded(self, found: ScannedFile, known_only: bool) -> None:
         try:
             self._examine(found, known_only)
-            self._errors.pop(found.path, None)
+            self._scanner.note_success(found.path)
         except OSError as error:
-            self._note_error(found.path, error)
-
-    def _note_error(self, path: str, error: OSError) -> None:
-        """Logs an error of a file once, not with each scan."""
-        reason = error.strerror or str(error)
-        if isinstance(error, FileNotFoundError) or self._errors.get(path) == reason:
-            return
-        self._errors[path] = reason
-        logger.error("cannot read %s: %s; check its permissions", safe_text(path), reason)
+            self._scanner.note_error(found.path, error)
 
     def _examine(self, found: ScannedFile, known_only: bool) -> None:
         """Opens a file, and decides what to do with it."""
@@ -347,7 +293,7 @@ class Tailer:
         for state in self._shared.states():
             if id(state) in open_states or (state.gone_at_s is not None and now - state.gone_at_s > SOUGHT_FOR_S):
                 continue
-            rule = self._rule_of(state)
+            rule = rule_of(self._config.rules, state)
             if rule is None:
                 continue  # no rule has this file any more; the state stays
             nearby = [found for found in neighbours(state.path, rule) if found.number not in self._files]
@@ -373,7 +319,7 @@ class Tailer:
         try:
             content = open_content(found.path)
         except OSError as error:
-            self._note_error(found.path, error)
+            self._scanner.note_error(found.path, error)
             return
         if content is None:
             return
@@ -385,23 +331,10 @@ class Tailer:
             if (self._finder.copied_by_key(key) or self._finder.copied(found, content, key)) is state:
                 keep = self._adopt(found, content, key, state)
         except OSError as error:
-            self._note_error(found.path, error)
+            self._scanner.note_error(found.path, error)
         finally:
             if not keep:
                 os.close(content.descriptor)
-
-    def _rule_of(self, state: TailState) -> Optional[FileRule]:
-        """Returns the rule that had a source's file, by its first name."""
-        path = os.path.join(os.path.dirname(state.path), state.name)
-        name = os.path.basename(path)
-        for rule in self._config.rules:
-            is_same = (rule.topic, rule.log_type) == (state.topic, state.log_type)
-            if is_same and any(
-                fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase(name, os.path.basename(pattern))
-                for pattern in rule.paths
-            ):
-                return rule
-        return None
 
     # Reading
 
@@ -413,97 +346,16 @@ class Tailer:
                 if file.is_idle():
                     continue  # without the lock: most files do not grow
                 with self._shared.changed:
-                    if self._poll_file(file):
+                    if self._reader.read(file):
                         waiting.append(file)
             except ContentReplaced:
                 with self._shared.changed:
                     self._restart(file)
             except OSError as error:
-                self._note_error(file.path or file.source.state.path, error)
+                self._scanner.note_error(file.path or file.source.state.path, error)
                 with self._shared.changed:
                     self._let_go(file)
         return waiting
-
-    def _poll_file(self, file: TailedFile) -> bool:
-        source = file.source
-        size = file.content.size()
-        source.size = size
-        if size != file.last_size:
-            file.last_size = size
-            file.grown_at = time.monotonic()
-        if source.state.stopped is not None:
-            return False
-        if size < source.cursor.position and not source.needs_cursor:
-            raise ContentReplaced
-        if not source.is_open:
-            return False
-        if source.needs_cursor:
-            self._set_cursor(file)
-        if size == source.cursor.position or (source.pending and time.monotonic() < source.retry_at):
-            return False
-        if len(source.pending) >= PENDING_MAX or not self._has_room(source):
-            return True
-        return self._read(file)
-
-    def _set_cursor(self, file: TailedFile) -> None:
-        """Prepares to read at the position that the gateway returned."""
-        source = file.source
-        state = source.state
-        position = source.cursor.position
-        if not matches(file.content, state.head, state.anchor, state.position):
-            raise ContentReplaced
-        anchor = anchor_of(file.content, position)
-        if anchor.length < min(position, FINGERPRINT_BYTES):
-            raise ContentReplaced  # the gateway has more than the file
-        start = line_start_before(file.content, position)
-        source.cursor = TailCursor(position, anchor, None if start == position else start)
-        state.position, state.anchor = position, anchor
-        source.needs_cursor = False
-
-    def _has_room(self, source: TailSource) -> bool:
-        """Whether memory is left for a chunk. Sources that wait for a retry do not count: they cannot stop others."""
-        now = time.monotonic()
-        used = sum(one.pending_bytes for one in self._shared.sources.values() if one.retry_at <= now)
-        return used < self._config.buffer_bytes
-
-    def _read(self, file: TailedFile) -> bool:
-        source = file.source
-        state = source.state
-        resting_s = time.monotonic() - file.grown_at
-        if source.cursor.scanned_to == source.size and not self._is_final(file, resting_s):
-            return False  # half a line, which has been searched for its end
-        at_end = file.content.is_compressed or resting_s >= self._config.multiline_after_s
-        step = next_step(file.content, source.cursor, source.cut, at_end)
-        if step.chunk is None and self._is_final(file, resting_s):
-            step = next_rest(file.content, source.cursor, source.cut)
-        if step.chunk is None:
-            source.cursor.scanned_to = step.scanned_to
-            return False
-        if state.head.length < FINGERPRINT_BYTES and not file.is_copy:
-            state.head = head_of(file.content)
-        self._take(source, step, step.chunk)
-        return source.cursor.position < source.size
-
-    def _is_final(self, file: TailedFile, resting_s: float) -> bool:
-        """Whether the last line will get no line end any more."""
-        if file.content.is_compressed or file.is_copy:
-            return True
-        if self._config.partial_after_s and resting_s >= self._config.partial_after_s:
-            return True
-        return resting_s >= self._config.deleted_after_s and not os.fstat(file.content.descriptor).st_nlink
-
-    def _take(self, source: TailSource, step: CutStep, chunk: PushChunk) -> None:
-        if step.nul_bytes:
-            self._shared.skipped_nul_bytes += step.nul_bytes
-            logger.warning(
-                "NUL bytes skipped file=%s position=%d bytes=%d",
-                safe_text(source.state.path),
-                chunk.begin,
-                step.nul_bytes,
-            )
-        source.pending.append(chunk)
-        source.cursor = TailCursor(chunk.end, chunk.anchor, chunk.line_start)
-        self._shared.changed.notify_all()
 
     def _restart(self, file: TailedFile) -> None:
         """Begins the next incarnation of a file with replaced content. The former one ends with the bytes read of

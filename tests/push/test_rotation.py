@@ -7,7 +7,7 @@ import gzip
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -39,6 +39,15 @@ def gateway() -> Iterator[SessionGateway]:
 def append(path: Path, text: str) -> None:
     with path.open("a", encoding="utf-8") as file:
         file.write(text)
+
+
+def rename(path: Path, target: Path) -> None:
+    path.rename(target)
+
+
+def copytruncate(path: Path, target: Path) -> None:
+    shutil.copyfile(path, target)
+    os.truncate(path, 0)
 
 
 def numbered(prefix: str, count: int, start: int = 0) -> str:
@@ -239,6 +248,40 @@ def test_file_rotated_into_olddir_is_finished(directory: Path, gateway: SessionG
     run.log.rename(directory / "old" / "app.log.1")
     run.log.write_text("c\n")
     run.until("a\nb\n", "c\n")
+
+
+@pytest.mark.parametrize("is_compressed", [False, True])
+@pytest.mark.parametrize("rotate", [rename, copytruncate])
+def test_file_created_and_rotated_while_the_client_is_down_is_sent(
+    directory: Path, gateway: SessionGateway, rotate: Callable[[Path, Path], None], is_compressed: bool
+) -> None:
+    """No pattern matches the file, and no source knows it."""
+    run = Run(directory, gateway, "logs/app.log")
+    run.log.write_text("a\n")
+    run.until("a\n")
+    append(run.log, "b\n")
+    rotate(run.log, run.log.with_name("app.log-20260131"))
+    append(run.log, "c\n")
+    rotate(run.log, run.log.with_name("app.log-20260201"))
+    append(run.log, "d\n")
+    if is_compressed:
+        for name in ("app.log-20260131", "app.log-20260201"):
+            compress(run.log.with_name(name), run.log.with_name(f"{name}.gz"))
+    run.until("a\nb\n", "c\n", "d\n")
+    run.until("a\nb\n", "c\n", "d\n")
+
+
+def test_files_rotated_before_the_first_start_are_not_sent(directory: Path, gateway: SessionGateway) -> None:
+    run = Run(directory, gateway, "logs/app.log")
+    old = run.log.with_name("app.log.1")
+    old.write_text("old\n")
+    os.utime(old, (1_700_000_000, 1_700_000_000))
+    run.log.write_text("a\n")
+    run.until("a\n")
+    compress(old, run.log.with_name("app.log.2.gz"))
+    run.log.rename(old)
+    append(run.log, "b\n")
+    run.until("a\n", "b\n")
 
 
 def test_state_of_a_reused_inode_is_not_used(run: Run) -> None:
