@@ -35,6 +35,7 @@ class Kind(Enum):
     INSTANCE_EXISTS = HttpProblem(409, 40902)
     ILLEGAL_STATE = HttpProblem(409, 40903)
     SESSION_ENDED = HttpProblem(409, 40970)
+    SESSION_CHANGED = HttpProblem(412, 41270)
     BODY_TOO_LARGE = HttpProblem(413, 41301)
     UNSUPPORTED_MEDIA_TYPE = HttpProblem(415, 415)
     MALFORMED = HttpProblem(422, 422)

@@ -113,6 +113,7 @@ class Answer(enum.Enum):
     STORED = "stored"
     REOPEN = "reopen"  # the session ended: open it again
     MOVED = "moved"  # another gateway has the source
+    OUTDATED = "outdated"  # the source has had a session that this client does not know
     FENCED = "fenced"  # a later session of the source exists: this client stops the source
     SMALLER = "smaller"  # the chunk is too large
     RETRY = "retry"  # wait, then send again
@@ -126,6 +127,8 @@ def read_answer(status: int, error_code: int) -> Answer:
         return Answer.STORED
     if status in (307, 308):
         return Answer.MOVED
+    if status == 412 and error_code == 41270:
+        return Answer.OUTDATED
     if status == 409:
         return Answer.FENCED
     if status == 404 and error_code == 40470:

@@ -23,7 +23,8 @@ logger = logging.getLogger(__name__)
 
 REJECTS_FILE = "rejects.jsonl"
 STOP_GRACE_S = 5.0
-REDIRECTS_MAX = 4
+ATTEMPTS_MAX = 5
+"""Requests to open a session, with redirections and with other numbers of earlier sessions."""
 
 
 class Sender:
@@ -138,10 +139,15 @@ class Sender:
         with self._shared.lock:
             self._shared.sources.pop(source.state.id, None)
             source.state.incarnation = incarnation
+            source.state.session_number = 0
             self._shared.sources[source.state.id] = source
 
     def _open_request(self, source: TailSource) -> tuple[GatewayAnswer, str]:
-        """Requests a session, from the gateway that has the source. Returns the response and the gateway's base URL."""
+        """Requests a session, from the gateway that has the source. Returns the response and the gateway's base URL.
+
+        The request names the newest known session. So it opens none if it is delayed until a later request has opened
+        one, for example in a balancer: its session would end the one that this client uses.
+        """
         state = source.state
         wanted = {
             "topic": state.topic,
@@ -151,13 +157,17 @@ class Sender:
             "file": safe_text(state.path),
             "format": state.format,
         }
-        body = json.dumps({name: value for name, value in wanted.items() if value is not None}).encode()
+        known = {name: value for name, value in wanted.items() if value is not None}
         base = source.session.url if source.session is not None else self._client.base_url
-        for _ in range(REDIRECTS_MAX):
+        for _ in range(ATTEMPTS_MAX):
+            body = json.dumps({**known, "previous": state.session_number}).encode()
             answer = self._client.request("POST", base, "/v1/sessions", body, {"Content-Type": "application/json"})
-            if answer.answer is not Answer.MOVED or not answer.location:
+            if answer.answer in (Answer.OUTDATED, Answer.STORED):
+                state.session_number = int(answer.body["session_number"])
+            if answer.answer is Answer.MOVED and answer.location:
+                base = base_of(urljoin(base, answer.location))
+            elif answer.answer is not Answer.OUTDATED:
                 break
-            base = base_of(urljoin(base, answer.location))
         return answer, base
 
     def _resume(self, source: TailSource, last_seqno: int) -> None:

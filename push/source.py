@@ -40,6 +40,7 @@ class TailState:
         name: the file's name when it was first seen. Names of its rotated copies derive from it.
         position: all records before it are confirmed.
         last_seqno: the last seqno that the gateway reported.
+        session_number: number of the newest session that this client knows; 0 for none.
         head: fingerprint of the file's first bytes.
         anchor: fingerprint of the bytes before `position`.
         file: the file with the content, None after its truncation.
@@ -60,6 +61,7 @@ class TailState:
     format: str = "lines"
     position: int = 0
     last_seqno: int = 0
+    session_number: int = 0
     head: Fingerprint = field(default_factory=Fingerprint)
     anchor: Fingerprint = field(default_factory=Fingerprint)
     file: Optional[FileKey] = None

@@ -206,6 +206,7 @@ REQUESTS: Final[Mapping[str, Json]] = {
             host=SESSION_NAME,
             file={"type": ["string", "null"], "maxLength": FILE_BYTES_MAX},
             format=_one_of(["lines", "json", "binary"]),
+            previous={"type": ["integer", "null"], "minimum": 0},
         ),
         "anyOf": [{"required": ["topic"]}, {"required": ["log_type"]}],
     },
@@ -421,6 +422,7 @@ RESPONSES: Final[Mapping[str, Json]] = {
     "Session": _object(
         "*",
         session=TEXT,
+        session_number=INT64,
         topic=TEXT,
         partition=INT32,
         last_seqno=INT64,
@@ -436,6 +438,7 @@ RESPONSES: Final[Mapping[str, Json]] = {
         rejected=_list(_object("*", seqno=INT64, error_code={"const": 42203}, message=TEXT)),
         conflict={"const": True, "description": "the last stored record had other content"},
     ),
+    "ChangedSession": _object("*", error_code={"type": "integer"}, message=TEXT, session_number=INT64),
     "EndedSession": _object(
         "*",
         error_code={"type": "integer"},

@@ -27,6 +27,8 @@ DESCRIPTION: Final = (
     "below `/v1` sessions, which store each record exactly once."
 )
 ENCODINGS: Final = "May be compressed; `Content-Encoding` is then `gzip`, `deflate` or `zstd`."
+OWN_ERRORS: Final = {Kind.SESSION_ENDED: "EndedSession", Kind.SESSION_CHANGED: "ChangedSession"}
+"""Errors with more fields, and the names of their schemas."""
 ALWAYS: Final = (Kind.NOT_AUTHENTICATED, Kind.NOT_AUTHORIZED, Kind.TOO_MANY_REQUESTS)
 """Errors of every operation that needs a user."""
 ERROR_HEADERS: Final = {307: "Location", 401: "WWW-Authenticate", 429: "Retry-After", 503: "Retry-After"}
@@ -154,7 +156,7 @@ def _problem_name(status: int, kinds: Kinds) -> str:
 
 def _problem(status: int, kinds: Kinds) -> Json:
     codes = {"properties": {"error_code": {"enum": [kind.value.code for kind in kinds]}}}
-    name = "EndedSession" if Kind.SESSION_ENDED in kinds else "Error"
+    name = next((name for kind, name in OWN_ERRORS.items() if kind in kinds), "Error")
     content: Json = {"application/json": {"schema": {"allOf": [ref(name), codes]}}}
     if status == 503:
         content["text/plain"] = {"schema": {"const": "Service Unavailable"}}  # too many connections

@@ -327,7 +327,7 @@ OPERATIONS: Final = (
         "openSession",
         "Opens a session of a source, and ends earlier ones",
         "Session",
-        (*SESSION, *BODY, Kind.INVALID_SCHEMA, Kind.REGISTRY_UNAVAILABLE),
+        (*SESSION, *BODY, Kind.SESSION_CHANGED, Kind.INVALID_SCHEMA, Kind.REGISTRY_UNAVAILABLE),
         "SessionRequest",
     ),
     GatewayOperation(
@@ -364,6 +364,7 @@ ERROR_TEXTS: Final[Mapping[Kind, str]] = {
     Kind.INSTANCE_EXISTS: "an instance has the name",
     Kind.ILLEGAL_STATE: "the instance consumes nothing, otherwise, or without being a member of its group",
     Kind.SESSION_ENDED: "a later session of the source exists",
+    Kind.SESSION_CHANGED: "the newest session of the source is not the previous one of the request",
     Kind.BODY_TOO_LARGE: "the body is too large",
     Kind.UNSUPPORTED_MEDIA_TYPE: "the media type or the content encoding is not supported",
     Kind.MALFORMED: "the request has another form",

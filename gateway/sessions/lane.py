@@ -72,6 +72,15 @@ class SessionEnded(Exception):
         self.opened_ms = opened_ms
 
 
+class SessionChanged(Exception):
+    """The newest session of the source is not the one that an opening names. `number` is its number, 0 if there is
+    none."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"the newest session of the source has the number {number}")
+        self.number = number
+
+
 class WrongMediaType(Exception):
     """The format of the session does not permit the media type of the chunk."""
 
@@ -120,6 +129,7 @@ class Opening:
         has_arrival_times: whether the message time of each record is that of its chunk.
         record_bytes_max: largest record that the topic accepts.
         headers: headers of each record besides those of source and sequence number.
+        previous: number of the newest session that the client knows; None if it opens one regardless of others.
     """
 
     topic: str
@@ -132,6 +142,7 @@ class Opening:
     record_bytes_max: int
     headers: tuple[tuple[str, bytes], ...]
     opened_ms: int
+    previous: int | None = None
     result: Future[Opened] = field(default_factory=Future)
 
 
@@ -448,11 +459,18 @@ class Lane:
         resolve(chunk.result, chunk.outcome)
 
     def _open(self, openings: Sequence[Opening]) -> None:
-        """Opens sessions. Their numbers are stored before the responses, so that no gateway serves an earlier one."""
+        """Opens sessions. Their numbers are stored before the responses, so that no gateway serves an earlier one. An
+        opening that was delayed on its way names an earlier session, and is refused: it would end the session that its
+        client has opened since."""
         opened: dict[SourceKey, SourceState] = {}
         sessions: list[tuple[Opening, SourceKey, int]] = []
         for opening in openings:
             key = source_key(opening.topic, opening.source_id)
+            newest = opened.get(key) or self._log.state.sources.get(key)
+            number = newest.session if newest is not None else 0
+            if opening.previous not in (None, number):
+                fail(opening.result, SessionChanged(number))
+                continue
             partition = self._partition(key, opening)
             try:
                 self._log.prepare(TopicPartition(opening.topic, partition))

@@ -31,6 +31,7 @@ from headrace.gateway.sessions.lane import (
     Encode,
     LaneUnavailable,
     Opening,
+    SessionChanged,
     SessionEnded,
     SessionId,
     SessionUnknown,
@@ -72,6 +73,7 @@ class OpenRequest:
     host: str = ""
     file: str = ""
     format: str = LINE_FORMAT
+    previous: int | None = None
 
     @classmethod
     def parse(cls, body: Any, topic_of: Callable[[str], str]) -> OpenRequest:
@@ -83,7 +85,10 @@ class OpenRequest:
             raise GatewayError(Kind.BAD_REQUEST, f"expected an object with {', '.join(names)}")
         if unknown := set(body) - set(names):
             raise GatewayError(Kind.BAD_REQUEST, f"unknown field {sorted(unknown)[0]!r:.60}; known: {', '.join(names)}")
-        values = {name: _text(name, value) for name, value in body.items() if value is not None}
+        previous = body.get("previous")
+        if previous is not None and (type(previous) is not int or previous < 0):
+            raise GatewayError(Kind.BAD_REQUEST, "previous: expected the number of a session, or 0")
+        values = {name: _text(name, body[name]) for name in body if name != "previous" and body[name] is not None}
         if not values.get("source_id"):
             raise GatewayError(Kind.BAD_REQUEST, "source_id is missing")
         if values.get("format", LINE_FORMAT) not in (LINE_FORMAT, JSON_FORMAT, BINARY_FORMAT):
@@ -92,7 +97,7 @@ class OpenRequest:
             if not values.get("log_type"):
                 raise GatewayError(Kind.BAD_REQUEST, "topic or log_type is required")
             values["topic"] = topic_of(values["log_type"])
-        return cls(**values)
+        return cls(**values, previous=previous)
 
     @property
     def headers(self) -> tuple[tuple[str, bytes], ...]:
@@ -140,6 +145,7 @@ async def _open(request: Request) -> Response:
             topic.record_bytes_max,
             wanted.headers,
             time.time_ns() // 1_000_000,
+            wanted.previous,
         )
         opened = await sessions.submit(source_key(wanted.topic, wanted.source_id), opening, opening.result)
     except Exception as error:
@@ -147,6 +153,7 @@ async def _open(request: Request) -> Response:
     return json_response(
         {
             "session": str(opened.session),
+            "session_number": opened.session.number,
             "topic": wanted.topic,
             "partition": opened.partition,
             "last_seqno": opened.last_seqno,
@@ -292,6 +299,9 @@ def failure_response(request: Request, error: Exception) -> Response:
             opened_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(error.opened_ms / 1000))
             ended = GatewayError(Kind.SESSION_ENDED, f"{error} at {opened_at}; only one client may send a source")
             return json_response({**ended.body, "host": error.host, "opened_at": opened_at}, ended.status)
+        case SessionChanged():
+            changed = GatewayError(Kind.SESSION_CHANGED, f"{error}; open one after it")
+            return json_response({**changed.body, "session_number": error.number}, changed.status)
         case _:
             raise _translated(error) from None
 

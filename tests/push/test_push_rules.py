@@ -98,6 +98,8 @@ def test_how_a_source_goes_on(position: int, first_begin: int | None, size: int 
         (502, 0, Answer.RETRY),
         (503, 50300, Answer.RETRY),
         (507, 0, Answer.RETRY),
+        (412, 41270, Answer.OUTDATED),
+        (412, 0, Answer.CONFIGURE),
     ],
 )
 def test_what_a_response_means(status: int, error_code: int, expected: Answer) -> None:

@@ -87,6 +87,21 @@ def test_later_session_stops_its_source_and_no_other(
         eventually(lambda: len(gateway.lines()) == len(LINES) + 2)
 
 
+def test_openings_name_the_session_before(gateway: SessionGateway, log: Path, tmp_path: Path) -> None:
+    """So a delayed opening of this client does not end its session."""
+    table = config_table(gateway.url, tmp_path)
+    for number in range(3):
+        gateway.fail("/v1/sessions", Failure(0, after=True), Failure(0, after=True))
+        with running_client(table, tmp_path):
+            eventually(lambda number=number: len(gateway.lines()) == len(LINES) + number)  # type: ignore[misc]
+        if number == 1:
+            (tmp_path / "state" / "state.json").unlink()
+        with log.open("a") as file:
+            file.write(f"more {number}\n")
+    for source in gateway.sources.values():
+        assert [opening["previous"] for opening in source.opened] == list(range(len(source.opened)))
+
+
 def test_source_moves_to_the_gateway_that_has_it(gateway: SessionGateway, log: Path, tmp_path: Path) -> None:
     with session_gateway() as other:
         moved = Failure(307, {}, {"Location": f"{other.url}/v1/sessions"})
@@ -177,6 +192,7 @@ def test_session_carries_host_file_format_and_log_type(gateway: SessionGateway, 
         "host": "web-1",
         "file": str(log),
         "format": "lines",
+        "previous": 0,
     }
     assert source_id.startswith("h/")
     assert len(source_id.encode()) <= 256

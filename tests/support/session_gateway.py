@@ -101,6 +101,9 @@ class SessionGateway:
         if "source_id" not in wanted:
             return 422, {"error_code": 42200, "message": "source_id is missing"}
         source = self.sources[wanted["source_id"]]
+        number = len(source.opened)
+        if wanted.get("previous", number) != number:
+            return 412, {"error_code": 41270, "message": "session changed", "session_number": number}
         if source.session:
             self.sessions.pop(source.session, None)
         source.session = f"s{len(source.opened)}-{len(self.sessions)}-{self.requests}"
@@ -108,6 +111,7 @@ class SessionGateway:
         self.sessions[source.session] = wanted["source_id"]
         return 200, {
             "session": source.session,
+            "session_number": number + 1,
             "topic": wanted.get("topic") or "by-log-type",
             "partition": 0,
             "last_seqno": source.last_seqno,

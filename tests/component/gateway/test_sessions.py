@@ -115,6 +115,19 @@ def test_later_session_ends_the_earlier_one(gateway: GatewayClient, topic: str, 
     assert lines_of_values(stored_values(broker_address, topic)["h:/f"]) == [b"a", b"c", b"d"]
 
 
+def test_delayed_opening_does_not_end_a_later_session(gateway: GatewayClient, topic: str) -> None:
+    """A client repeats a request to open a session after a time-out; then the first request arrives, too."""
+    opening = {"topic": topic, "source_id": "h:/f", "previous": 0}
+    opened = gateway.post("/v1/sessions", opening)
+    assert opened.status == 200 and opened.json["session_number"] == 1
+    delayed = gateway.post("/v1/sessions", opening)
+    assert delayed.problem == (412, 41270) and delayed.json["session_number"] == 1
+    chunks = f"/v1/sessions/{opened.json['session']}/chunks?begin=0"
+    assert gateway.post(chunks, b"a\n", "text/plain").json["written"] == 1
+    following = gateway.post("/v1/sessions", {**opening, "previous": 1}).json
+    assert (following["session_number"], following["last_seqno"]) == (2, 2)
+
+
 def test_binary_records_keep_their_bytes_and_parts(gateway: GatewayClient, topic: str, broker_address: str) -> None:
     source = Source(gateway, topic, format="binary")
     body = b"10 4 1/2\na\n\x00b\n11 0 2/2\n\n20 3\nxyz\n"
@@ -187,6 +200,8 @@ def test_refused_batch_fails_the_chunk_and_ends_the_session(
         (json.dumps({"topic": "t", "source_id": "x" * 257}).encode(), 400),
         (b'{"topic": "t", "source_id": "s", "format": "xml"}', 400),
         (b'{"topic": "t", "source_id": "s", "extra": 1}', 400),
+        (b'{"topic": "t", "source_id": "s", "previous": -1}', 400),
+        (b'{"topic": "t", "source_id": "s", "previous": "1"}', 400),
         (b'{"topic": "unknown-topic", "source_id": "s"}', 40401),
         (b'{"topic": "../x", "source_id": "s"}', 40401),
         (b'{"log_type": "unknown-topic", "source_id": "s"}', 40401),

@@ -22,6 +22,7 @@ from headrace.gateway.sessions.lane import (
     Lane,
     Opened,
     Opening,
+    SessionChanged,
     SessionEnded,
     SessionId,
     SessionUnknown,
@@ -217,6 +218,20 @@ def test_chunk_that_waits_with_an_opening_is_stored_before_it(served: Served) ->
     served.serve(opening, lines_of(first.session, b"a", b"b"))
     assert opening.result.result(0).last_seqno == 4
     assert served.values() == [b"a", b"b"]
+
+
+def test_opening_after_another_session_than_the_newest_is_refused(served: Served) -> None:
+    first, same = opening_of(previous=0), opening_of(previous=0)
+    served.serve(first, same)
+    session = first.result.result(0).session
+    outdated = error_of(same.result)
+    assert isinstance(outdated, SessionChanged) and outdated.number == session.number == 1
+    assert served.send(session, b"a").written == 1, "the session has not ended"
+    late = opening_of(previous=0)
+    served.serve(late)
+    assert isinstance(error_of(late.result), SessionChanged)
+    assert served.send(session, b"b", begin=2).written == 1
+    assert served.open(previous=1).session.number == 2
 
 
 def test_two_chunks_of_a_session_at_once_are_one_batch_in_order(served: Served) -> None:
