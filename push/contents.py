@@ -10,6 +10,7 @@ from typing import Optional, Union
 from headrace.push.rules import FINGERPRINT_BYTES, Fingerprint
 
 INFLATE_STEP_BYTES = 65_536
+LINE_END = 10
 
 
 class PlainContent:
@@ -130,6 +131,12 @@ Content = Union[PlainContent, GzipContent]
 def head_of(content: Content) -> Fingerprint:
     """Returns the fingerprint of the first bytes."""
     return fingerprint(content.read(0, FINGERPRINT_BYTES))
+
+
+def line_heads_of(content: Content) -> list[Fingerprint]:
+    """Returns the fingerprints of the first line, of the first two lines and so on, as far as the head reaches."""
+    data = content.read(0, FINGERPRINT_BYTES)
+    return [fingerprint(data[: at + 1]) for at, byte in enumerate(data) if byte == LINE_END]
 
 
 def anchor_of(content: Content, position: int) -> Fingerprint:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Optional
 
-from headrace.push.contents import Content, fingerprint, matches
+from headrace.push.contents import Content, matches
 from headrace.push.directories import ScannedFile
 from headrace.push.identity import FileKey
 from headrace.push.rules import FINGERPRINT_BYTES, CopyCandidate, may_be_copy, unrotated_name
@@ -99,7 +99,7 @@ class SourceFinder:
             if position <= size:
                 return matches(content, state.head, anchor, position)
             # The copy was made before the last lines that were read, between copy and truncation.
-            return fingerprint(content.read(0, state.head.length)) == state.head
+            return state.begins_like(content, size)
         if is_known and position <= size:
             return position > 0 and matches(content, state.head, anchor, position)
         return self._begins_like(state, content, size)

@@ -7,7 +7,7 @@ import os
 import time
 
 from headrace.push.config import PushConfig
-from headrace.push.contents import anchor_of, head_of, line_start_before, matches
+from headrace.push.contents import anchor_of, line_start_before, matches
 from headrace.push.cutting import ContentReplaced, CutStep, PushChunk, TailCursor, next_rest, next_step
 from headrace.push.rules import FINGERPRINT_BYTES
 from headrace.push.source import Shared, TailedFile, TailSource, safe_text
@@ -90,7 +90,7 @@ class FileReader:
             source.cursor.scanned_to = step.scanned_to
             return False
         if state.head.length < FINGERPRINT_BYTES and not file.is_copy:
-            state.head = head_of(file.content)
+            state.note_head(file.content)
         self._take(source, step, step.chunk)
         return source.cursor.position < source.size
 

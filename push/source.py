@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from headrace.push.config import FileRule, PushError
-from headrace.push.contents import Content
+from headrace.push.contents import Content, fingerprint, head_of, line_heads_of
 from headrace.push.cutting import Cut, PushChunk, TailCursor
 from headrace.push.identity import FileKey
 from headrace.push.rules import Fingerprint
@@ -42,6 +42,7 @@ class TailState:
         last_seqno: the last seqno that the gateway reported.
         session_number: number of the newest session that this client knows; 0 for none.
         head: fingerprint of the file's first bytes.
+        line_heads: see `line_heads_of`. They identify a copy that is shorter than the head.
         anchor: fingerprint of the bytes before `position`.
         file: the file with the content, None after its truncation.
         born_ns: birth time of the file.
@@ -67,6 +68,7 @@ class TailState:
     file: Optional[FileKey] = None
     born_ns: Optional[int] = None
     copies: list[FileKey] = field(default_factory=list)
+    line_heads: list[Fingerprint] = field(default_factory=list)
     mtime_s: int = 0
     stopped: Optional[str] = None
     problem: Optional[str] = None
@@ -75,6 +77,14 @@ class TailState:
     @property
     def id(self) -> str:
         return f"{self.base}#{self.incarnation}"
+
+    def note_head(self, content: Content) -> None:
+        self.head, self.line_heads = head_of(content), line_heads_of(content)
+
+    def begins_like(self, content: Content, size: int) -> bool:
+        """Whether a shorter file begins like this source."""
+        length = min(self.head.length, size)
+        return fingerprint(content.read(0, length)) in (self.head, *self.line_heads)
 
 
 @dataclass
@@ -240,6 +250,7 @@ def _state_from(entry: Mapping[str, Any]) -> TailState:
         values[name] = Fingerprint(**values[name])
     if "file" in values:
         values["file"] = FileKey(**values["file"])
+    values["line_heads"] = [Fingerprint(**head) for head in values.get("line_heads", [])]
     values["copies"] = [FileKey(**key) for key in values.get("copies", [])]
     return TailState(**values)
 

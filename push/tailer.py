@@ -14,7 +14,7 @@ import resource
 import time
 
 from headrace.push.config import FileRule, PushConfig
-from headrace.push.contents import Content, GzipContent, head_of, matches, open_content
+from headrace.push.contents import Content, GzipContent, matches, open_content
 from headrace.push.copies import SourceFinder, may_be_rotated
 from headrace.push.cutting import ContentReplaced, Cut, compile_start
 from headrace.push.directories import ChangeWatch, FileScanner, ScannedFile, neighbours, rule_of
@@ -214,7 +214,7 @@ class Tailer:
         if action is FileAction.RESTART:
             self._restart(self._files[found.number])
         elif action is FileAction.BEGIN:
-            self._note_head(source, content)
+            source.state.note_head(content)
         return True
 
     def _adopt(self, found: ScannedFile, content: Content, key: FileKey, state: TailState) -> bool:
@@ -281,9 +281,6 @@ class Tailer:
         logger.info(
             "file opened file=%s source=%s position=%d", safe_text(found.path), source.state.id, source.state.position
         )
-
-    def _note_head(self, source: TailSource, content: Content) -> None:
-        source.state.head = head_of(content)
 
     def _seek_missing(self, numbers: set[tuple[int, int]]) -> None:
         """Looks for the files of sources that are neither open nor found: by identity in their directory and in olddir,
@@ -378,7 +375,7 @@ class Tailer:
         file.source.is_saved = False
         file.source.size = file.content.size()
         file.last_size = -1
-        self._note_head(file.source, file.content)
+        following.note_head(file.content)
         self._examined.clear()  # a copy may be the rest of this source
         if not self._finder.is_open(state):
             former.can_reread = False

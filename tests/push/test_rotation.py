@@ -396,6 +396,29 @@ def test_copytruncate_sends_the_rest_of_the_copy_once(
     )
 
 
+@pytest.mark.parametrize("is_running", [True, False])
+@pytest.mark.parametrize("lines", [1, 100])
+def test_lines_read_between_copy_and_truncation_do_not_double_the_copy(
+    directory: Path, gateway: SessionGateway, lines: int, is_running: bool
+) -> None:
+    run = Run(directory, gateway)
+    before, between, after = numbered("a", lines), numbered("b", 3), numbered("c", 2)
+    run.log.write_text(before)
+    run.until(before)
+    with running_client(run.table, run.directory):
+        shutil.copyfile(run.log, run.log.with_name("app.log.1"))
+        append(run.log, between)
+        eventually(lambda: len(run.gateway.lines()) == lines + 3)
+        if is_running:
+            os.truncate(run.log, 0)
+            append(run.log, after)
+            eventually(lambda: len(run.gateway.lines()) >= lines + 5)
+    if not is_running:
+        os.truncate(run.log, 0)
+        append(run.log, after)
+    run.until(before, between, after)
+
+
 def test_gap_of_a_writer_that_does_not_append_is_skipped(run: Run) -> None:
     with run.log.open("wb", buffering=0) as writer:
         writer.write(numbered("a", 1000).encode())
