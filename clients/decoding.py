@@ -37,8 +37,7 @@ from headrace.avro_schema import (
 )
 from headrace.avro_schema.message_time import TIME_PROPERTY
 from headrace.clients.encoding import compiled_schema
-from headrace.clients.errors import SourceUnavailable, UndecodableMessage
-from headrace.clients.kafka_client import error_text
+from headrace.clients.errors import SourceUnavailable, UndecodableMessage, error_line
 from headrace.registry.client import RegistryClient
 from headrace.registry.errors import INCONCLUSIVE_ERRORS, AccessDenied, RegistryError, SchemaNotFound
 from headrace.settings import LoaderSettings
@@ -148,7 +147,7 @@ class Decoder:
             raise _undecodable(record, f"the value does not match schema {framed.schema_id}: {error}") from error
         except Exception as error:  # fastavro raises errors of many types
             raise _undecodable(
-                record, f"the value does not match schema {framed.schema_id}: {error_text(error)}"
+                record, f"the value does not match schema {framed.schema_id}: {error_line(error)}"
             ) from error
         return framed.schema_id, value, time_ms, writer.time_fields
 
@@ -189,7 +188,7 @@ class Decoder:
             resolve = compile_resolution(schema, self._reader_schema, core_library(), time_fields, captured_time)
             return _Writer(_accept, resolve, self._reader, time_fields, captured_time)
         except Exception as error:  # fastavro rejects some valid schemas
-            check = _always_raising(f"the schema cannot be used: {error_text(error)}")
+            check = _always_raising(f"the schema cannot be used: {error_line(error)}")
             return _Writer(check, None, None, (), captured_time)
 
     def _newest_version(self, subject: str) -> _NewestVersion:

@@ -152,3 +152,9 @@ class UndecodableMessage(ConsumerError):
         super().__init__(message, topic=topic, partition=partition, offset=offset)
         self.key = key
         self.value = value
+
+
+def error_line(error: object) -> str:
+    """Returns the type and the message of an error in one line."""
+    name, text = type(error).__name__, " ".join(str(error).split())
+    return text if text.startswith(name) else f"{name}: {text}" if text else name

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
+from headrace.clients.errors import error_line
 from headrace.kafka_wire.cluster import KafkaCluster
 from headrace.kafka_wire.errors import AuthenticationFailed
 from headrace.kafka_wire.errors import KafkaError as WireError
@@ -192,5 +193,4 @@ def error_text(error: object) -> str:
     cause = error.args[0] if isinstance(error, KafkaException) and error.args else error
     if isinstance(cause, KafkaError):
         return f"{cause.name()}: {cause.str()}"
-    name, text = type(cause).__name__, " ".join(str(cause).split())
-    return text if text.startswith(name) else f"{name}: {text}" if text else name
+    return error_line(cause)
