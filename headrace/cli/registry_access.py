@@ -16,6 +16,7 @@ from headrace.settings.values import is_loopback
 
 if TYPE_CHECKING:
     from headrace.registry.access.authenticator import RegistryUsersFile
+    from headrace.registry.access.tokens import TokenVerifier
     from headrace.registry.api.listening import ServerCertificate
     from headrace.registry.api.mtls import MtlsListener
 
@@ -131,7 +132,6 @@ def users_of(settings: RegistrySettings) -> RegistryUsersFile | None:
         UsersFileUnusable, TokenKeysUnusable: a file cannot be used.
     """
     from headrace.registry.access.authenticator import RegistryUsersFile
-    from headrace.registry.access.tokens import TokenKeys, TokenRules, TokenVerifier
 
     if settings.token_keys and not settings.users:
         raise CommandError("registry.token_keys needs registry.users: the file with the grants of roles and users")
@@ -142,9 +142,15 @@ def users_of(settings: RegistrySettings) -> RegistryUsersFile | None:
         )
     if not settings.users:
         return None
+    return RegistryUsersFile(Path(settings.users), tokens=_token_verifier(settings) if settings.token_keys else None)
+
+
+def _token_verifier(settings: RegistrySettings) -> TokenVerifier:
+    # The libraries of tokens take 10 MB in each process.
+    from headrace.registry.access.tokens import TokenKeys, TokenRules, TokenVerifier
+
     rules = TokenRules(settings.token_issuer, settings.token_audience, settings.user_claim, settings.roles_claim)
-    tokens = TokenVerifier(TokenKeys(settings.token_keys), rules) if settings.token_keys else None
-    return RegistryUsersFile(Path(settings.users), tokens=tokens)
+    return TokenVerifier(TokenKeys(settings.token_keys), rules)
 
 
 def mtls_listener(settings: RegistrySettings, tls: ServerCertificate | None) -> MtlsListener | None:
