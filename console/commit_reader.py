@@ -7,11 +7,12 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from headrace.console.errors import ConsoleError
+from headrace.console.errors import RemoteCommitLog
 from headrace.loader.commit.commit_files import CommitFiles
 from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.errors import LogReplaced
 from headrace.pipeline.load import commit_log
+from headrace.pipeline.status.context import SourceSkipped
 from headrace.pipeline.storage import warehouse_storage
 from headrace.settings import Settings
 from headrace.settings.addresses import RemoteDirectory, state_location, warehouse_location
@@ -28,16 +29,11 @@ class CommitReader:
         self._lock = threading.Lock()
         self._log: CommitLog | None = None
 
-    @property
-    def is_local(self) -> bool:
-        """Whether the commit log is in a local directory, so that reading it starts no JVM."""
-        return not isinstance(self._location, RemoteDirectory)
-
     def read(self, read: Callable[[CommitLog], T]) -> T:
         """Returns the value of `read`, called with the commit log after a call of `read_state`.
 
         Raises:
-            ConsoleError: the commit log is not in a local directory, and reading it would start a JVM.
+            RemoteCommitLog: the commit log is not in a local directory.
             LoaderError: a commit cannot be read, or only a newer release can read the log.
             OSError: the storage failed.
         """
@@ -57,14 +53,21 @@ class CommitReader:
         found.commits = CommitFiles(log.storage)  # so that a cached archive is released after the read
         return found
 
-    @property
-    def _location(self) -> object:
-        return state_location(self._settings) or warehouse_location(self._settings)
+    def opened_for_status(self) -> CommitLog:
+        """Returns `opened()`, for `platform_status`.
+
+        Raises:
+            SourceSkipped: the commit log is not in a local directory.
+        """
+        try:
+            return self.opened()
+        except RemoteCommitLog as error:
+            raise SourceSkipped(str(error)) from error
 
     def _opened(self) -> CommitLog:
-        location = self._location
+        location = state_location(self._settings) or warehouse_location(self._settings)
         if isinstance(location, RemoteDirectory):
-            raise ConsoleError(
+            raise RemoteCommitLog(
                 f"the commit log is in {location.uri}, not in a local directory; only commands read it there"
             )
         if isinstance(warehouse_location(self._settings), RemoteDirectory):

@@ -1,6 +1,7 @@
 """Errors of the console.
 
 ConsoleError
+├─ RemoteCommitLog    the commit log is on HDFS or S3, where only a JVM reads it
 ├─ OidcSignInFailed   a sign-in through an OpenID provider failed
 └─ ConsoleUnusable   the settings do not permit to start it, or its database cannot be used
 """
@@ -10,6 +11,10 @@ from __future__ import annotations
 
 class ConsoleError(Exception):
     """Root of the errors of the console."""
+
+
+class RemoteCommitLog(ConsoleError):
+    """The commit log is not in a local directory, and reading it would start a JVM in this server."""
 
 
 class ConsoleUnusable(ConsoleError):

@@ -53,6 +53,8 @@ def headline(incidents: Sequence[Incident] | None, topics: int, status: Platform
         return Headline(WARN, f"No message is known to be missing, but {silent} {_have(silent)} a tier without counts.")
     if status is None:
         return Headline(UNSURE, f"{_arrived(topics)} The state of the servers is not known.")
+    if status.skipped and not found:
+        return Headline(UNSURE, f"{_arrived(topics)} The state of loads and files is not known here.")
     if found:
         count = sum(one.count for one in found)
         return Headline(WARN, f"{_arrived(topics)} {plural(count, 'other finding')} {_need(count)} attention.")

@@ -50,8 +50,7 @@ def read_status(limit_s: float = LIMIT_S) -> Reading[PlatformStatus]:
     Args:
         limit_s: the longest wait.
     """
-    settings, commits = console().settings, console().commits
-    open_log = commits.opened if commits.is_local else None
+    settings, open_log = console().settings, console().commits.opened_for_status
     return console().sources.read(
         "status", lambda: platform_status(settings, open_log=open_log), max_age_s=STATUS_AGE_S, limit_s=limit_s
     )

@@ -37,8 +37,9 @@ def run(args: argparse.Namespace) -> int:
 
     status = platform_status(settings_from(args))
     if args.format == "json":
-        facts = {"format": 1, "severity": status.severity, "summary": summary(status)}
-        print_json({**facts, **dataclasses.asdict(status)})
+        document = {"format": 1, "severity": status.severity, "summary": summary(status), **dataclasses.asdict(status)}
+        del document["skipped"], document["skip_reason"]  # this command skips no source
+        print_json(document)
     elif args.format == "prometheus":
         from headrace.pipeline.metrics import render, status_metrics
 

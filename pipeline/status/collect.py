@@ -15,7 +15,7 @@ from headrace.pipeline.status.alerts import alerts
 from headrace.pipeline.status.audit import audit
 from headrace.pipeline.status.backlog import backlog
 from headrace.pipeline.status.commits import commits
-from headrace.pipeline.status.context import StatusContext
+from headrace.pipeline.status.context import SourceSkipped, StatusContext
 from headrace.pipeline.status.disk import disks, segments
 from headrace.pipeline.status.finding import (
     PlatformStatus,
@@ -67,15 +67,18 @@ def platform_status(
         now_ms: the time to which ages refer, in milliseconds since 1970; by default the current time.
         expects_servers: whether registry and broker should run although no setting names them and no `headrace up`
             runs them. Otherwise they are not checked then, as before the first start.
-        open_log: returns the commit log, for callers that cache its state; by default it is opened and read.
+        open_log: returns the commit log, for callers that cache its state; by default it is opened and read. It raises
+            `SourceSkipped` if the log must not be read: its sources are then `skipped`.
     """
     with contextlib.closing(StatusContext(settings, now_ms, expects_servers, open_log)) as context:
         reports = source_reports(context)
     findings = tuple(found for report in reports for found in report.findings)
     facts = tuple(fact for report in reports for fact in report.facts)
-    status = PlatformStatus(context.now_ms, folded(findings), facts)
-    summary = StatusFact("checked", f"{len(SOURCES)} sources", _summary_metrics(status, findings))
-    return PlatformStatus(status.checked_at_ms, status.findings, (*facts, summary))
+    skipped = tuple(report.source for report in reports if report.skipped)
+    reason = next((report.skipped for report in reports if report.skipped), "")
+    status = PlatformStatus(context.now_ms, folded(findings), facts, skipped, reason)
+    summary = StatusFact("checked", f"{len(SOURCES) - len(skipped)} sources", _summary_metrics(status, findings))
+    return dataclasses.replace(status, facts=(*facts, summary))
 
 
 def source_reports(context: StatusContext) -> list[SourceReport]:
@@ -86,6 +89,8 @@ def source_reports(context: StatusContext) -> list[SourceReport]:
     for name, source in SOURCES.items():
         try:
             reports.append(dataclasses.replace(source(context), source=name))
+        except SourceSkipped as error:
+            reports.append(SourceReport(is_checked=False, source=name, skipped=str(error)))
         except Exception as error:  # findings of other sources must still be reported
             logger.debug("source_failed source=%s", name, exc_info=True)
             is_new = not any(error is known for known in reported)

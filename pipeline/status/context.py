@@ -33,6 +33,11 @@ RESPONSE_TIMEOUT_S: Final = 10.0
 """Time limit of a request for the offsets of all partitions, from a broker that has just answered a small one."""
 
 
+class SourceSkipped(Exception):
+    """A value that the caller of `platform_status` does not read. Sources that need it are skipped; that is no failure.
+    The message is the reason."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Failed:
     error: Exception

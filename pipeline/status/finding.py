@@ -599,21 +599,26 @@ class StatusFact:
 @dataclass(frozen=True, slots=True)
 class SourceReport:
     """The facts and findings of one source. `is_checked` is False if it could not check its objects, so that a missing
-    finding does not mean that all is well. `source` is its name in `SOURCES`, filled in by `collect`."""
+    finding does not mean that all is well. `source` is its name in `SOURCES`, filled in by `collect`, and `skipped` the
+    reason why the caller does not want it, "" for a source that was called."""
 
     facts: tuple[StatusFact, ...] = ()
     findings: tuple[StatusFinding, ...] = ()
     is_checked: bool = True
     source: str = ""
+    skipped: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class PlatformStatus:
-    """The status of the platform. `findings` are folded, the worst first; `facts` are in the order of the sources."""
+    """The status of the platform. `findings` are folded, the worst first; `facts` are in the order of the sources.
+    `skipped` are the sources that the caller did not want, for the reason `skip_reason`."""
 
     checked_at_ms: int
     findings: tuple[StatusFinding, ...]
     facts: tuple[StatusFact, ...]
+    skipped: tuple[str, ...] = ()
+    skip_reason: str = ""
 
     @property
     def severity(self) -> int:

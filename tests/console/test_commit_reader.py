@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.console.commit_reader import CommitReader
-from headrace.console.errors import ConsoleError
+from headrace.console.errors import RemoteCommitLog
 from headrace.loader.commit.commit_files import CommitFiles, commit_path
 from headrace.loader.commit.commit_log import CommitLog
 from headrace.loader.errors import StorageError
@@ -82,7 +82,6 @@ def test_log_is_read_without_writing_or_fsyncing_it(
     monkeypatch.setattr(CommitFiles, "persist", persist)
     state = LoaderSettings(warehouse=warehouse, state=str(log)) if warehouse else settings_of(tmp_path).loader
     reader = CommitReader(Settings(data_dir=tmp_path, loader=state))
-    assert reader.is_local
     assert set(reader.opened().state.topics) == {"orders"}
 
 
@@ -95,6 +94,5 @@ def test_log_of_another_warehouse_is_an_error(tmp_path: Path) -> None:
 
 def test_remote_log_is_not_read(tmp_path: Path) -> None:
     reader = CommitReader(Settings(data_dir=tmp_path, loader=LoaderSettings(warehouse="hdfs://names:8020/w")))
-    assert not reader.is_local
-    with pytest.raises(ConsoleError, match="only commands read it there"):
+    with pytest.raises(RemoteCommitLog, match="only commands read it there"):
         reader.opened()

@@ -18,7 +18,9 @@ from headrace.audit.window import WINDOW_MS
 from headrace.console.formats import visible
 from headrace.console.headline import headline
 from headrace.console.pages import now
+from headrace.pipeline import storage
 from headrace.pipeline.status.finding import PlatformStatus, StatusFact, finding
+from headrace.settings import KafkaSettings, LoaderSettings, RegistrySettings, Settings
 from support.audit_story import FAULTS, TOPICS, fill_store
 from support.console import NOW_MS, ConsoleWorld, console_world
 from support.console_urls import is_refused_export, random_urls
@@ -232,6 +234,46 @@ def test_replaced_database_is_opened_again(tmp_path: Path, monkeypatch: pytest.M
 def test_first_sentence_without_incidents_names_other_findings(findings: tuple[object, ...], words: str) -> None:
     status = PlatformStatus(NOW_MS, findings, ())  # type: ignore[arg-type]
     assert words in headline([], 3, status).sentence
+
+
+@pytest.mark.parametrize("loader", ["warehouse", "state", "both"])
+def test_commit_log_on_hdfs_starts_no_jvm_and_is_not_known(
+    counted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loader: str
+) -> None:
+    started = []
+    monkeypatch.setattr(storage, "_gateway", lambda settings: started.append("java") or 1 / 0)
+    (tmp_path / "audit.db").write_bytes((counted / "audit.db").read_bytes())
+    remote, local = "hdfs://127.0.0.1:1/w", str(tmp_path / "here")
+    settings = Settings(
+        loader={
+            "warehouse": LoaderSettings(warehouse=remote),
+            "state": LoaderSettings(warehouse=local, state=remote),
+            "both": LoaderSettings(warehouse=remote, state="s3a://bucket/log"),
+        }[loader],
+        kafka=KafkaSettings(bootstrap_servers="127.0.0.1:1"),
+        registry=RegistrySettings(url="http://127.0.0.1:1"),
+    )
+    client = console_world(tmp_path, settings=settings).client()
+    for path in (
+        "/topics/flights",
+        "/quarantine",
+        "/tables",
+        "/tables/flights",
+        "/find?topic=flights&partition=0&offset=1",
+    ):
+        assert client.get(path).status_code == 200, path
+    page = client.get("/").text
+    assert "Not known:</b> commit log, held back, quarantine, files." in page  # the brokers do not respond
+    assert '<code class="command">headrace status</code> checks them.' in page
+    assert "not-checked" not in client.get("/metrics").text
+    assert started == []
+
+
+def test_first_sentence_states_that_sources_are_skipped() -> None:
+    status = PlatformStatus(NOW_MS, (), (), ("files",), "the commit log is remote")
+    found = headline([], 3, status)
+    assert found.level == "unsure"
+    assert found.sentence == "Every message that was sent has arrived. The state of loads and files is not known here."
 
 
 def test_random_urls_never_fail(client: FlaskClient) -> None:
