@@ -4,7 +4,8 @@
 Writes 1.3 million window verdicts with strips and events into a new audit database, in which three topics of a hundred
 have findings and the rest is complete, and a warehouse and a run log. Prints for each page the CPU time of the server
 (the best of five requests to the WSGI application, in one process; and of the first request, which also reads the
-cached sources), the bytes of the page as they are and with gzip, and the targets. Then the memory of a served console.
+cached sources), the bytes of the page as they are and with gzip, and the targets. Then the memory and the idle CPU time
+of a served console.
 With --browser it also opens each page in Debian's Chromium and prints the CPU time of its main thread. The baseline is
 the time to read the same windows as rows, which a page without strips would need.
 """
@@ -15,6 +16,7 @@ import argparse
 import contextlib
 import gzip
 import math
+import os
 import random
 import sqlite3
 import subprocess
@@ -97,7 +99,9 @@ TARGETS = (
     PageTarget("system", "/system", 40, 100_000, 60),
 )
 MEMORY_MB_MAX = 120
-"""Limit of the memory of `headrace console serve`, both processes together."""
+CPU_PERCENT_MAX, IDLE_S = 0.5, 20
+"""Limits of `headrace console serve`, both processes together: its memory, and its CPU time without requests, which is
+measured for `IDLE_S`."""
 
 
 def main() -> int:
@@ -173,6 +177,10 @@ def measure_memory(directory: Path) -> bool:
                 with contextlib.suppress(urllib.error.HTTPError):  # without a registry there are no subjects
                     urllib.request.urlopen(url + target.path, timeout=60).read()
             used_mb = _memory_mb(process.pid)
+            time.sleep(3)  # reads that no page waits for any more end
+            start_s = _cpu_s(process.pid)
+            time.sleep(IDLE_S)
+            idle_percent = 100 * (_cpu_s(process.pid) - start_s) / IDLE_S
         finally:
             process.terminate()
     is_met = used_mb <= MEMORY_MB_MAX
@@ -180,13 +188,26 @@ def measure_memory(directory: Path) -> bool:
         f"memory of the console: {started_mb:.0f} MB after its start, {used_mb:.0f} MB of {MEMORY_MB_MAX} after three "
         f"rounds over all pages   {'met' if is_met else 'NOT MET'}"
     )
-    return is_met
+    is_idle = idle_percent <= CPU_PERCENT_MAX
+    print(f"idle CPU: {idle_percent:.2f} % of {CPU_PERCENT_MAX}   {'met' if is_idle else 'NOT MET'}")
+    return is_met and is_idle
+
+
+def _processes(parent: int) -> list[str]:
+    return [str(parent), *Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+
+
+def _cpu_s(parent: int) -> float:
+    found = 0
+    for process in _processes(parent):
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        found += int(fields[11]) + int(fields[12])  # utime and stime
+    return found / os.sysconf("SC_CLK_TCK")
 
 
 def _memory_mb(parent: int) -> float:
-    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
     found = 0
-    for process in (str(parent), *children):
+    for process in _processes(parent):
         lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
         found += next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
     return found / 1024

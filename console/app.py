@@ -45,6 +45,7 @@ def create_app(
     access: ConsoleAccess,
     sessions: SessionStore,
     actions: ActionStore,
+    commits: CommitReader | None = None,
     *,
     version: str = "unknown",
     origins: Mapping[str, str] | None = None,
@@ -56,6 +57,7 @@ def create_app(
         access: the users and their permissions.
         sessions: the sessions of browsers.
         actions: the queue of actions, which an `ActionWorker` runs.
+        commits: reads the commit log; by default one that has read nothing.
         version: the version that pages show.
         origins: the sources of the settings that are set explicitly, by dotted key; None if they are unknown.
         now_ms: the clock, in milliseconds since 1970.
@@ -79,7 +81,7 @@ def create_app(
         actions,
         SourceReader(now_ms),
         AuditReader(settings),
-        CommitReader(settings),
+        commits or CommitReader(settings),
         RegistryReader(settings),
         BrokerReader(settings),
         now_ms,

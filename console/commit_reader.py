@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import threading
 from collections.abc import Callable
 from typing import TypeVar
@@ -17,6 +18,8 @@ from headrace.pipeline.storage import warehouse_storage
 from headrace.settings import Settings
 from headrace.settings.addresses import RemoteDirectory, state_location, warehouse_location
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 
@@ -28,6 +31,19 @@ class CommitReader:
         self._settings = settings
         self._lock = threading.Lock()
         self._log: CommitLog | None = None
+
+    def read_ahead(self, limit_s: float) -> None:
+        """Reads the state before the first page needs it, and waits for it until the limit. Pages report an error."""
+
+        def attempt() -> None:
+            try:
+                self.opened()
+            except Exception:  # of a page, which reads again
+                logger.debug("commits_not_read_ahead", exc_info=True)
+
+        reading = threading.Thread(target=attempt, name="commits", daemon=True)
+        reading.start()
+        reading.join(limit_s)
 
     def read(self, read: Callable[[CommitLog], T]) -> T:
         """Returns the value of `read`, called with the commit log after a call of `read_state`.

@@ -6,7 +6,6 @@ from flask import Blueprint, Response, abort, request
 
 from headrace.console.pages.now import read_status
 from headrace.console.request_counts import request_counts
-from headrace.pipeline.metrics import render, status_metrics
 
 blueprint = Blueprint("metrics", __name__)
 
@@ -16,6 +15,9 @@ LIMIT_S = 5.0
 
 @blueprint.get("/metrics")
 def page() -> Response:
+    # prometheus_client takes 2 MB.
+    from headrace.pipeline.metrics import render, status_metrics
+
     status = read_status(limit_s=LIMIT_S)
     if not status.is_known:
         abort(503, f"The status is not known: {status.reason}")

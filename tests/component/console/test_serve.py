@@ -52,6 +52,19 @@ def test_console_without_any_other_server_states_what_is_missing(
     assert service.stop() == 0
 
 
+def test_console_loads_no_library_that_its_pages_do_not_use(tmp_path: Path, start_service: Callable[..., Any]) -> None:
+    """Its memory is 120 MB: these take 4 to 15 MB each."""
+    service = start_service(*SERVE, str(tmp_path))
+    for path in ("/", "/loads", "/quarantine", "/tables", "/find", "/messages?topic=orders", "/alerts", "/system"):
+        assert get(service.addresses["console"] + path)[0] == 200
+    parent = service.process.pid
+    for process in (parent, worker_of(parent)):
+        mapped = Path(f"/proc/{process}/maps").read_text()
+        assert "/granian/" in mapped
+        for library in ("cryptography", "confluent_kafka", "pyarrow", "numpy"):
+            assert f"/{library}/" not in mapped
+
+
 def test_locked_session_store_delays_pages_and_fails_none(tmp_path: Path, start_service: Callable[..., Any]) -> None:
     service = start_service(*SERVE, str(tmp_path))
     with sqlite3.connect(tmp_path / "console.db", isolation_level=None) as database:
