@@ -34,6 +34,8 @@ from headrace.gateway.schemas import Schemas
 from headrace.gateway.sender import RecordSender
 from headrace.gateway.sessions.routes import routes as session_routes
 from headrace.gateway.sessions.service import sessions_of
+from headrace.gateway.transactions.routes import routes as transaction_routes
+from headrace.gateway.transactions.service import running_transactions
 from headrace.gateway.webhooks.tasks import running_webhooks
 from headrace.gateway.webhooks.webhook import webhooks_of
 from headrace.registry.access.authenticator import RegistryUsersFile
@@ -79,7 +81,13 @@ def create_app(settings: Settings, users: RegistryUsersFile | None = None) -> Ga
         state.readers = rest_v2_metadata.PartitionReaders(state.poller)
         metrics.watch("consumer_instances", "Consumer instances of version 2.", lambda: len(state.instances))
         try:
-            async with running_webhooks(webhooks, options, state.decoder, state.sender, metrics):
+            async with (
+                running_webhooks(webhooks, options, state.decoder, state.sender, metrics),
+                running_transactions(settings, options, state.audit) as state.transactions,
+            ):
+                transactions = state.transactions
+                metrics.watch("ledger_lanes", "Lanes of transactions.", lambda: transactions.serving_count)
+                metrics.watch("spool_bytes", "Bytes on disk of chunks.", lambda: transactions.spool.bytes_in_use)
                 yield
         finally:
             state.instances.stop()
@@ -91,7 +99,7 @@ def create_app(settings: Settings, users: RegistryUsersFile | None = None) -> Ga
             state.schemas.close()
 
     application = Starlette(
-        routes=[*ROUTES, *session_routes()],
+        routes=[*ROUTES, *session_routes(), *transaction_routes()],
         lifespan=lifespan,
         exception_handlers={
             GatewayError: on_gateway_error,

@@ -28,6 +28,7 @@ class Kind(Enum):
     PARTITION_NOT_FOUND = HttpProblem(404, 40402)
     INSTANCE_OR_PARTITION_NOT_FOUND = HttpProblem(404, 40403)
     SESSION_UNKNOWN = HttpProblem(404, 40470)
+    TRANSACTION_UNKNOWN = HttpProblem(404, 40471)
     METHOD_NOT_ALLOWED = HttpProblem(405, 405)
     NOT_ACCEPTABLE = HttpProblem(406, 406)
     FORMAT_MISMATCH = HttpProblem(406, 40601)
@@ -35,6 +36,10 @@ class Kind(Enum):
     INSTANCE_EXISTS = HttpProblem(409, 40902)
     ILLEGAL_STATE = HttpProblem(409, 40903)
     SESSION_ENDED = HttpProblem(409, 40970)
+    CHUNK_DIFFERS = HttpProblem(409, 40971)
+    NOT_CONVERTED = HttpProblem(409, 40972)
+    CHUNK_EXPIRED = HttpProblem(410, 41070)
+    TRANSACTION_TOO_OLD = HttpProblem(410, 41071)
     SESSION_CHANGED = HttpProblem(412, 41270)
     BODY_TOO_LARGE = HttpProblem(413, 41301)
     UNSUPPORTED_MEDIA_TYPE = HttpProblem(415, 415)
@@ -47,12 +52,14 @@ class Kind(Enum):
     INVALID_SCHEMA = HttpProblem(422, 42205)
     UNDECODABLE = HttpProblem(422, 42207)
     BATCH = HttpProblem(422, 42208)
+    RECORDS_REJECTED = HttpProblem(422, 42270)
     TOO_MANY_REQUESTS = HttpProblem(429, 42900)
     DEFECT = HttpProblem(500, 500)
     KAFKA_FAILED = HttpProblem(500, 50002)
     KAFKA_RETRIABLE = HttpProblem(500, 50003)
     KAFKA_UNAVAILABLE = HttpProblem(503, 50302)
     REGISTRY_UNAVAILABLE = HttpProblem(503, 50301)
+    DISK_FULL = HttpProblem(507, 50770)
 
 
 RETRY_AFTER_S: Final = 1

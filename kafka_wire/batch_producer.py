@@ -197,7 +197,8 @@ class BatchProducer:
         self._in_transaction = True
 
     def end(self, *, is_commit: bool) -> None:
-        """Commits or aborts the transaction.
+        """Commits or aborts the transaction. After a lost response the epoch is unusable, and the request is not sent
+        again: a late first one could end the next transaction of the epoch before it is complete.
 
         Raises:
             ProducerFenced: another producer has a newer epoch.

@@ -298,7 +298,14 @@ class GatewaySettings(Section):
     url: str = ""
     # compacted topic with the state of sessions; created for the first session
     sessions_topic: str = "__headrace-gateway-sessions"
-    lanes: int = 16  # partitions of that topic when it is created: the sources are divided into as many parts
+    # partitions of that topic and of `ledger_topic` when they are created: sources and transactions are divided into as
+    # many parts
+    lanes: int = 16
+    # topic that remembers committed transactions for a week; created for the first one
+    ledger_topic: str = "__headrace-gateway-ledger"
+    spool_bytes_max: int = 4 * 1024**3  # size on disk of chunks whose transactions are not committed, of all clients
+    spool_client_bytes_max: int = 1024**3  # the same of one user, or without users one IP address
+    transaction_expiry: Duration = Duration(3_600_000)  # a chunk that is not committed is deleted after this time
     # pattern of a log type = topic, for sessions without a topic. The first match counts; without one the topic has the
     # name of the log type
     log_types: Mapping[str, str] = field(default_factory=dict)

@@ -70,6 +70,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "gateway.server": ("registry.api.listening",),
     "gateway.sessions": ("kafka_wire",),
+    "gateway.transactions": ("kafka_wire",),
     "console": ("settings", "audit", "pipeline", "registry.access"),
     "console.broker_reader": ("kafka_wire", "loader"),
     "console.drawing.loads": ("loader",),

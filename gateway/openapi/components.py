@@ -57,6 +57,9 @@ SEQNO: Final[Json] = {**INT64, "minimum": 1, "maximum": SEQNO_MAX}
 BASE64: Final[Json] = {"type": ["string", "null"], "contentEncoding": "base64"}
 TOPIC: Final[Json] = {"type": "string", "pattern": "^[a-zA-Z0-9._-]{1,249}$"}
 URL: Final[Json] = {"type": "string", "format": "uri"}
+TRANSACTION_ID: Final[Json] = {"type": "string", "pattern": "^[0-9a-f]{12}-[0-9a-f]{16}$"}
+LENGTH: Final[Json] = {**INT32, "minimum": 0}
+CHECKSUM: Final[Json] = {"type": "string", "pattern": "^crc32=[0-9a-fA-F]{8}$"}
 
 # Requests
 
@@ -210,6 +213,8 @@ REQUESTS: Final[Mapping[str, Json]] = {
         ),
         "anyOf": [{"required": ["topic"]}, {"required": ["log_type"]}],
     },
+    "TransactionRequest": _object("*", transaction_id=TRANSACTION_ID, length=LENGTH, checksum=CHECKSUM),
+    "TransactionCommit": _object("*", transaction_id=TRANSACTION_ID),
     "JsonChunk": _object(
         "*",
         records=_list(
@@ -439,6 +444,32 @@ RESPONSES: Final[Mapping[str, Json]] = {
         conflict={"const": True, "description": "the last stored record had other content"},
     ),
     "ChangedSession": _object("*", error_code={"type": "integer"}, message=TEXT, session_number=INT64),
+    "StoredChunk": _object(
+        "*",
+        transaction_id=TRANSACTION_ID,
+        topic=TEXT,
+        length=LENGTH,
+        checksum=CHECKSUM,
+        records=OPTIONAL_INT,
+        expires={"type": "string", "format": "date-time"},
+        url=URL,
+    ),
+    "Committed": _object(
+        "*",
+        transaction_id=TRANSACTION_ID,
+        topic=TEXT,
+        offsets=_list(_object("*", partition=INT32, start=INT64, end=INT64)),
+        records=INT32,
+        length=LENGTH,
+        checksum=CHECKSUM,
+    ),
+    "RejectedRecords": _object(
+        "error_code message",
+        error_code={"type": "integer"},
+        message=TEXT,
+        rejected_count=INT32,
+        rejected=_list(_object("*", record=INT32, message=TEXT)),
+    ),
     "EndedSession": _object(
         "*",
         error_code={"type": "integer"},
@@ -473,9 +504,16 @@ QUERY: Final[Mapping[str, tuple[Json, str]]] = {
     "offset": (OFFSET, "the offset of the first record"),
     "topic": (_list(TOPIC), "the topic of the n-th partition"),
     "partition": (_list(NUMBER), "the n-th partition"),
+    "store:topic": (TOPIC, "the topic"),
+    "store:partition": (NUMBER, "the partition; by default one that the transaction determines"),
+    "transaction_id": (TRANSACTION_ID, "the id of a transaction whose chunk is stored again"),
+    "log_type": (TEXT, "the log type, from which the topic follows; becomes a header of the records"),
+    "host": (TEXT, "the host of the records"),
+    "file": (TEXT, "the file of the records"),
+    "format": ({"enum": ["lines", "json", "binary"]}, "the format of the records"),
     "begin": ({**INT64, "minimum": 0, "maximum": SEQNO_MAX}, "the number before the first line; for text/plain only"),
 }
-"""JSON schema and description of each parameter of the query."""
+"""JSON schema and description of each parameter of the query; `OPERATION:` precedes a name that has several."""
 
 HEADERS: Final[Mapping[str, tuple[Json, str]]] = {
     "Headrace-Checksum": (

@@ -24,14 +24,24 @@ from headrace.version import VERSION
 OPENAPI: Final = "3.1.0"
 DESCRIPTION: Final = (
     "Produces and consumes records of Kafka by HTTP: the interface of Confluent's REST Proxy in versions 2 and 3, and "
-    "below `/v1` sessions, which store each record exactly once."
+    "below `/v1` sessions and transactions, which store each record exactly once."
 )
 ENCODINGS: Final = "May be compressed; `Content-Encoding` is then `gzip`, `deflate` or `zstd`."
-OWN_ERRORS: Final = {Kind.SESSION_ENDED: "EndedSession", Kind.SESSION_CHANGED: "ChangedSession"}
+OWN_ERRORS: Final = {
+    Kind.SESSION_ENDED: "EndedSession",
+    Kind.SESSION_CHANGED: "ChangedSession",
+    Kind.RECORDS_REJECTED: "RejectedRecords",
+}
 """Errors with more fields, and the names of their schemas."""
 ALWAYS: Final = (Kind.NOT_AUTHENTICATED, Kind.NOT_AUTHORIZED, Kind.TOO_MANY_REQUESTS)
 """Errors of every operation that needs a user."""
-ERROR_HEADERS: Final = {307: "Location", 401: "WWW-Authenticate", 429: "Retry-After", 503: "Retry-After"}
+ERROR_HEADERS: Final = {
+    307: "Location",
+    401: "WWW-Authenticate",
+    429: "Retry-After",
+    503: "Retry-After",
+    507: "Retry-After",
+}
 _PATH_PARAMETER: Final = re.compile(r"{(\w+)}")
 
 
@@ -107,7 +117,7 @@ def _parameter(name: str, place: str, schema: Json, text: str) -> Json:
 
 def _query_parameter(name: str) -> Json:
     key = name.rstrip("!")
-    return {**_parameter(key, "query", *QUERY[key]), "required": name != key}
+    return {**_parameter(key.rpartition(":")[2], "query", *QUERY[key]), "required": name != key}
 
 
 def _responses(operation: GatewayOperation) -> Json:

@@ -84,6 +84,9 @@ SESSION: Final = (
     *(Kind.TOPIC_NOT_FOUND, Kind.NOT_OWNER),
 )
 
+TRANSACTION: Final = (*(*BODY, Kind.KAFKA_UNAVAILABLE, Kind.NOT_OWNER, Kind.TRANSACTION_TOO_OLD),)
+TRANSACTION_STEP: Final = (*TRANSACTION, Kind.TRANSACTION_UNKNOWN, Kind.CHUNK_EXPIRED, Kind.CHUNK_DIFFERS)
+
 _TOPIC: Final = "/topics/{topic}"
 _PARTITION: Final = f"{_TOPIC}/partitions/{{partition}}"
 _INSTANCE: Final = "/consumers/{group}/instances/{instance}"
@@ -91,7 +94,6 @@ _CLUSTER: Final = "/v3/clusters/{cluster}"
 _TOPIC_V3: Final = f"{_CLUSTER}/topics/{{topic}}"
 _PARTITION_V3: Final = f"{_TOPIC_V3}/partitions/{{partition}}"
 _GROUP: Final = f"{_CLUSTER}/consumer-groups/{{group}}"
-_CONSUMER: Final = f"{_GROUP}/consumers/{{consumer}}"
 
 
 def _read_v2(
@@ -311,19 +313,14 @@ OPERATIONS: Final = (
     _read_v3(f"{_CLUSTER}/consumer-groups", "listGroups", "Consumer groups", "ConsumerGroupList"),
     _read_v3(_GROUP, "getGroup", "A consumer group", "ConsumerGroup"),
     _read_v3(f"{_GROUP}/consumers", "listConsumers", "Members of a group", "ConsumerList"),
-    _read_v3(_CONSUMER, "getConsumer", "A member of a group", "Consumer"),
-    _read_v3(f"{_CONSUMER}/assignments", "listAssignments", "Partitions of a member", "ConsumerAssignmentList"),
     _read_v3(
-        f"{_CONSUMER}/assignments{_PARTITION.removeprefix('/topics')}",
-        "getAssignedPartition",
-        "A partition of a member",
-        "ConsumerAssignment",
+        f"{_GROUP}/consumers/{{consumer}}/assignments",
+        "listAssignments",
+        "Partitions of a member",
+        "ConsumerAssignmentList",
     ),
     _read_v3(
         f"{_GROUP}/lags", "listLags", "Lags of the partitions with committed offsets of a group", "ConsumerLagList"
-    ),
-    _read_v3(
-        f"{_GROUP}/lags{_PARTITION.removeprefix('/topics')}", "getLag", "Lag of a group in a partition", "ConsumerLag"
     ),
     _read_v3(f"{_GROUP}/lag-summary", "getLagSummary", "The largest and the total lag", "ConsumerGroupLagSummary"),
     # Sessions
@@ -351,10 +348,44 @@ OPERATIONS: Final = (
     GatewayOperation(
         "DELETE", "/v1/sessions/{session}", "closeSession", "Closes a session", "", SESSION, statuses=(204,)
     ),
+    # Transactions
+    GatewayOperation(
+        "POST",
+        "/v1/store",
+        "storeTransaction",
+        "Stores the chunk of a transaction on the gateway's disk",
+        "StoredChunk",
+        (*TRANSACTION, Kind.TOPIC_NOT_FOUND, Kind.PARTITION_NOT_FOUND, Kind.DISK_FULL),
+        "Chunk",
+        consumes=(LINES, FRAMED),
+        query=("store:topic", "store:partition", "transaction_id", "log_type", "host", "file", "format"),
+        headers=("Headrace-Checksum",),
+    ),
+    GatewayOperation(
+        "POST",
+        "/v1/commit_request",
+        "requestTransaction",
+        "Compares the chunk with its length and checksum, and converts it",
+        "StoredChunk",
+        (
+            *(*TRANSACTION_STEP, Kind.TOPIC_NOT_FOUND, Kind.DISK_FULL),
+            *(Kind.RECORDS_REJECTED, Kind.INVALID_SCHEMA, Kind.REGISTRY_UNAVAILABLE),
+        ),
+        "TransactionRequest",
+    ),
+    GatewayOperation(
+        "POST",
+        "/v1/commit",
+        "commitTransaction",
+        "Writes the chunk, or returns the result of an earlier commit",
+        "Committed",
+        (*TRANSACTION_STEP, Kind.NOT_CONVERTED, Kind.KAFKA_FAILED),
+        "TransactionCommit",
+    ),
 )
 
 ERROR_TEXTS: Final[Mapping[Kind, str]] = {
-    Kind.NOT_OWNER: "another gateway owns the source",
+    Kind.NOT_OWNER: "another gateway owns the source or the transaction",
     Kind.BAD_REQUEST: "the body is malformed, or a field or parameter is invalid",
     Kind.KAFKA_REFUSED: "the brokers refuse the request, or the offset is outside of the partition",
     Kind.NOT_AUTHENTICATED: "credentials are missing or wrong",
@@ -364,6 +395,7 @@ ERROR_TEXTS: Final[Mapping[Kind, str]] = {
     Kind.PARTITION_NOT_FOUND: "the partition does not exist",
     Kind.INSTANCE_OR_PARTITION_NOT_FOUND: "the consumer instance, or in version 3 the topic, does not exist",
     Kind.SESSION_UNKNOWN: "the session is unknown; open it again",
+    Kind.TRANSACTION_UNKNOWN: "this gateway has no chunk of the transaction; store it again",
     Kind.NOT_ACCEPTABLE: "the client does not accept JSON",
     Kind.FORMAT_MISMATCH: "the client accepts only other formats of records",
     Kind.BODY_TIMEOUT: "the body did not arrive in time",
@@ -371,6 +403,10 @@ ERROR_TEXTS: Final[Mapping[Kind, str]] = {
     Kind.ILLEGAL_STATE: "the instance consumes nothing, otherwise, or without being a member of its group",
     Kind.SESSION_ENDED: "a later session of the source exists",
     Kind.SESSION_CHANGED: "the newest session of the source is not the previous one of the request",
+    Kind.CHUNK_DIFFERS: "the chunk, or the committed transaction, has other content",
+    Kind.NOT_CONVERTED: "the commit was not requested",
+    Kind.CHUNK_EXPIRED: "the chunk has expired; store it again",
+    Kind.TRANSACTION_TOO_OLD: "the id is older than the ledger remembers",
     Kind.BODY_TOO_LARGE: "the body is too large",
     Kind.UNSUPPORTED_MEDIA_TYPE: "the media type or the content encoding is not supported",
     Kind.MALFORMED: "the request has another form",
@@ -381,11 +417,13 @@ ERROR_TEXTS: Final[Mapping[Kind, str]] = {
     Kind.CONSUMER_CONFIG: "the configuration of the instance is invalid",
     Kind.INVALID_SCHEMA: "the schema does not exist or is refused",
     Kind.BATCH: "the batch has another form",
+    Kind.RECORDS_REJECTED: "records do not fit the schema, or are too large; none is stored",
     Kind.TOO_MANY_REQUESTS: "too many requests, or too much memory for bodies",
     Kind.DEFECT: "the gateway has a defect",
     Kind.KAFKA_FAILED: "the brokers failed the request",
     Kind.KAFKA_RETRIABLE: "the brokers failed the request, which can be repeated",
     Kind.REGISTRY_UNAVAILABLE: "the registry does not respond",
     Kind.KAFKA_UNAVAILABLE: "no broker responds, or the lane is being taken over",
+    Kind.DISK_FULL: "the gateway cannot write to its disk",
 }
 """Descriptions of the errors that responses may have."""

@@ -1,4 +1,5 @@
-"""Fixtures of component tests: a registry in the test's process, and settings of running servers."""
+"""Fixtures of component tests: a registry in the test's process, settings of running servers, and brokers of both
+kinds: the bundled one and, in `make test-kafka`, Apache Kafka."""
 
 from __future__ import annotations
 
@@ -14,6 +15,8 @@ from headrace.settings import KafkaSettings, RegistrySettings, Settings
 from support.hive.process_session import ProcessSession
 from support.memory_directory import memory_directory
 from support.registry.registry_calls import RegistryInProcess, registry_in_process
+from support.running_service import Service
+from support.servers.apache_kafka import ApacheKafka
 
 if TYPE_CHECKING:
     from support.hive.hive_engines import ServerEngine, SparkEngine
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 NUMBERS = itertools.count()
 USERS_OF_SESSION = frozenset({"process_session", "engine"})
 """Fixtures that use the Spark session shared by the process."""
+BUNDLED, APACHE_KAFKA = "bundled", "apache-kafka"
 
 
 @pytest.fixture(scope="module")
@@ -77,3 +81,31 @@ def shared_engines(process_session: ProcessSession) -> tuple[SparkEngine, Server
             yield engines
 
     return process_session.get("shared engines", opening)
+
+
+@pytest.fixture(scope="session")
+def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
+    """One Apache Kafka for all tests; new topics have as many partitions by default as in the bundled broker."""
+    broker = ApacheKafka(tmp_path_factory.mktemp("kafka") / "broker", partitions=4)
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture(scope="module", params=[BUNDLED, pytest.param(APACHE_KAFKA, marks=pytest.mark.kafka)])
+def broker_kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def each_broker(
+    broker_kind: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """The address of a broker of either kind."""
+    if broker_kind == APACHE_KAFKA:
+        kafka: ApacheKafka = request.getfixturevalue("apache_kafka")
+        yield kafka.address
+        return
+    data_dir = tmp_path_factory.mktemp("broker")
+    service = Service(["headrace", "broker", "serve", "--data-dir", str(data_dir), "--broker-listen", "127.0.0.1:0"])
+    yield service.addresses["broker"]
+    service.stop()

@@ -20,6 +20,7 @@ from headrace.gateway.openapi.document import ALWAYS, document
 from headrace.gateway.openapi.operations import ADMIN, ERROR_TEXTS, KAFKA, OPERATIONS
 from headrace.gateway.sessions.routes import OpenRequest
 from headrace.gateway.sessions.routes import routes as session_routes
+from headrace.gateway.transactions.routes import routes as transaction_routes
 
 DOCUMENT: Any = json.loads(json.dumps(document("1")))
 
@@ -31,7 +32,7 @@ def test_document_is_valid() -> None:
 def test_document_has_exactly_the_routes_and_methods() -> None:
     routes = {
         (method, re.sub(r":\w+}", "}", route.path))
-        for route in (*ROUTES, *session_routes())
+        for route in (*ROUTES, *session_routes(), *transaction_routes())
         if isinstance(route, Route)
         for method in (route.methods or set()) - {"HEAD"}
     }

@@ -120,17 +120,26 @@ class LineSender(threading.Thread):
 
 def stored_values(address: str, topic: str) -> dict[str, list[tuple[int, bytes]]]:
     """Returns the sequence number and the value of all records of a topic by source, in the order of the log."""
+    found: dict[str, list[tuple[int, bytes]]] = defaultdict(list)
+    for message in read_to_end(address, topic):
+        headers = dict(message.headers() or [])
+        found[headers["hr.s"].decode()].append((int.from_bytes(headers["hr.q"], "big"), message.value()))
+    return dict(found)
+
+
+def read_to_end(address: str, topic: str) -> list[confluent_kafka.Message]:
+    """Returns the messages of a topic up to its last stable offsets, in the order of each partition."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": address,
-            "group.id": "stored-values",
+            "group.id": "read-to-end",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
         }
     )
     partitions = consumer.list_topics(topic, READ_TIMEOUT_S).topics[topic].partitions
     consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in partitions])
-    found: dict[str, list[tuple[int, bytes]]] = defaultdict(list)
+    found: list[confluent_kafka.Message] = []
     waiting = set(partitions)
     while waiting:
         message = consumer.poll(READ_TIMEOUT_S)
@@ -139,10 +148,9 @@ def stored_values(address: str, topic: str) -> dict[str, list[tuple[int, bytes]]
             assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF, message.error()
             waiting.discard(message.partition())
             continue
-        headers = dict(message.headers() or [])
-        found[headers["hr.s"].decode()].append((int.from_bytes(headers["hr.q"], "big"), message.value()))
+        found.append(message)
     consumer.close()
-    return dict(found)
+    return found
 
 
 def lines_of_values(values: Sequence[tuple[int, bytes]]) -> list[bytes]:

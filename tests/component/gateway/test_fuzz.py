@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
@@ -232,6 +233,12 @@ def valid_bodies(topic: str) -> dict[str, Any]:
             "data": [{"name": "retention.ms", "value": "1000000", "operation": "SET"}],
             "validate_only": True,
         },
+        "TransactionRequest": {
+            "transaction_id": f"{time.time_ns() // 1_000_000:012x}-{0:016x}",
+            "length": 1,
+            "checksum": "crc32=00000000",
+        },
+        "TransactionCommit": {"transaction_id": f"{time.time_ns() // 1_000_000:012x}-{0:016x}"},
         "SessionRequest": {
             "topic": topic,
             "source_id": "s",
