@@ -377,44 +377,80 @@ def _group(urls: Urls, found: Any) -> dict[str, Any]:
 async def consumers(request: Request) -> Response:
     urls, found = _urls(request), await _one_group(request)
     place = ("consumer-groups", found.group_id, "consumers")
-    data = [
-        urls.resource(
-            "Consumer",
-            f"/consumer-group={found.group_id}/consumer={member.member_id}",
-            (*place, member.member_id),
-            consumer_group_id=found.group_id,
-            consumer_id=member.member_id,
-            instance_id=member.group_instance_id,
-            client_id=member.client_id,
-            assignments=urls.related(*place, member.member_id, "assignments"),
-        )
-        for member in found.members
-    ]
-    return urls.collection("Consumer", place, data)
+    return urls.collection("Consumer", place, [_consumer(urls, found, member) for member in found.members])
 
 
-async def assignments(request: Request) -> Response:
-    urls, caller, found = _urls(request), caller_of(request), await _one_group(request)
+async def consumer(request: Request) -> Response:
+    found = await _one_group(request)
+    return json_response(_consumer(_urls(request), found, _member(request, found)))
+
+
+def _member(request: Request, found: Any) -> Any:
     wanted = request.path_params["consumer"]
     member = next((one for one in found.members if one.member_id == wanted), None)
     if member is None:
         raise GatewayError(Kind.NOT_FOUND, f"Consumer {wanted} could not be found in group {found.group_id}.")
-    place = ("consumer-groups", found.group_id, "consumers", wanted, "assignments")
-    data = [
+    return member
+
+
+def _consumer(urls: Urls, found: Any, member: Any) -> dict[str, Any]:
+    place = ("consumer-groups", found.group_id, "consumers", member.member_id)
+    return urls.resource(
+        "Consumer",
+        f"/consumer-group={found.group_id}/consumer={member.member_id}",
+        place,
+        consumer_group_id=found.group_id,
+        consumer_id=member.member_id,
+        instance_id=member.group_instance_id,
+        client_id=member.client_id,
+        assignments=urls.related(*place, "assignments"),
+    )
+
+
+async def assignments(request: Request) -> Response:
+    place = (
+        "consumer-groups",
+        request.path_params["group"],
+        "consumers",
+        request.path_params["consumer"],
+        "assignments",
+    )
+    return _urls(request).collection("ConsumerAssignment", place, await _assignments(request))
+
+
+async def assignment(request: Request) -> Response:
+    return json_response(_of_partition(request, await _assignments(request)))
+
+
+async def _assignments(request: Request) -> list[dict[str, Any]]:
+    urls, caller, found = _urls(request), caller_of(request), await _one_group(request)
+    name = _member(request, found).member_id
+    return [
         urls.resource(
             "ConsumerAssignment",
-            f"/consumer-group={found.group_id}/consumer={wanted}/assignment={one.topic}:{one.partition}",
-            (*place, f"{one.topic}:{one.partition}"),
+            f"/consumer-group={found.group_id}/consumer={name}/assignment={one.topic}:{one.partition}",
+            (
+                *("consumer-groups", found.group_id, "consumers", name),
+                *("assignments", one.topic, "partitions", one.partition),
+            ),
             consumer_group_id=found.group_id,
-            consumer_id=wanted,
+            consumer_id=name,
             topic_name=one.topic,
             partition_id=one.partition,
             partition=urls.related("topics", one.topic, "partitions", one.partition),
         )
-        for one in member.assignment.topic_partitions
+        for one in _member(request, found).assignment.topic_partitions
         if caller.may_describe(one.topic)
     ]
-    return urls.collection("ConsumerAssignment", place, data)
+
+
+def _of_partition(request: Request, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Returns the resource of the topic partition of the path."""
+    wanted = request.path_params["topic"], request.path_params["partition"]
+    for row in rows:
+        if (row["topic_name"], row["partition_id"]) == wanted:
+            return row
+    raise GatewayError(Kind.NOT_FOUND, f"Partition {wanted[1]} of topic {wanted[0]} cannot be found there")
 
 
 async def lags(request: Request) -> Response:
@@ -422,6 +458,11 @@ async def lags(request: Request) -> Response:
     return urls.collection(
         "ConsumerLag", ("consumer-groups", found.group_id, "lags"), await _lags(request, urls, found)
     )
+
+
+async def lag(request: Request) -> Response:
+    found = await _one_group(request)
+    return json_response(_of_partition(request, await _lags(request, _urls(request), found)))
 
 
 async def lag_summary(request: Request) -> Response:
@@ -548,7 +589,10 @@ ROUTES: Final = (
     Route(f"{_CLUSTER}/consumer-groups", groups),
     Route(_GROUP, group),
     Route(f"{_GROUP}/consumers", consumers),
+    Route(f"{_GROUP}/consumers/{{consumer}}", consumer),
     Route(f"{_GROUP}/consumers/{{consumer}}/assignments", assignments),
+    Route(f"{_GROUP}/consumers/{{consumer}}/assignments/{{topic}}/partitions/{{partition:int}}", assignment),
     Route(f"{_GROUP}/lags", lags),
+    Route(f"{_GROUP}/lags/{{topic}}/partitions/{{partition:int}}", lag),
     Route(f"{_GROUP}/lag-summary", lag_summary),
 )

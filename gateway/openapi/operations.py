@@ -94,6 +94,7 @@ _CLUSTER: Final = "/v3/clusters/{cluster}"
 _TOPIC_V3: Final = f"{_CLUSTER}/topics/{{topic}}"
 _PARTITION_V3: Final = f"{_TOPIC_V3}/partitions/{{partition}}"
 _GROUP: Final = f"{_CLUSTER}/consumer-groups/{{group}}"
+_CONSUMER: Final = f"{_GROUP}/consumers/{{consumer}}"
 
 
 def _read_v2(
@@ -313,14 +314,19 @@ OPERATIONS: Final = (
     _read_v3(f"{_CLUSTER}/consumer-groups", "listGroups", "Consumer groups", "ConsumerGroupList"),
     _read_v3(_GROUP, "getGroup", "A consumer group", "ConsumerGroup"),
     _read_v3(f"{_GROUP}/consumers", "listConsumers", "Members of a group", "ConsumerList"),
+    _read_v3(_CONSUMER, "getConsumer", "A member of a group", "Consumer"),
+    _read_v3(f"{_CONSUMER}/assignments", "listAssignments", "Partitions of a member", "ConsumerAssignmentList"),
     _read_v3(
-        f"{_GROUP}/consumers/{{consumer}}/assignments",
-        "listAssignments",
-        "Partitions of a member",
-        "ConsumerAssignmentList",
+        f"{_CONSUMER}/assignments{_PARTITION.removeprefix('/topics')}",
+        "getAssignedPartition",
+        "A partition of a member",
+        "ConsumerAssignment",
     ),
     _read_v3(
         f"{_GROUP}/lags", "listLags", "Lags of the partitions with committed offsets of a group", "ConsumerLagList"
+    ),
+    _read_v3(
+        f"{_GROUP}/lags{_PARTITION.removeprefix('/topics')}", "getLag", "Lag of a group in a partition", "ConsumerLag"
     ),
     _read_v3(f"{_GROUP}/lag-summary", "getLagSummary", "The largest and the total lag", "ConsumerGroupLagSummary"),
     # Sessions

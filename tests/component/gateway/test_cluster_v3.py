@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -49,25 +50,35 @@ def cluster(gateway: GatewayClient) -> Cluster:
     return Cluster(gateway)
 
 
-def related(document: Any) -> list[str]:
-    """Returns all URLs of related resources."""
+def urls(document: Any) -> list[str]:
+    """Returns all URLs of resources and of related ones."""
     if isinstance(document, dict):
-        own = [document["related"]] if "related" in document else []
-        return own + [url for value in document.values() for url in related(value)]
-    return [url for value in document for url in related(value)] if isinstance(document, list) else []
+        own = [document[name] for name in ("self", "related") if name in document]
+        return own + [url for value in document.values() for url in urls(value)]
+    return [url for value in document for url in urls(value)] if isinstance(document, list) else []
 
 
-def test_every_related_url_has_a_resource(cluster: Cluster, topic: str) -> None:
+def test_every_url_has_a_resource(cluster: Cluster, broker_address: str, topic: str) -> None:
     assert cluster.status("POST", "/topics", {"topic_name": topic, "partitions_count": 2}) == 201
-    found, waiting = set(), [f"http://{cluster.gateway.host}:{cluster.gateway.port}/v3/clusters/{cluster.id}"]
+    cluster.gateway.produce(topic, RECORD)
+    consumer = reader(broker_address, topic)
+    root = f"http://{cluster.gateway.host}:{cluster.gateway.port}/v3/clusters/{cluster.id}"
+    group = f"/consumer-groups/{topic}-readers"
+    found, waiting = set(), [root, f"{root}{group}/lags"]
     while waiting:
         url = waiting.pop()
         if url not in found and "__consumer_offsets" not in url:
             found.add(url)
             path = url.partition(str(cluster.gateway.port))[2]
             response = cluster.gateway.request("GET", path)
-            assert response.status == (404 if "lag-summary" in url else 200), url
-            waiting += related(response.json)
+            assert response.status == 200 or "lag-summary" in url, url
+            waiting += urls(response.json)
+    consumer.close()
+    for end in ("/consumers/C/assignments/{}/partitions/1", "/lags/{}/partitions/1"):
+        pattern = end.format(topic).replace("/C/", "/[^/]+/")
+        assert any(re.search(f"{pattern}$", url) for url in found), end
+    for path in ("/consumers/none", "/consumers/none/assignments/a/partitions/0", "/lags/none/partitions/0"):
+        assert cluster.problem("GET", group + path) == (404, 404)
     assert any(url.endswith(f"/topics/{topic}/partitions/1/replicas") for url in found)
     assert cluster.problem("GET", "/brokers/99") == (404, 404)
     assert cluster.gateway.request("GET", "/v3/clusters/other").problem == (404, 404)
@@ -119,11 +130,8 @@ def test_configurations_are_set_and_reset(cluster: Cluster, topic: str) -> None:
     assert {one["name"]: one["value"] for one in cluster.data(path)} == defaults
 
 
-def test_groups_have_consumers_assignments_and_lags(cluster: Cluster, broker_address: str, topic: str) -> None:
-    cluster.status("POST", "/topics", {"topic_name": topic, "partitions_count": 2})
-    cluster.gateway.produce(topic, RECORD, RECORD, RECORD)
-    group = f"/consumer-groups/{topic}-readers"
-    assert cluster.problem("GET", group) == (404, 404)
+def reader(broker_address: str, topic: str) -> Consumer:
+    """Returns a member of a group of its own, which has committed offset 1 of partition 1."""
     consumer = Consumer(
         {
             "bootstrap.servers": broker_address,
@@ -135,6 +143,15 @@ def test_groups_have_consumers_assignments_and_lags(cluster: Cluster, broker_add
     consumer.subscribe([topic])
     assert consumer.poll(TIMEOUT_S) is not None
     consumer.commit(offsets=[TopicPartition(topic, 1, 1)], asynchronous=False)
+    return consumer
+
+
+def test_groups_have_consumers_assignments_and_lags(cluster: Cluster, broker_address: str, topic: str) -> None:
+    cluster.status("POST", "/topics", {"topic_name": topic, "partitions_count": 2})
+    cluster.gateway.produce(topic, RECORD, RECORD, RECORD)
+    group = f"/consumer-groups/{topic}-readers"
+    assert cluster.problem("GET", group) == (404, 404)
+    consumer = reader(broker_address, topic)
     assert cluster.get(group)["state"] == "STABLE"
     assert f"{topic}-readers" in [one["consumer_group_id"] for one in cluster.data("/consumer-groups")]
     (member,) = cluster.data(f"{group}/consumers")

@@ -7,6 +7,7 @@ import itertools
 import json
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,26 @@ def test_read_with_fetch_min_bytes_waits_for_its_time_out(gateway: GatewayClient
     assert values(instance.read("")) == [1]
     produce(gateway, topic, "long enough", 2)
     assert values(instance.read()) == ["long enough", 2]
+
+
+def test_read_without_a_minimum_takes_its_whole_time(gateway: GatewayClient, topic: str) -> None:
+    """The REST Proxy's default."""
+    produce(gateway, topic, 1)
+    instance = InstanceClient(gateway, **{"fetch.min.bytes": -1}).assign(topic)
+    with ThreadPoolExecutor() as threads:
+        reading = threads.submit(instance.read, "timeout=2000")
+        produce(gateway, topic, 2)
+        assert values(reading.result()) == [1, 2]
+
+
+def test_name_may_be_sent_as_id_and_options_as_numbers_or_booleans(gateway: GatewayClient) -> None:
+    body = {
+        "id": f"by-id-{next(NAMES)}",
+        "auto.commit.enable": False,
+        "fetch.min.bytes": "1",
+        "consumer.request.timeout.ms": "1000",
+    }
+    assert gateway.post("/consumers/g", body, V2).json["instance_id"] == body["id"]
 
 
 def test_record_that_does_not_fit_its_format_is_an_item_with_an_error(gateway: GatewayClient, topic: str) -> None:
@@ -391,6 +412,8 @@ def test_records_stay_unread_while_the_registry_does_not_respond(
         assert "retry-after" in response.headers
     assert instance.post("offsets").status == 200
     assert instance.committed(topic) == {}
+    refused = instance.gateway.post(f"/topics/{topic}", body, AVRO_V2)
+    assert (refused.problem, "retry-after" in refused.headers) == ((503, 50301), True)
 
 
 def test_users_read_topics_with_the_permission_payload(

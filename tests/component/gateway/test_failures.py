@@ -112,6 +112,8 @@ def test_bodies_in_memory_are_limited_by_client_and_freed_afterwards(
     assert gateway.post("/topics/t", large, JSON_V2).status == 200
     for body, coding in ((large * 2, "identity"), (gzip.compress(large * 2), "gzip")):
         assert gateway.post("/topics/t", body, JSON_V2, content_encoding=coding).problem == (413, 41301)
+    value = {"value": {"type": "STRING", "data": "x" * 200_000}}
+    assert [one["error_code"] for one in gateway.produce("t", value)] == [42900]
     assert b"headrace_gateway_body_bytes 0.0" in gateway.request("GET", "/metrics").content
 
 

@@ -134,6 +134,7 @@ REFUSED: list[tuple[str, bytes | dict[str, Any], tuple[int, int]]] = [
     (JSON_V2, {"records": [{"value": 1, "headers": [{"name": "a", "value": "é"}]}]}, (400, 400)),
     (AVRO_V2, {"records": [{"value": "x"}]}, (422, 42202)),
     (AVRO_V2, {"value_schema": VALUE, "records": [{"key": 1, "value": "x"}]}, (422, 42201)),
+    (AVRO_V2, {"value_schema": VALUE, "records": [{"value": None}]}, (422, 42203)),
     (AVRO_V2, {"value_schema": VALUE, "records": [{"value": 1}]}, (422, 42203)),
     (AVRO_V2, {"value_schema": "{", "records": [{"value": 1}]}, (422, 42205)),
     (AVRO_V2, {"value_schema_id": 999_999, "records": [{"value": 1}]}, (422, 42205)),
@@ -151,6 +152,33 @@ def test_invalid_requests_are_refused_with_the_codes_of_the_rest_proxy(gateway: 
         for content_type, body, _ in REFUSED
     ]
     assert found == REFUSED
+
+
+def test_schema_that_is_registered_is_found_by_its_text(gateway: GatewayClient, topic: str) -> None:
+    texts = [json.dumps(USER), json.dumps(USER, indent=1)]
+    ids = {
+        gateway.post(f"/topics/{topic}", {"value_schema": one, "records": [{"value": {"name": "a"}}]}, AVRO_V2).json[
+            "value_schema_id"
+        ]
+        for one in texts
+    }
+    assert len(ids) == 1
+
+
+def test_body_without_a_format_is_binary(gateway: GatewayClient, broker_address: str, topic: str) -> None:
+    for content_type in ("application/json", "application/vnd.kafka+json"):
+        assert gateway.post(f"/topics/{topic}", {"records": [{"value": "YQ=="}]}, content_type).status == 200
+    assert [message.value() for message in stored(broker_address, topic, 2)] == [b"a", b"a"]
+
+
+def test_too_large_record_is_an_error_of_the_record(gateway: GatewayClient, topic: str) -> None:
+    sizes = (1, 1_048_000, 1_100_000)  # the second one fits the producer's limit, but not the batch of the topic
+    body = {"records": [{"value": "x" * size, "partition": index} for index, size in enumerate(sizes)]}
+    topics = "/v3/clusters/c/topics"
+    config = {"name": "max.message.bytes", "value": "500000"}
+    assert gateway.post(topics, {"topic_name": topic, "partitions_count": 3, "configs": [config]}).status == 201
+    response = gateway.post(f"/topics/{topic}", body, JSON_V2)
+    assert [one["error_code"] for one in response.json["offsets"]] == [None, 50002, 50002]
 
 
 def test_partition_of_the_path_that_no_topic_can_have_is_refused(gateway: GatewayClient, topic: str) -> None:

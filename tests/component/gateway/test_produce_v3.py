@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from headrace.gateway.record_stream import OBJECT_BYTES_MAX
 from headrace.registry.client import RegistryClient
 from support.gateway import GatewayClient, stored
 
@@ -117,6 +118,11 @@ def test_invalid_json_ends_the_stream_after_the_records_before_it(
     items = gateway.produce(topic, {"value": text("a")}, rest)
     assert [item["error_code"] for item in items] == [200, 400]
     assert [message.value() for message in stored(broker_address, topic, 1)] == [b"a"]
+
+
+def test_too_large_object_ends_the_stream(gateway: GatewayClient, topic: str) -> None:
+    items = gateway.produce(topic, {"value": text("a")}, {"value": text("x" * OBJECT_BYTES_MAX)}, {"value": text("b")})
+    assert [item["error_code"] for item in items] == [200, 400]
 
 
 def test_stream_of_many_records_keeps_their_order(gateway: GatewayClient, broker_address: str, topic: str) -> None:

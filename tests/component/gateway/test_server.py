@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import socket
 import ssl
@@ -24,15 +25,14 @@ WAIT_S = 20
 PROGRAM = """
 import sys
 from headrace.cli import main
-from headrace.gateway import request_body, server
-server.HEADERS_S = server.REST_S = request_body.IDLE_S = 0.3
+from headrace.gateway import record_stream, request_body, server
+server.HEADERS_S = server.REST_S = request_body.IDLE_S = record_stream.STREAM_IDLE_S = 0.3
 sys.exit(main(sys.argv[1:]))
 """
 
 
 @contextlib.contextmanager
-def gateway_process(directory: Path, **settings: str) -> Iterator[Service]:
-    environment = {f"HEADRACE__GATEWAY__{name.upper()}": value for name, value in settings.items()}
+def gateway_process(directory: Path, **environment: str) -> Iterator[Service]:
     arguments = ["gateway", "serve", "--gateway-listen", "127.0.0.1:0", "--data-dir", str(directory)]
     service = Service(arguments, environment, program=(sys.executable, "-P", "-c", PROGRAM))
     try:
@@ -91,6 +91,15 @@ def test_client_that_pauses_within_a_body_gets_408(gateway: GatewayClient) -> No
     assert b'{"error_code":408,' in response
 
 
+def test_stream_of_a_client_that_pauses_ends_with_an_item_408(tmp_path: Path, broker_address: str) -> None:
+    record = b'{"value": {"type": "STRING", "data": "a"}}'
+    head = b"POST /v3/clusters/c/topics/t/records HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    with gateway_process(tmp_path, HEADRACE__KAFKA__BOOTSTRAP_SERVERS=broker_address) as service:
+        response = received(GatewayClient(service.addresses["gateway"]), head + b"Content-Length: 999\r\n\r\n", record)
+    assert response.startswith(b"HTTP/1.1 200 ")
+    assert re.findall(rb'"error_code":(\d+)', response) == [b"200", b"408"]
+
+
 def test_connection_is_closed_if_a_refused_body_does_not_end(gateway: GatewayClient) -> None:
     head = b"POST /v1/sessions HTTP/1.1\r\nHost: x\r\nContent-Encoding: x\r\nContent-Length: 999999999999\r\n\r\n"
     with socket.create_connection((gateway.host, gateway.port), WAIT_S) as connection:
@@ -128,7 +137,8 @@ def served_serial(url: str, authority: Authority) -> int:
 def test_renewed_certificate_is_served_after_sighup_and_a_damaged_one_is_not(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "certificates")
     certificate, key = authority.certificate("gateway")
-    with gateway_process(tmp_path, tls_certificate=str(certificate), tls_key=str(key)) as service:
+    files = {"HEADRACE__GATEWAY__TLS_CERTIFICATE": str(certificate), "HEADRACE__GATEWAY__TLS_KEY": str(key)}
+    with gateway_process(tmp_path, **files) as service:
         url = service.addresses["gateway"]
         first = served_serial(url, authority)
         authority.certificate("gateway")  # the same files
