@@ -98,6 +98,7 @@ def _described(chunk: StoredChunk, url: str) -> dict[str, Any]:
 
 async def _request_commit(request: Request) -> Response:
     state, caller = request.app.state, caller_of(request)
+    caller.require_any()
     transactions: Transactions = state.transactions
     async with body_of(request, state.budget) as reader:
         body = await read_json(reader)
@@ -132,6 +133,7 @@ def _rejected(error: RecordsRejected) -> Response:
 
 async def _commit(request: Request) -> Response:
     state, caller = request.app.state, caller_of(request)
+    caller.require_any()
     transactions: Transactions = state.transactions
     async with body_of(request, state.budget) as reader:
         (transaction_id,) = _fields(await read_json(reader), TRANSACTION_ID)

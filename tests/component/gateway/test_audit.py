@@ -121,8 +121,11 @@ def test_counts_of_all_interfaces_are_those_of_the_log(
     assert [item["error_code"] for item in items] == [200, 200, 200, 42203, 200]
     send_session(client, topic, "json", [json.dumps(order(number, T0 - WINDOW_MS)).encode() for number in range(4)])
     send_session(client, f"{topic}-lines", "lines", [b"one", b"two", b"\xff"])
+    chunk = [json.dumps(order(number, T0 + WINDOW_MS)).encode() for number in range(4)]
+    commit(client, request_transaction(client, topic, "json", chunk), len(chunk))
+    commit(client, request_transaction(client, f"{topic}-lines", "lines", [b"four", b"five"]), 2)
     gateway.stop()
-    for name, count in ((topic, 18), (f"{topic}-lines", 3)):
+    for name, count in ((topic, 22), (f"{topic}-lines", 5)):
         produced, log = rows_of(settings, name)
         assert sums(produced) == sums(log)
         assert sum(row.count for row in produced) == sum(row.sent for row in produced) == count
@@ -142,6 +145,46 @@ def test_counts_of_a_killed_gateway_are_published_by_the_next_one(
     produced, log = rows_of(settings, topic)
     assert sums(produced) == sums(log)
     assert [(row.sent, row.count, row.crashed) for row in produced] == [(20, 20, True)]
+
+
+def test_chunk_of_a_killed_gateway_counts_by_the_message_times_of_its_records(
+    settings: Settings, topic: str, start_gateway: StartGateway
+) -> None:
+    gateway = start_gateway()
+    body = {"value_schema": SCHEMA, "records": [{"value": order(0, T0)}]}
+    assert gateway.client.post(f"/topics/{topic}", body, AVRO_V2).status == 200
+    chunk = [json.dumps(order(number, T0 + WINDOW_MS)).encode() for number in range(4)]
+    transaction_id = request_transaction(gateway.client, topic, "json", chunk)
+    gateway.service.process.kill()
+    gateway.service.process.wait()
+    later = start_gateway()
+    commit(later.client, transaction_id, len(chunk))
+    later.stop()
+    produced, log = rows_of(settings, topic)
+    assert sums(produced) == sums(log)
+    assert sums(log)[T0 + WINDOW_MS].count == len(chunk)
+
+
+def request_transaction(client: GatewayClient, topic: str, form: str, lines: list[bytes]) -> str:
+    """Stores and converts a chunk of an existing topic. Returns the id of its transaction."""
+    body = b"".join(b"%s\n" % one for one in lines)
+    deadline = time.monotonic() + TIMEOUT_S
+    while (found := client.post(f"/v1/store?topic={topic}&format={form}", body, "text/plain")).status == 503:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    wanted = {name: found.json[name] for name in ("transaction_id", "length", "checksum")}
+    assert client.post("/v1/commit_request", wanted).json["records"] == len(lines)
+    return str(wanted["transaction_id"])
+
+
+def commit(client: GatewayClient, transaction_id: str, count: int) -> None:
+    """Commits a transaction twice."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while (found := client.post("/v1/commit", {"transaction_id": transaction_id})).status == 503:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert found.json["records"] == count
+    assert client.post("/v1/commit", {"transaction_id": transaction_id}).json == found.json
 
 
 def send_session(client: GatewayClient, topic: str, form: str, lines: list[bytes]) -> None:

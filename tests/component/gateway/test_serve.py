@@ -114,6 +114,20 @@ def test_users_have_the_permissions_of_the_registrys_file(
         assert client.post(f"{session}/chunks?begin=0", b"a\n", "text/plain").problem == problem
         assert client.request("DELETE", session).problem == problem
     assert shop.post(f"{session}/chunks?begin=0", b"a\n", "text/plain").json["written"] == 1
+    store = "/v1/store?topic=orders&format=binary"
+    while (chunk := shop.post(store, b"a\n", "text/plain")).status == 503:
+        time.sleep(0.1)
+    wanted = {name: chunk.json[name] for name in ("transaction_id", "length", "checksum")}
+    commit = {"transaction_id": wanted["transaction_id"]}
+    assert shop.post("/v1/store?topic=other", b"a\n", "text/plain").problem == (403, 40301)
+    for client, problem in ((reader, (403, 40301)), (anonymous, (401, 40101))):
+        assert client.post(store, b"a\n", "text/plain").problem == problem
+    for client in (reader, anonymous):
+        assert client.post("/v1/commit_request", wanted).problem == (404, 40471), "another user's transaction"
+        assert client.post("/v1/commit", commit).problem == (404, 40471)
+    assert shop.post("/v1/commit_request", wanted).status == 200
+    assert shop.post("/v1/commit", commit).json["records"] == 1
+    assert reader.post("/v1/commit", commit).problem == (404, 40471)
     assert (shop.request("GET", "/metrics").status, anonymous.request("GET", "/healthz").status) == (200, 200)
 
 
