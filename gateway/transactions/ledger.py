@@ -29,7 +29,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from headrace.audit.producer_counter import Ticket
 from headrace.gateway.audit import GatewayAudit
@@ -46,9 +46,11 @@ from headrace.kafka_wire.record_batch import (
     NO_HEADERS,
     PREFIX_BYTES,
     Batch,
+    Record,
     batch_of_records,
-    read_batch,
-    split_batches,
+    decode_batch,
+    has_valid_crc,
+    read_batch_header,
 )
 from headrace.kafka_wire.topic_partition import TopicPartition
 
@@ -252,9 +254,9 @@ class LedgerLane:
             raise
         ranges: list[tuple[int, int]] = []
         try:
-            for content, batch in _batches(chunk):
+            for content in _batches(chunk):
                 base = base_offset(self._producer.produce({target: content}), target)
-                end = base + len(batch.records)
+                end = base + read_batch_header(content).record_count
                 if ranges and ranges[-1][1] == base:
                     ranges[-1] = ranges[-1][0], end
                 else:
@@ -273,8 +275,8 @@ class LedgerLane:
         topic = chunk.wanted.topic
         tickets = [
             self._audit.count_sent(topic, key, value, time_ms)
-            for _, batch in _batches(chunk)
-            for _, time_ms, key, value, _ in batch.records
+            for content in _batches(chunk)
+            for _, time_ms, key, value, _ in _records(content, chunk)
         ]
         if len(tickets) != chunk.record_count:
             raise ChunkMissing("the chunk is damaged on the disk of the gateway; store it again with the same id")
@@ -295,17 +297,17 @@ class LedgerLane:
         if waiting:
             raise KafkaUnavailable(f"{self._at}: a transaction of an earlier owner is not decided yet")
 
-    def _row(self, record: Any) -> tuple[TransactionKey, tuple[int, bytes]]:
+    def _row(self, record: Record) -> tuple[TransactionKey, tuple[int, bytes]]:
         _, time_ms, key, value, _ = record
         try:
-            client, transaction_id = json.loads(key)
-            Committed.of_json(value)
+            client, transaction_id = json.loads(key or b"")
+            Committed.of_json(value or b"")
         except (ValueError, KeyError, TypeError) as error:
             # A row that is skipped could be one whose records would be stored twice.
             raise ErrorResponse(
                 "", f"the ledger's lane {self._at.partition}", -1, f"malformed row: {error!r}"
             ) from error
-        return transaction_key(client, transaction_id), (time_ms, value)
+        return transaction_key(client, transaction_id), (time_ms, value or b"")
 
 
 def _is_commit(batch: Batch) -> bool:
@@ -313,8 +315,8 @@ def _is_commit(batch: Batch) -> bool:
     return key is not None and _MARKER.unpack_from(key)[1] == COMMIT_MARKER
 
 
-def _batches(chunk: StoredChunk) -> Iterator[tuple[bytes, Batch]]:
-    """Yields the batches of a converted chunk, as bytes and decoded.
+def _batches(chunk: StoredChunk) -> Iterator[bytes]:
+    """Yields the batches of a converted chunk.
 
     Raises:
         ChunkMissing: the file was deleted, or is damaged.
@@ -324,10 +326,23 @@ def _batches(chunk: StoredChunk) -> Iterator[tuple[bytes, Batch]]:
             while head := file.read(PREFIX_BYTES):
                 (length,) = _LENGTH.unpack_from(head)
                 content = head + file.read(max(0, length + LENGTH_OVERHEAD - PREFIX_BYTES))
-                (frame,) = split_batches(content, str(chunk.data))
-                yield content, read_batch(frame, str(chunk.data), BATCH_BYTES_MAX)
-    except (OSError, CorruptBatch, struct.error, ValueError) as error:
-        logger.warning("chunk_unreadable path=%s cause=%s", chunk.data, error)
-        raise ChunkMissing(
-            "the chunk was deleted or is damaged on the disk of the gateway; store it again with the same id"
-        ) from error
+                header = read_batch_header(content)
+                if header.size != len(content) or not has_valid_crc(memoryview(content), header):
+                    raise CorruptBatch("a batch is truncated, or has the wrong checksum")
+                yield content
+    except (OSError, CorruptBatch, struct.error) as error:
+        raise _missing(chunk, error) from error
+
+
+def _records(content: bytes, chunk: StoredChunk) -> Sequence[Record]:
+    try:
+        return decode_batch(memoryview(content), read_batch_header(content), str(chunk.data), BATCH_BYTES_MAX)
+    except CorruptBatch as error:
+        raise _missing(chunk, error) from error
+
+
+def _missing(chunk: StoredChunk, error: Exception) -> ChunkMissing:
+    logger.warning("chunk_unreadable path=%s cause=%s", chunk.data, error)
+    return ChunkMissing(
+        "the chunk was deleted or is damaged on the disk of the gateway; store it again with the same id"
+    )

@@ -42,18 +42,18 @@ def run(chunk: StoredChunk, record_bytes_max: int = 1000, taken: list[int] | Non
 
 
 def batches(chunk: StoredChunk) -> list[Any]:
-    return [batch for _, batch in ledger._batches(chunk)]
+    return [ledger._records(content, chunk) for content in ledger._batches(chunk)]
 
 
 def test_records_keep_their_order_in_batches_of_bounded_size(tmp_path: Path) -> None:
     values = [b"%05d" % number + b"x" * 95 for number in range(25)]
     taken: list[int] = []
     found = run(stored(tmp_path, b"".join(value + b"\n" for value in values)), 1000, taken)
-    records = [record for batch in batches(found) for record in batch.records]
+    records = [record for batch in batches(found) for record in batch]
     assert [value for _, _, _, value, _ in records] == values
     assert {(time_ms, key) for _, time_ms, key, _, _ in records} == {(NOW_MS, None)}
     assert [parse_headers(headers) for *_, headers in records] == [[("host", b"h"), ("hr.t", ID.encode())]] * 25
-    assert [len(batch.records) for batch in batches(found)] == [4, 4, 4, 4, 4, 4, 1]
+    assert [len(batch) for batch in batches(found)] == [4, 4, 4, 4, 4, 4, 1]
     assert (found.record_count, found.expires_ms, found.data.suffix) == (25, EXPIRES_MS, ".batches")
     assert found.data_bytes == found.data.stat().st_size == sum(taken)
     assert set(found.prefixes) == {value[:5].hex() for value in values}
@@ -63,7 +63,7 @@ def test_records_keep_their_order_in_batches_of_bounded_size(tmp_path: Path) -> 
 def test_part_of_a_cut_record_is_a_header(tmp_path: Path) -> None:
     found = run(stored(tmp_path, b"1 1 1/2\na\n2 1\nb\n", FRAMED))
     (batch,) = batches(found)
-    assert [dict(parse_headers(headers)).get("hr.part") for *_, headers in batch.records] == [b"1/2", None]
+    assert [dict(parse_headers(headers)).get("hr.part") for *_, headers in batch] == [b"1/2", None]
 
 
 def test_chunk_with_refused_records_is_not_converted(tmp_path: Path) -> None:
