@@ -27,12 +27,12 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any, Final
 
-from headrace.audit.count import MessageTally
-from headrace.audit.latency import late_count
+from headrace.audit.count import message_hash
+from headrace.audit.open_row import OpenRow, RowType, Ticket
 from headrace.audit.row import AuditOutcome, AuditRow, Tier, counted_row_id
-from headrace.audit.spool import SLOTS, Spool, sent_word_index
-from headrace.audit.tally import REFERENCE, SentMessage, Tallies, message_size
-from headrace.audit.window import WINDOW_MS, counted_window
+from headrace.audit.spool import SLOTS, Spool
+from headrace.audit.tally import message_size
+from headrace.audit.window import SPECIAL_WINDOWS, WINDOW_MS, counted_window
 
 logger = logging.getLogger(__name__)
 
@@ -60,52 +60,6 @@ has. Without the limit each message would open one.
 """
 
 
-class OpenRow:
-    """The running count of one topic and window. `take_rows` turns it into an audit row and ends it."""
-
-    __slots__ = (
-        "acknowledged",
-        "end_ms",
-        "is_taken",
-        "progress",
-        "sent",
-        "sent_word_index",
-        "sequence",
-        "slot",
-        "start_ms",
-        "topic",
-        "words",
-    )
-
-    def __init__(self, topic: str, start_ms: int, sequence: int, slot: int, spool: Spool | None) -> None:
-        self.topic = topic
-        self.start_ms = start_ms
-        self.end_ms = start_ms + WINDOW_MS if start_ms >= 0 else start_ms  # special windows contain no message time
-        self.sequence = sequence
-        self.slot = slot
-        # `sent` is stored in the word `sent_word_index` of `words`: of the spool, or of a list if the row has no slot.
-        self.words: memoryview[int] | list[int] = [0]
-        self.sent_word_index = 0
-        if spool is not None and slot >= 0:
-            self.words, self.sent_word_index = spool.words, sent_word_index(slot)
-        self.sent = 0
-        self.acknowledged = MessageTally()  # with the messages without a time among the sent ones, and the failed ones
-        self.progress = -1  # sent + count + errors at the last `take_rows`: an unchanged row is ready for publication
-        self.is_taken = False
-
-
-class Ticket:
-    """One counted message, returned by `count_sent` for `acknowledge`, `count_failed` or `withdraw`."""
-
-    __slots__ = ("fingerprint", "latency_s", "row", "size_bytes")
-
-    def __init__(self, row: OpenRow, size_bytes: int, fingerprint: int, latency_s: float | None = None) -> None:
-        self.row = row
-        self.size_bytes = size_bytes
-        self.fingerprint = fingerprint
-        self.latency_s = latency_s
-
-
 class ProducerCounter:
     """Counts the messages that a producer process sends, by topic and window, for the audit. Thread-safe.
 
@@ -121,7 +75,7 @@ class ProducerCounter:
         datacenter: name of the data centre, the setting `audit.datacenter`.
         late_after_ms: time after the end of a window after which messages of it count as late, the setting
             `audit.grace`.
-        tallies: the functions that add up acknowledged messages.
+        row_type: the class of running counts.
     """
 
     def __init__(
@@ -133,9 +87,9 @@ class ProducerCounter:
         instance: str = "",
         datacenter: str = "",
         late_after_ms: int = LATE_AFTER_MS,
-        tallies: Tallies = REFERENCE,
+        row_type: RowType = OpenRow,
     ) -> None:
-        self._tallies = tallies
+        self._row_type = row_type
         self.application = application
         self.datacenter = datacenter
         self._late_after_ms = late_after_ms
@@ -164,7 +118,7 @@ class ProducerCounter:
         """Discards the counts of the parent process in a forked child."""
         self.instance = secrets.token_hex(8)
         for row in self._rows.values():
-            row.is_taken = True
+            row.abandon_after_fork()
         if self._spool is not None:
             self._spool.detach()
             self._spool = None
@@ -187,31 +141,26 @@ class ProducerCounter:
         """
         if value is None:
             return None
-        return Ticket(
-            self.count_row(topic, time_ms, has_time), message_size(key, value), self._tallies.hash(key, value)
-        )
+        row = self._latest.get(topic)
+        fingerprint = row.count(time_ms, key, value) if row is not None and has_time else None
+        if row is None or fingerprint is None:
+            row, fingerprint = self.count(topic, time_ms, key, value, has_time=has_time)
+        return Ticket(row, message_size(key, value), fingerprint)
 
-    def count_row(self, topic: str, time_ms: int, has_time: bool) -> OpenRow:
-        """Counts a message like `count_sent`, and returns the running count of its window."""
-        try:
-            row = self._latest[topic]
-            # Without a lock, which would double the cost: CPython changes threads only at calls and loops, and there is
-            # none from the line above to `return`. `take_rows` removes a row from `_latest` before it reads `sent`.
-            if row.start_ms <= time_ms < row.end_ms and has_time:
-                row.sent += 1
-                row.words[row.sent_word_index] = row.sent
-                return row
-        except KeyError:
-            pass
+    def count(
+        self, topic: str, time_ms: int, key: bytes | None, value: bytes, *, has_time: bool
+    ) -> tuple[OpenRow, int]:
+        """Counts a message like `count_sent`. Returns the running count of its window, and its hash. For later messages
+        of the topic that have a time, the caller may call `OpenRow.count` of that running count instead."""
         with self._lock:
             row = self._latest[topic] = self._open_row(topic, self._window(topic, time_ms))
-            row.sent += 1
-            row.words[row.sent_word_index] = row.sent
+            fingerprint = row.count(None, key, value)
+            assert fingerprint is not None  # a row is closed with the lock
             if not has_time:
-                row.acknowledged.no_time += 1
+                row.no_time += 1
         if self._unlogged:
             self._log()
-        return row
+        return row, fingerprint
 
     def withdraw(self, ticket: Ticket | None) -> None:
         """Uncounts a message that the Kafka client did not accept; `ticket` is the result of `count_sent`.
@@ -219,23 +168,20 @@ class ProducerCounter:
         If `take_rows` has already returned its row, the message stays counted as sent. The audit then treats it as one
         that may or may not be in the log.
         """
-        if ticket is None:
-            return
-        self.withdraw_from(ticket.row)
+        if ticket is not None:
+            self.withdraw_from(ticket.row)
 
     def withdraw_from(self, row: OpenRow) -> None:
-        """Uncounts a message like `withdraw`; `row` is the result of `count_row`."""
+        """Uncounts a message like `withdraw`; `row` is the running count that contains it."""
         with self._lock:
-            if not row.is_taken:
-                row.sent -= 1
-                row.words[row.sent_word_index] = row.sent
+            row.withdraw()
 
     def acknowledge(
         self,
         tickets: Iterable[Ticket | None],
         latencies_s: Iterable[float | None] = repeat(None),
         *,
-        now_ms: int | None = None,
+        now_ms: float | None = None,
     ) -> None:
         """Counts messages that the brokers acknowledged.
 
@@ -245,40 +191,32 @@ class ProducerCounter:
             now_ms: the current time, which decides which messages are late; None for the clock of the machine.
         """
         now_ms = wall_clock_ms() if now_ms is None else now_ms
-        counted: list[SentMessage] = []
         for ticket, latency_s in zip(tickets, latencies_s, strict=False):
             if ticket is not None:
-                ticket.latency_s = latency_s
-                counted.append(ticket)
-        self.acknowledge_all(counted, now_ms)
+                self.acknowledge_in(ticket.row, ticket.size_bytes, ticket.fingerprint, latency_s, now_ms)
 
-    def acknowledge_all(self, messages: list[SentMessage], now_ms: int) -> None:
-        """Counts messages that the brokers acknowledged at `now_ms`."""
-        with self._lock:
-            for tally in self._tallies.of_sent(messages):
-                row: OpenRow = messages[tally.first].row
-                if row.is_taken:
-                    row = self._open_row(row.topic, row.start_ms)
-                counted = row.acknowledged
-                counted.merge(tally.messages)
-                counted.late += late_count(row.start_ms, now_ms, self._late_after_ms, tally.messages.count)
-                if row.slot >= 0 and self._spool is not None:
-                    self._spool.set_counts(row.slot, counted.count, counted.bytes, counted.fingerprint)
+    def acknowledge_in(
+        self, row: OpenRow, size_bytes: int, fingerprint: int, latency_s: float | None, now_ms: float
+    ) -> None:
+        """Counts an acknowledged message in `row`, or if that is closed in the open row of its topic and window. See
+        `OpenRow.acknowledge` for the arguments."""
+        while not row.acknowledge(size_bytes, fingerprint, latency_s, now_ms):
+            with self._lock:
+                row = self._open_row(row.topic, row.start_ms)
         if self._unlogged:
             self._log()
 
     def count_failed(self, ticket: Ticket | None) -> None:
         """Counts a message that was not acknowledged as an error; `ticket` is the result of `count_sent`."""
-        if ticket is None:
-            return
-        self.count_failed_of(ticket.row)
+        if ticket is not None:
+            self.count_failed_in(ticket.row)
 
-    def count_failed_of(self, row: OpenRow) -> None:
-        """Counts an error like `count_failed`; `row` is the result of `count_row`."""
+    def count_failed_in(self, row: OpenRow) -> None:
+        """Counts an error like `count_failed`; `row` is the running count that contains the message."""
         with self._lock:
-            if row.is_taken:
+            if not row.is_open:
                 row = self._open_row(row.topic, row.start_ms)
-            row.acknowledged.errors += 1
+            row.errors += 1
 
     def count_acknowledged(
         self, topic: str, time_ms: int, key: bytes | None, value: bytes | None, latency_s: float | None = None
@@ -295,7 +233,7 @@ class ProducerCounter:
             return
         with self._lock:
             row = self._open_row(topic, self._window(topic, time_ms))
-        self.acknowledge([Ticket(row, message_size(key, value), self._tallies.hash(key, value))], [latency_s])
+        self.acknowledge_in(row, message_size(key, value), message_hash(key, value), latency_s, wall_clock_ms())
 
     def on_delivery(self, time_ms: int) -> Callable[[Any, Any], None]:
         """Returns a confluent-kafka delivery callback `(error, message)` for a message with this message time."""
@@ -305,7 +243,7 @@ class ProducerCounter:
                 self.count_acknowledged(message.topic(), time_ms, message.key(), message.value(), message.latency())
             elif message.value() is not None:
                 with self._lock:
-                    self._open_row(message.topic(), self._window(message.topic(), time_ms)).acknowledged.errors += 1
+                    self._open_row(message.topic(), self._window(message.topic(), time_ms)).errors += 1
 
         return count
 
@@ -322,10 +260,10 @@ class ProducerCounter:
             ready = [row for row in self._rows.values() if _is_ready(row, now_ms, selection)]
             rows = []
             for row in ready:
+                row.close()  # before its sums are read, and before a forked child no longer finds it in `_rows`
                 del self._rows[row.topic, row.start_ms]
-                row.is_taken = True
                 if self._latest.get(row.topic) is row:
-                    del self._latest[row.topic]  # before `sent` is read; see `count_sent`
+                    del self._latest[row.topic]
                 if row.slot >= 0 and self._spool is not None:
                     self._spool.set_final(row.slot)
                 audit_row = self._audit_row(row, now_ms)
@@ -349,7 +287,7 @@ class ProducerCounter:
                 for row in self._rows.values():
                     if row.slot >= 0:
                         self._spool.set_final(row.slot)
-                    row.words, row.sent_word_index = [row.sent], 0
+                    row.leave_spool()
                 self._spool.close()
                 self._spool = None
             self._spool_dir = self._unopened_spool_dir = None
@@ -393,7 +331,9 @@ class ProducerCounter:
             self._sequence += 1
             self._open_spool()
             slot = self._open_slot(topic, start_ms)
-            row = self._rows[topic, start_ms] = OpenRow(topic, start_ms, self._sequence, slot, self._spool)
+            late_from_ms = None if start_ms in SPECIAL_WINDOWS else start_ms + WINDOW_MS + self._late_after_ms
+            row = self._row_type(topic, start_ms, late_from_ms, self._sequence, slot, self._spool)
+            self._rows[topic, start_ms] = row
         return row
 
     def _open_slot(self, topic: str, start_ms: int) -> int:
@@ -424,26 +364,26 @@ class ProducerCounter:
             logger.warning(text, *values)
 
     def _audit_row(self, row: OpenRow, now_ms: int) -> AuditRow:
-        counted = row.acknowledged
-        latency = counted.latencies.latency()
+        sent, count, size_bytes, fingerprint = row.sums()
+        latency = row.latencies.latency()
         return AuditRow(
             id=counted_row_id(self.instance, row.sequence),
             tier=Tier.PRODUCER,
             outcome=AuditOutcome.ACKNOWLEDGED,
             topic=row.topic,
             window_start_ms=row.start_ms,
-            count=counted.count,
-            bytes=counted.bytes,
-            fingerprint=counted.fingerprint,
+            count=count,
+            bytes=size_bytes,
+            fingerprint=fingerprint,
             application=self.application,
             host=self.host,
             instance=self.instance,
             emitted_at_ms=now_ms,
-            sent=row.sent,
+            sent=sent,
             datacenter=self.datacenter,
-            late=counted.late,
-            no_time=counted.no_time,
-            errors=counted.errors,
+            late=row.late,
+            no_time=row.no_time,
+            errors=row.errors,
             latency_mean_ms=latency.mean_ms,
             latency_p95_ms=latency.p95_ms,
             latency_p99_ms=latency.p99_ms,
@@ -454,7 +394,8 @@ class ProducerCounter:
 def _is_ready(row: OpenRow, now_ms: int, selection: RowSelection) -> bool:
     if selection is RowSelection.ALL:
         return True
-    progress = row.sent + row.acknowledged.count + row.acknowledged.errors
+    sent, count, _, _ = row.sums()
+    progress = sent + count + row.errors
     is_unchanged, row.progress = progress == row.progress, progress
     return (is_unchanged or selection is RowSelection.ENDED) and row.start_ms + WINDOW_MS <= now_ms
 

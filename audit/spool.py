@@ -56,14 +56,15 @@ _HEADER_BYTES: Final = 4096
 _SLOT_BYTES: Final = 320
 _SLOT: Final = struct.Struct("=QQqQQQQH254s")
 _STATE: Final = struct.Struct("=Q")
-_COUNTS: Final = struct.Struct("=QQQ")
 _WORD_BYTES: Final = 8
 _SENT_OFFSET: Final = 24
-_COUNTS_OFFSET: Final = 32
+
+SUM_WORDS: Final = 4
+"""Numbers of a slot that change while messages are counted: sent, count, bytes, fingerprint."""
 
 
-def sent_word_index(slot: int) -> int:
-    """Returns the index in `Spool.words` of the `sent` field of a slot."""
+def sums_index(slot: int) -> int:
+    """Returns the index in `Spool.words` of the first of the `SUM_WORDS` of a slot."""
     return (_HEADER_BYTES + slot * _SLOT_BYTES + _SENT_OFFSET) // _WORD_BYTES
 
 
@@ -143,11 +144,6 @@ class Spool:
         _SLOT.pack_into(self._map, position, SlotState.FREE, sequence, window_start_ms, 0, 0, 0, 0, len(name), name)
         _STATE.pack_into(self._map, position, SlotState.OPEN)
         return slot
-
-    def set_counts(self, slot: int, count: int, size_bytes: int, fingerprint: int) -> None:
-        _COUNTS.pack_into(
-            self._map, _HEADER_BYTES + _COUNTS_OFFSET + slot * _SLOT_BYTES, count, size_bytes, fingerprint
-        )
 
     def set_final(self, slot: int) -> None:
         _STATE.pack_into(self._map, _HEADER_BYTES + slot * _SLOT_BYTES, SlotState.FINAL)

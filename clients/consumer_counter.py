@@ -16,7 +16,7 @@ from headrace.audit.row import AuditOutcome, AuditRow, Tier, range_row_id
 from headrace.audit.tally import DeliveredMessage
 from headrace.avro_codec import core_library
 from headrace.clients.audit_publisher import AuditPublisher
-from headrace.clients.core_tallies import core_tallies
+from headrace.clients.core_tallies import delivered_tallies
 from headrace.clients.decoding import FetchedRecord
 from headrace.clients.fork_safety import prevent_free
 from headrace.clients.kafka_client import create_client
@@ -50,7 +50,7 @@ class ConsumerCounter:
         self._datacenter, self._late_after_ms = settings.audit.datacenter, settings.audit.grace.ms
         self._now_ms = wall_clock_ms()
         self.delivered = []
-        self._tallies = core_tallies(core_library())
+        self._tally_delivered = delivered_tallies(core_library())
         self._counters: dict[tuple[str, int], WindowCounter] = {}
         self._ranges: dict[tuple[str, int], tuple[int, int]] = {}
         self._published_at = time.monotonic()
@@ -90,7 +90,7 @@ class ConsumerCounter:
     def _add_delivered(self) -> None:
         """Adds up the delivered messages. Their latency ends before the fetch after which they were delivered."""
         delivered, self.delivered = self.delivered, []
-        for tally in self._tallies.of_delivered(delivered, self._now_ms, self._late_after_ms):
+        for tally in self._tally_delivered(delivered, self._now_ms, self._late_after_ms):
             record = delivered[tally.first][0]
             if record.topic == self._topic:
                 continue

@@ -1,4 +1,5 @@
-"""Adds up the messages of a client for the audit with the compiled core. `audit.tally` defines the results."""
+"""Counts the messages of a client for the audit with the compiled core. `audit.open_row` and `audit.tally` define the
+results."""
 
 from __future__ import annotations
 
@@ -6,32 +7,78 @@ import ctypes
 import struct
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Final
 
 from headrace.audit.count import MessageTally
 from headrace.audit.latency import LatencyHistogram
-from headrace.audit.tally import REFERENCE, DeliveredMessage, Tallies, Tally, tally_delivered, tally_sent
+from headrace.audit.open_row import OpenRow, RowType
+from headrace.audit.spool import Spool
+from headrace.audit.tally import DeliveredMessage, Tally, TallyDelivered, tally_delivered
 from headrace.audit.window import WINDOW_MS
-from headrace.avro_codec.core.library import LATENCY_BUCKET, TALLIED_TOGETHER, TALLY, CTallyOutput, Library
+from headrace.avro_codec.core.library import (
+    LATENCY_BUCKET,
+    SENT_ROW,
+    TALLIED_TOGETHER,
+    TALLY,
+    CTallyOutput,
+    Library,
+)
 
-_TALLY = struct.Struct(TALLY)
-_BUCKET = struct.Struct(LATENCY_BUCKET)
-_SENT_MESSAGE = ("row", "size_bytes", "fingerprint", "latency_s")
+_TALLY: Final = struct.Struct(TALLY)
+_BUCKET: Final = struct.Struct(LATENCY_BUCKET)
+_ROW: Final = struct.Struct(SENT_ROW)
+_ROW_HEAD: Final = struct.Struct("qqqqPP")
 
 
-def core_tallies(core: Library | None) -> Tallies:
-    """Returns the functions that add up messages, of the compiled core if it can be used. The functions are not
+class CoreRow(OpenRow):
+    """The running count of a producer, with the functions `count` and `acknowledge` of the core. They hold the
+    interpreter lock, so they need no other."""
+
+    __slots__ = ("_block", "acknowledge", "count")
+
+    def __init__(
+        self,
+        core: Library,
+        topic: str,
+        start_ms: int,
+        late_from_ms: int | None,
+        sequence: int,
+        slot: int,
+        spool: Spool | None,
+    ) -> None:
+        super().__init__(topic, start_ms, late_from_ms, sequence, slot, spool)
+        self._block = bytearray(_ROW.size)
+        self._update_block()
+        self.count, self.acknowledge = core.row_functions(self._block)  # type: ignore[method-assign]
+
+    def _update_block(self) -> None:
+        late_from_ms = 2**63 - 1 if self.late_from_ms is None else self.late_from_ms
+        sums = ctypes.addressof(ctypes.c_uint64.from_buffer(self.words, self.at * 8))
+        _ROW_HEAD.pack_into(self._block, 0, self.is_open, self.start_ms, self.end_ms, late_from_ms, sums, id(None))
+
+    def close(self) -> None:
+        super().close()
+        self._update_block()
+        _, _, _, _, _, _, self.late, count, total_ms, max_ms, *buckets = _ROW.unpack_from(self._block)
+        self.latencies = LatencyHistogram(count, total_ms, max_ms)
+        self.latencies.buckets = {bucket: number for bucket, number in enumerate(buckets) if number}
+
+    def leave_spool(self) -> None:
+        super().leave_spool()
+        self._update_block()
+
+
+def row_type(core: Library | None) -> RowType:
+    """Returns the class of a producer's running counts, of the compiled core if it can be used."""
+    return OpenRow if core is None or not core.can_tally else partial(CoreRow, core)
+
+
+def delivered_tallies(core: Library | None) -> TallyDelivered:
+    """Returns the function that adds up delivered messages, of the compiled core if it can be used. It is not
     thread-safe."""
     if core is None or not core.can_tally:
-        return REFERENCE
+        return tally_delivered
     buffers = _Buffers()
-
-    def of_sent(messages: list[Any]) -> Iterator[Tally]:
-        return buffers.add_up(
-            len(messages),
-            partial(core.tally_sent, messages, _SENT_MESSAGE, None),
-            lambda start, end: tally_sent(messages[start:end]),
-        )
 
     def of_delivered(messages: list[DeliveredMessage], now_ms: int, late_after_ms: int) -> Iterator[Tally]:
         return buffers.add_up(
@@ -40,7 +87,7 @@ def core_tallies(core: Library | None) -> Tallies:
             lambda start, end: tally_delivered(messages[start:end], now_ms, late_after_ms),
         )
 
-    return Tallies(core.hash_message, of_sent, of_delivered)
+    return of_delivered
 
 
 class _Buffers:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol
 
-from headrace.audit.producer_counter import OpenRow
+from headrace.audit.open_row import OpenRow
 from headrace.clients.errors import DeliveryFailed
 from headrace.clients.kafka_client import as_seconds, error_text
 

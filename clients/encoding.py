@@ -12,6 +12,7 @@ from typing import Any, Final
 import fastavro
 from fastavro.schema import SchemaParseException, UnknownType
 
+from headrace.audit.open_row import CLOSED_ROW
 from headrace.avro_codec import BadBody, Check, compile_check, core_library
 from headrace.avro_codec.check import NESTED_MAX
 from headrace.avro_codec.encode import encode_default
@@ -51,6 +52,7 @@ class Encoding:
         read_time: function (value, encoded value) that returns the message time, the time of the event, in
             milliseconds, or None to use the record timestamp instead. The attribute is None if the schema has no time
             field.
+        row: the running count of the audit to which the latest message with a time was added; the producer sets it.
 
     Args:
         time_property: dotted path of the time field in the metadata of the subject; "" if it has none.
@@ -73,6 +75,7 @@ class Encoding:
         self.topic = topic
         self.subject = subject
         self.schema_id = schema_id
+        self.row = CLOSED_ROW
         self._schema = schema
         self._compiled = compiled_schema(schema)
         self._prefix = frame(schema_id, b"")

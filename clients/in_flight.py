@@ -11,8 +11,7 @@ from collections.abc import Iterable
 from operator import attrgetter
 from typing import Final
 
-from headrace.audit.producer_counter import ProducerCounter, wall_clock_ms
-from headrace.audit.tally import SentMessage
+from headrace.audit.producer_counter import ProducerCounter
 from headrace.clients.delivery import Delivery
 from headrace.clients.errors import DeliveryFailed, FlushFailed
 from headrace.clients.kafka_client import error_text
@@ -97,7 +96,7 @@ class InFlight:
 
     def process_completed(self) -> None:
         """Processes acknowledged and failed messages; the caller must call `run_callbacks` afterwards."""
-        acknowledged: list[SentMessage] = []
+        now_ms = time.time() * 1000
         with self._lock:
             # Before `_move_added`: messages that are completed at this moment were added before it.
             completed = len(self.completed)
@@ -108,14 +107,17 @@ class InFlight:
                 self._pending.discard(delivery)
                 if delivery.on_delivery is not None:
                     self._callback_queue.append(delivery)
+                row = delivery.row
                 if delivery.error is not None:
                     self._record_failure(delivery)
-                    if delivery.row is not None:
-                        self._counter.count_failed_of(delivery.row)
-                elif delivery.row is not None:
-                    acknowledged.append(delivery)
-            if acknowledged:
-                self._counter.acknowledge_all(acknowledged, wall_clock_ms())
+                    if row is not None:
+                        self._counter.count_failed_in(row)
+                elif row is not None:
+                    acknowledge = row.acknowledge  # CPython 3.11 looks up a slot in a method call for 30 ns
+                    if not acknowledge(delivery.size_bytes, delivery.fingerprint, delivery.latency_s, now_ms):
+                        self._counter.acknowledge_in(
+                            row, delivery.size_bytes, delivery.fingerprint, delivery.latency_s, now_ms
+                        )
         self.log_failures(only_when_due=True)
 
     def run_callbacks(self, deadline: float = math.inf) -> None:

@@ -19,14 +19,16 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaException, Producer
 
-from headrace.audit.producer_counter import ProducerCounter, RowSelection, Ticket, wall_clock_ms
+from headrace.audit.open_row import Ticket
+from headrace.audit.producer_counter import ProducerCounter, RowSelection, wall_clock_ms
 from headrace.audit.row import AuditRow
 from headrace.audit.spool import LeftoverSpools
 from headrace.avro_codec import core_library
-from headrace.avro_schema import AvroSchemaError, FramingError, find_time_fields, unframe
+from headrace.avro_schema import AvroSchemaError, find_time_fields
 from headrace.avro_schema.message_time import TIME_PROPERTY
+from headrace.avro_schema.wire import MAGIC_ID, PREFIX_BYTES
 from headrace.clients.audit_publisher import AuditPublisher, spool_directories
-from headrace.clients.core_tallies import core_tallies
+from headrace.clients.core_tallies import row_type
 from headrace.clients.encoding import BodyTime
 from headrace.clients.kafka_client import create_client, error_text
 from headrace.registry.client import RegistryClient
@@ -80,18 +82,17 @@ class MessageTimes:
     def time_of(self, topic: str, value: bytes) -> tuple[int | None, bool]:
         """Returns the message time of a value in milliseconds, None for its record timestamp; and whether it has the
         time that its schema promises. Expired readers are used until they are replaced."""
-        try:
-            framed = unframe(value)
-        except FramingError:
+        schema_id = _schema_id(value)
+        if schema_id is None:
             return None, True
-        key = topic, framed.schema_id
+        key = topic, schema_id
         reader = self._readers.get(key)
         if reader is None or time.monotonic() >= reader.expires:
             self._load(key)
         if reader is None or reader.body_time is None:
             return None, True
         try:
-            found = reader.body_time.read(framed.body)
+            found = reader.body_time.read(value[PREFIX_BYTES:])
         except Exception:  # fastavro raises errors of many types for bytes that are no Avro
             return None, True
         return found, found is not None
@@ -135,12 +136,12 @@ class MessageTimes:
 
 
 def _schema_id(value: bytes | None) -> int | None:
-    if value is None:
+    """Returns the schema id of a framed value, like `avro_schema.unframe` but in a fifth of the time; None for other
+    values."""
+    if not value or value[0] != MAGIC_ID or len(value) < PREFIX_BYTES:
         return None
-    try:
-        return unframe(value).schema_id
-    except FramingError:
-        return None
+    schema_id = int.from_bytes(value[1:PREFIX_BYTES], "big", signed=True)
+    return schema_id if schema_id >= 0 else None
 
 
 class GatewayAudit:
@@ -160,7 +161,7 @@ class GatewayAudit:
             spool_dir=directory,
             datacenter=settings.audit.datacenter,
             late_after_ms=settings.audit.grace.ms,
-            tallies=core_tallies(core_library()),
+            row_type=row_type(core_library()),
         )
         self._leftovers = LeftoverSpools(directory)
         # Without idempotence: its fatal errors would end the producer, and a row that is sent twice counts once.

@@ -16,7 +16,8 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from headrace.audit.producer_counter import Ticket, wall_clock_ms
+from headrace.audit.open_row import Ticket
+from headrace.audit.producer_counter import wall_clock_ms
 from headrace.clients.kafka_client import create_client, error_text
 from headrace.gateway.audit import GatewayAudit
 from headrace.gateway.metrics import GatewayMetrics

@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define HR_ABI 7     /* version of the functions and structures below */
+#define HR_ABI 8     /* version of the functions and structures below */
 #define HR_PROGRAM 5 /* version of the operations in program.h */
 
 /* A record of a batch. Positions are in the decompressed payload. Sizes are -1 for null. */
@@ -123,7 +123,7 @@ enum {
 
 #define HR_TALLIED_TOGETHER 512 /* messages of one call */
 
-/* The count of messages of a client: of a row of a producer, or of a partition and window of a consumer. */
+/* The count of messages of a consumer: of a partition and window. */
 typedef struct {
     uint64_t first; /* index of its first message */
     int64_t window_start_ms;
@@ -153,6 +153,25 @@ typedef struct {
     uint64_t bucket_count;
 } hr_tally_output;
 
+enum { HR_SENT = 0, HR_COUNT, HR_BYTES, HR_FINGERPRINT }; /* positions in the sums of a row */
+#define HR_LATENCY_MS_MAX INT32_MAX
+#define HR_LATENCY_BUCKETS 232 /* of latencies up to HR_LATENCY_MS_MAX */
+
+/* The running count of a producer, for OpenRow of headrace.audit.open_row; the content of a bytearray of Python. */
+typedef struct {
+    int64_t is_open;
+    int64_t start_ms; /* counts the messages with times [start, end) */
+    int64_t end_ms;
+    int64_t late_from_ms; /* messages that are acknowledged later are late */
+    uint64_t *sums;       /* four numbers, in the spool of the process */
+    void *none;           /* Python's None */
+    uint64_t late;
+    uint64_t latencies; /* number, sum and maximum of the latencies */
+    uint64_t latency_ms;
+    uint64_t latency_ms_max;
+    uint32_t buckets[HR_LATENCY_BUCKETS];
+} hr_sent_row;
+
 int32_t hr_abi(void);
 int32_t hr_program_version(void);
 
@@ -175,14 +194,13 @@ int32_t hr_is_value(const hr_program *program, const uint8_t *body, uint64_t siz
 /* Returns whether the process has the functions of Python that the next functions call. */
 int32_t hr_can_tally(void);
 
-/* The function message_hash(key, value) of headrace.audit.count for Python, by the calling convention METH_FASTCALL.
- * `none` is Python's None. */
-void *hr_hash_message(void *none, void *const *arguments, intptr_t count);
+/* The methods `count(time_ms, key, value)` and `acknowledge(size_bytes, fingerprint, latency_s, now_ms)` of OpenRow, as
+ * functions of Python with the calling convention METH_FASTCALL. `array` is the bytearray with the hr_sent_row. */
+void *hr_row_count(void *array, void *const *arguments, intptr_t count);
+void *hr_row_acknowledge(void *array, void *const *arguments, intptr_t count);
 
-/* Adds up the messages [from, to) of a Python list: sent messages, whose attributes have the `names` of a tuple, for row,
- * size, hash and latency in seconds; or pairs of a record and its message time. Returns 0, or 1 if the reference must add
- * them up; a Python exception may be set then. */
-int32_t hr_tally_sent(void *messages, void *names, void *none, uint64_t from, uint64_t to, hr_tally_output *output);
+/* Adds up the messages [from, to) of a Python list of pairs of a record and its message time. Returns 0, or 1 if the
+ * reference must add them up; a Python exception may be set then. */
 int32_t hr_tally_delivered(void *messages, void *none, int64_t now_ms, int64_t late_after_ms, int64_t window_ms,
                            uint64_t from, uint64_t to, hr_tally_output *output);
 

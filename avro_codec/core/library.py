@@ -1,7 +1,7 @@
 """The ctypes interface of the core: the shared library and its structures, without any logic.
 
 Calls release the interpreter lock, except for `is_value` and `convert_one`, which take less time than releasing it, and
-`tally_sent` and `tally_delivered`, which read Python objects.
+`tally_delivered`, which reads Python objects.
 The library has no state. The caller owns all buffers and must keep references to them during a call.
 """
 
@@ -10,11 +10,12 @@ from __future__ import annotations
 import ctypes
 from ctypes import POINTER, c_char_p, c_int32, c_int64, c_uint32, c_uint64, c_void_p, py_object
 from pathlib import Path
+from typing import Any
 
 from headrace.avro_codec.core.build import LIBRARY
 from headrace.avro_codec.program import TIME_FIELDS_MAX, Program, pack_words
 
-ABI = 7
+ABI = 8
 PROGRAM_VERSION = 5
 
 DONE, FULL, MESSAGE = 0, 1, 2
@@ -37,13 +38,19 @@ TIME_PARTITION = "qQQQQ"
 a time partition), position and size of its rows, index of the first row, number of rows."""
 
 TALLIED_TOGETHER = 512
-"""Maximum number of messages in one call of `tally_sent` or `tally_delivered`."""
+"""Maximum number of messages in one call of `tally_delivered`."""
 TALLY = "QqQQQQqqQQQ"
-"""Format of the count of a client's messages (`hr_tally` in `core.h`): index of the first message, window start,
+"""Format of the count of a consumer's messages (`hr_tally` in `core.h`): index of the first message, window start,
 number, bytes, fingerprint, late messages, first offset, offset after the last one, number, sum and maximum of the
 latencies."""
 LATENCY_BUCKET = "IIQ"
 """Format of a bucket of latencies (`hr_latency_bucket` in `core.h`): index of the tally, bucket, number."""
+
+
+SENT_ROW = "qqqqPPQQQQ232I"
+"""Format of the running count of a producer (`hr_sent_row` in `core.h`): whether it is open, start and end of its
+message times, the time after which messages are late, addresses of the sums and of None; number of late messages,
+number, sum and maximum of the latencies, buckets of latencies."""
 
 
 class CProgram(ctypes.Structure):
@@ -155,16 +162,12 @@ class Library:
         self.convert_one.argtypes = (c_void_p, c_char_p, c_uint64, c_void_p, c_uint64, c_void_p, c_void_p)
         self.convert_one.restype = c_int64
         self.can_tally = bool(found.hr_can_tally())
-        # A function of Python, because a call through ctypes takes several times as long.
-        method = CMethod(b"message_hash", ctypes.cast(found.hr_hash_message, c_void_p), METH_FASTCALL, None)
-        new_function = ctypes.pythonapi.PyCFunction_NewEx
-        new_function.argtypes, new_function.restype = (c_void_p, py_object, c_void_p), py_object
-        self.hash_message = new_function(ctypes.addressof(method), None, None)
-        _METHODS.append(method)
-        self.tally_sent = locked.hr_tally_sent  # reads Python objects, as `tally_delivered` does
-        self.tally_sent.argtypes = (py_object, py_object, py_object, c_uint64, c_uint64, POINTER(CTallyOutput))
-        self.tally_sent.restype = c_int32
-        self.tally_delivered = locked.hr_tally_delivered
+        self._row_methods = tuple(
+            CMethod(name, ctypes.cast(function, c_void_p), METH_FASTCALL, None)
+            for name, function in ((b"count", found.hr_row_count), (b"acknowledge", found.hr_row_acknowledge))
+        )
+        _METHODS.extend(self._row_methods)
+        self.tally_delivered = locked.hr_tally_delivered  # reads Python objects
         self.tally_delivered.argtypes = (
             py_object, py_object, c_int64, c_int64, c_int64, c_uint64, c_uint64, POINTER(CTallyOutput)
         )  # fmt: skip
@@ -172,6 +175,14 @@ class Library:
         self.message_hash = found.hr_message_hash
         self.message_hash.argtypes = (c_char_p, c_int64, c_char_p, c_uint64)
         self.message_hash.restype = c_uint64
+
+    def row_functions(self, row: bytearray) -> tuple[Any, Any]:
+        """Returns the functions `count` and `acknowledge` of a producer's running count, which `row` contains. They are
+        functions of Python, because a call through ctypes takes several times as long."""
+        new_function = ctypes.pythonapi.PyCFunction_NewEx
+        new_function.argtypes, new_function.restype = (c_void_p, py_object, c_void_p), py_object
+        count, acknowledge = (new_function(ctypes.addressof(each), row, None) for each in self._row_methods)
+        return count, acknowledge
 
 
 def uint32s(words: bytes) -> ctypes.Array[c_uint32]:

@@ -1,4 +1,4 @@
-/* Adds up the messages of a client by window for the audit, like headrace.audit.tally.
+/* Counts the messages of clients for the audit, like headrace.audit.open_row and headrace.audit.tally.
  *
  * The messages are Python objects. Only functions of Python's stable ABI read them, and the caller holds the interpreter
  * lock. They are weak symbols, because processes without Python use the other parts of the core.
@@ -12,16 +12,16 @@ typedef struct PyObject PyObject;
 #define PYTHON extern __attribute__((weak))
 PYTHON PyObject *PyList_GetItem(PyObject *list, intptr_t index);
 PYTHON PyObject *PyTuple_GetItem(PyObject *tuple, intptr_t index);
-PYTHON char *PyBytes_AsString(PyObject *bytes);
-PYTHON intptr_t PyBytes_Size(PyObject *bytes);
-PYTHON long long PyLong_AsLongLong(PyObject *number);
+PYTHON int PyBytes_AsStringAndSize(PyObject *bytes, char **start, intptr_t *size);
+PYTHON long PyLong_AsLong(PyObject *number); /* several times as fast as PyLong_AsLongLong */
 PYTHON double PyFloat_AsDouble(PyObject *number);
 PYTHON int PyUnicode_Compare(PyObject *left, PyObject *right);
 PYTHON PyObject *PyErr_Occurred(void);
-PYTHON unsigned long long PyLong_AsUnsignedLongLong(PyObject *number);
-PYTHON PyObject *PyLong_FromUnsignedLongLong(unsigned long long number);
-PYTHON PyObject *PyObject_GetAttr(PyObject *object, PyObject *name);
-PYTHON void Py_DecRef(PyObject *object);
+PYTHON void PyErr_Clear(void);
+PYTHON unsigned long PyLong_AsUnsignedLong(PyObject *number);
+PYTHON PyObject *PyLong_FromUnsignedLong(unsigned long number);
+PYTHON char *PyByteArray_AsString(PyObject *array);
+PYTHON void Py_IncRef(PyObject *object);
 
 #define SLOTS (2 * HR_TALLIED_TOGETHER) /* of the hash tables; never full */
 #define OUT_OF_RANGE_MS (-600000)
@@ -41,7 +41,7 @@ static uint64_t slot_of(uint64_t group, uint64_t number) {
     return ((group * 0x9E3779B97F4A7C15u ^ number) * 0x9E3779B97F4A7C15u) >> 32;
 }
 
-/* Returns the tally of a group of messages (a row, or a run of messages of one partition) and window. */
+/* Returns the tally of a group of messages (a run of messages of one partition) and window. */
 static hr_tally *tally_of(tallies_t *tallies, uint64_t group, int64_t window_start_ms, uint64_t index) {
     hr_tally_output *output = tallies->output;
     for (uint64_t slot = slot_of(group, (uint64_t)window_start_ms);; slot++) {
@@ -56,15 +56,19 @@ static hr_tally *tally_of(tallies_t *tallies, uint64_t group, int64_t window_sta
     }
 }
 
-/* Counts a latency in its bucket, like LatencyHistogram of headrace.audit.latency. */
+/* Returns the bucket of a latency, like LatencyHistogram of headrace.audit.latency. */
+static uint32_t bucket_of(uint64_t latency) {
+    uint32_t shift = latency < 16 ? 0 : (uint32_t)(60 - __builtin_clzll(latency));
+    return shift * 8 + (uint32_t)(latency >> shift);
+}
+
 static void add_latency(tallies_t *tallies, hr_tally *tally, int64_t latency_ms) {
     hr_tally_output *output = tallies->output;
     uint64_t latency = latency_ms < 0 ? 0 : (uint64_t)latency_ms;
     tally->latencies++;
     tally->latency_ms += latency;
     if (latency > tally->latency_ms_max) tally->latency_ms_max = latency;
-    uint32_t shift = latency < 16 ? 0 : (uint32_t)(60 - __builtin_clzll(latency));
-    uint32_t bucket = shift * 8 + (uint32_t)(latency >> shift), index = (uint32_t)(tally - output->tallies);
+    uint32_t bucket = bucket_of(latency), index = (uint32_t)(tally - output->tallies);
     for (uint64_t slot = slot_of(index, bucket);; slot++) {
         uint16_t *found = &tallies->buckets[slot % SLOTS];
         if (*found == 0) {
@@ -81,66 +85,70 @@ static void add_latency(tallies_t *tallies, hr_tally *tally, int64_t latency_ms)
 
 /* Computes the hash of key and value, and their size. Returns false if one is no bytes; Python's exception is set. */
 static bool hash_message(PyObject *none, PyObject *key, PyObject *value, uint64_t *hash, uint64_t *size) {
-    const uint8_t *key_bytes = NULL, *value_bytes = (const uint8_t *)PyBytes_AsString(value);
-    int64_t key_size = -1;
-    if (value_bytes == NULL) return false;
-    if (key != none) {
-        key_bytes = (const uint8_t *)PyBytes_AsString(key);
-        if (key_bytes == NULL) return false;
-        key_size = PyBytes_Size(key);
-    }
-    uint64_t value_size = (uint64_t)PyBytes_Size(value);
-    *size = value_size + (key_size < 0 ? 0 : (uint64_t)key_size);
-    *hash = hr_hash(key_bytes, key_size, value_bytes, value_size);
+    char *key_bytes = NULL, *value_bytes;
+    intptr_t key_size = -1, value_size;
+    if (PyBytes_AsStringAndSize(value, &value_bytes, &value_size) != 0) return false;
+    if (key != none && PyBytes_AsStringAndSize(key, &key_bytes, &key_size) != 0) return false;
+    *size = (uint64_t)value_size + (key_size < 0 ? 0 : (uint64_t)key_size);
+    *hash = hr_hash((const uint8_t *)key_bytes, key_size, (const uint8_t *)value_bytes, (uint64_t)value_size);
     return true;
 }
 
-static void add_message(hr_tally *tally, uint64_t size, uint64_t hash) {
-    tally->count++;
-    tally->bytes += size;
-    tally->fingerprint += hash;
+int32_t hr_can_tally(void) {
+    return sizeof(long) == sizeof(int64_t) && PyList_GetItem && PyTuple_GetItem && PyBytes_AsStringAndSize &&
+           PyLong_AsLong && PyLong_AsUnsignedLong && PyLong_FromUnsignedLong && PyFloat_AsDouble && PyUnicode_Compare &&
+           PyErr_Occurred && PyErr_Clear && PyByteArray_AsString && Py_IncRef;
 }
 
-void *hr_hash_message(void *none, void *const *arguments, intptr_t count) {
-    uint64_t hash, size;
-    if (count != 2) {
-        PyLong_AsLongLong(none); /* sets a TypeError */
+/* Returns the row of a function, or NULL with a TypeError if the function was called with another number of arguments. */
+static hr_sent_row *row_of(void *array, intptr_t count, intptr_t expected) {
+    if (count != expected) {
+        PyLong_AsLong(array); /* sets a TypeError */
         return NULL;
     }
-    return hash_message(none, arguments[0], arguments[1], &hash, &size) ? PyLong_FromUnsignedLongLong(hash) : NULL;
+    return (hr_sent_row *)PyByteArray_AsString(array);
 }
 
-int32_t hr_can_tally(void) {
-    return PyList_GetItem && PyTuple_GetItem && PyBytes_AsString && PyBytes_Size && PyLong_AsLongLong &&
-           PyFloat_AsDouble && PyUnicode_Compare && PyErr_Occurred && PyLong_AsUnsignedLongLong &&
-           PyLong_FromUnsignedLongLong && PyObject_GetAttr && Py_DecRef;
-}
-
-/* Returns an attribute, or NULL. The object owns the value as long as the caller holds the interpreter lock. */
-static PyObject *attribute(PyObject *object, PyObject *names, intptr_t index) {
-    PyObject *value = PyObject_GetAttr(object, PyTuple_GetItem(names, index));
-    if (value != NULL) Py_DecRef(value);
-    return value;
-}
-
-int32_t hr_tally_sent(void *messages, void *names, void *none, uint64_t from, uint64_t to, hr_tally_output *output) {
-    tallies_t tallies = {.output = output};
-    output->tally_count = output->bucket_count = 0;
-    if (to < from || to - from > HR_TALLIED_TOGETHER) return 1;
-    for (uint64_t i = from; i < to; i++) {
-        PyObject *message = PyList_GetItem(messages, (intptr_t)i);
-        if (message == NULL) return 1;
-        PyObject *row = attribute(message, names, 0), *size = attribute(message, names, 1);
-        PyObject *hash = attribute(message, names, 2), *latency_s = attribute(message, names, 3);
-        if (row == NULL || size == NULL || hash == NULL || latency_s == NULL) return 1;
-        hr_tally *tally = tally_of(&tallies, (uint64_t)(uintptr_t)row, 0, i);
-        add_message(tally, (uint64_t)PyLong_AsLongLong(size), PyLong_AsUnsignedLongLong(hash));
-        if (latency_s == none) continue;
-        double latency_ms = PyFloat_AsDouble(latency_s) * 1000;
-        if (!(latency_ms > -1e15 && latency_ms < 1e15)) return 1;
-        add_latency(&tallies, tally, (int64_t)latency_ms);
+void *hr_row_count(void *array, void *const *arguments, intptr_t count) {
+    hr_sent_row *row = row_of(array, count, 3);
+    if (row == NULL) return NULL;
+    bool is_counted = row->is_open;
+    if (is_counted && arguments[0] != row->none) {
+        int64_t time_ms = PyLong_AsLong(arguments[0]);
+        is_counted = time_ms >= row->start_ms && time_ms < row->end_ms;
+        if (time_ms == -1) PyErr_Clear(); /* no number of 64 bits; the caller then chooses the window */
     }
-    return PyErr_Occurred() != NULL;
+    if (!is_counted) {
+        Py_IncRef(row->none);
+        return row->none;
+    }
+    uint64_t hash, size;
+    if (!hash_message(row->none, arguments[1], arguments[2], &hash, &size)) return NULL;
+    PyObject *fingerprint = PyLong_FromUnsignedLong(hash);
+    if (fingerprint != NULL) row->sums[HR_SENT]++;
+    return fingerprint;
+}
+
+void *hr_row_acknowledge(void *array, void *const *arguments, intptr_t count) {
+    hr_sent_row *row = row_of(array, count, 4);
+    if (row == NULL) return NULL;
+    if (!row->is_open) return PyLong_FromUnsignedLong(0);
+    uint64_t size = (uint64_t)PyLong_AsLong(arguments[0]), hash = PyLong_AsUnsignedLong(arguments[1]);
+    double latency_ms = arguments[2] == row->none ? 0 : PyFloat_AsDouble(arguments[2]) * 1000;
+    double now_ms = PyFloat_AsDouble(arguments[3]); /* of a float, ten times as fast as the conversion of an int */
+    if (PyErr_Occurred()) return NULL;
+    row->sums[HR_COUNT]++;
+    row->sums[HR_BYTES] += size;
+    row->sums[HR_FINGERPRINT] += hash;
+    row->late += now_ms > (double)row->late_from_ms;
+    if (arguments[2] != row->none) {
+        uint64_t latency = !(latency_ms > 0) ? 0 : latency_ms < HR_LATENCY_MS_MAX ? (uint64_t)latency_ms : HR_LATENCY_MS_MAX;
+        row->latencies++;
+        row->latency_ms += latency;
+        if (latency > row->latency_ms_max) row->latency_ms_max = latency;
+        row->buckets[bucket_of(latency)]++;
+    }
+    return PyLong_FromUnsignedLong(1);
 }
 
 int32_t hr_tally_delivered(void *messages, void *none, int64_t now_ms, int64_t late_after_ms, int64_t window_ms,
@@ -156,10 +164,10 @@ int32_t hr_tally_delivered(void *messages, void *none, int64_t now_ms, int64_t l
         PyObject *message = PyList_GetItem(messages, (intptr_t)i);
         PyObject *record = message == NULL ? NULL : PyTuple_GetItem(message, 0);
         if (record == NULL) return 1;
-        int64_t time_ms = PyLong_AsLongLong(PyTuple_GetItem(message, 1));
+        int64_t time_ms = PyLong_AsLong(PyTuple_GetItem(message, 1));
         PyObject *topic = PyTuple_GetItem(record, TOPIC);
-        int64_t partition = PyLong_AsLongLong(PyTuple_GetItem(record, PARTITION));
-        int64_t offset = PyLong_AsLongLong(PyTuple_GetItem(record, OFFSET));
+        int64_t partition = PyLong_AsLong(PyTuple_GetItem(record, PARTITION));
+        int64_t offset = PyLong_AsLong(PyTuple_GetItem(record, OFFSET));
         if (topic == NULL || ((time_ms == -1 || partition == -1 || offset == -1) && PyErr_Occurred())) return 1;
         if (last_topic == NULL || partition != last_partition ||
             (topic != last_topic && PyUnicode_Compare(topic, last_topic) != 0)) {
@@ -176,7 +184,9 @@ int32_t hr_tally_delivered(void *messages, void *none, int64_t now_ms, int64_t l
         }
         uint64_t hash, size;
         if (!hash_message(none, PyTuple_GetItem(record, KEY), PyTuple_GetItem(record, VALUE), &hash, &size)) return 1;
-        add_message(tally, size, hash);
+        tally->count++;
+        tally->bytes += size;
+        tally->fingerprint += hash;
         if (offset < tally->start) tally->start = offset;
         if (offset >= tally->end) tally->end = offset + 1;
         if (!is_time) continue;

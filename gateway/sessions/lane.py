@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 from zlib import crc32
 
-from headrace.audit.producer_counter import Ticket
+from headrace.audit.open_row import Ticket
 from headrace.gateway.audit import GatewayAudit
 from headrace.gateway.encoding import Unencodable
 from headrace.gateway.errors import GatewayError

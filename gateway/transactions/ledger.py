@@ -31,7 +31,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Final
 
-from headrace.audit.producer_counter import Ticket
+from headrace.audit.open_row import Ticket
 from headrace.gateway.audit import GatewayAudit
 from headrace.gateway.sessions.lane import WriteRefused, fail, resolve
 from headrace.gateway.sessions.lane_log import BATCH_BYTES_MAX, base_offset, log_end, read_batches

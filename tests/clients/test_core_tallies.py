@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.audit.count import MessageTally, message_hash
-from headrace.audit.producer_counter import Ticket
-from headrace.audit.tally import REFERENCE, Tally
+from headrace.audit.open_row import OpenRow
+from headrace.audit.spool import Spool, leftover_spools
+from headrace.audit.tally import Tally, tally_delivered
 from headrace.audit.window import TIME_MS_MAX, WINDOW_MS
-from headrace.clients.core_tallies import core_tallies
+from headrace.clients.core_tallies import delivered_tallies, row_type
 from headrace.clients.decoding import FetchedRecord
 from support.loader.compiled_core import required_core
 
@@ -33,7 +35,8 @@ RECORDS = st.builds(
     st.just(()),
 )
 LATENCIES_S = st.none() | st.floats(-1, 10_000) | st.sampled_from([0.0, 0.0159999, 0.016, 2.0**31])
-TALLIES = core_tallies(required_core())
+CORE_ROW = row_type(required_core())
+of_delivered = delivered_tallies(required_core())
 
 
 def sums(tallies: Any, place: Any) -> dict[Any, tuple[Any, ...]]:
@@ -64,8 +67,8 @@ def check_delivered(messages: list[tuple[FetchedRecord, int]], late_after_ms: in
         record = messages[tally.first][0]
         return record.topic, record.partition, tally.window_start_ms
 
-    expected = sums(REFERENCE.of_delivered(messages, NOW_MS, late_after_ms), place)
-    assert sums(TALLIES.of_delivered(messages, NOW_MS, late_after_ms), place) == expected
+    expected = sums(tally_delivered(messages, NOW_MS, late_after_ms), place)
+    assert sums(of_delivered(messages, NOW_MS, late_after_ms), place) == expected
 
 
 @given(st.lists(st.tuples(RECORDS, TIMES), max_size=60), st.integers(0, 3 * WINDOW_MS))
@@ -75,20 +78,69 @@ def test_core_adds_up_delivered_messages_like_the_reference(
     check_delivered(messages, late_after_ms)
 
 
-@given(st.lists(st.tuples(st.integers(0, 5), st.none() | BODIES, BODIES, LATENCIES_S), max_size=60))
-def test_core_adds_up_sent_messages_like_the_reference(
-    sent: list[tuple[int, bytes | None, bytes, float | None]],
+CALLS = st.one_of(
+    st.tuples(st.just("count"), st.none() | TIMES, st.none() | BODIES, BODIES),
+    st.tuples(st.just("acknowledge"), st.integers(0, 2**40), st.integers(0, 2**64 - 1), LATENCIES_S, st.integers(0, 3)),
+    st.sampled_from([("withdraw",), ("leave_spool",), ("close",)]),
+)
+SPECIAL = -WINDOW_MS
+MESSAGES_MAX = 40
+
+
+@given(
+    st.lists(CALLS, max_size=MESSAGES_MAX),
+    st.sampled_from([NOW_MS - NOW_MS % WINDOW_MS, SPECIAL]),
+    st.sampled_from([None, 1]),
+)
+def test_row_of_the_core_counts_like_the_reference(
+    calls: list[tuple[Any, ...]], start_ms: int, late_from_ms: int | None
 ) -> None:
-    rows: Any = [object() for _ in range(6)]
-    messages = [
-        Ticket(rows[row], len(value), TALLIES.hash(key, value), latency_s) for row, key, value, latency_s in sent
-    ]
-    assert [message.fingerprint for message in messages] == [message_hash(key, value) for _, key, value, _ in sent]
+    rows = [each("t", start_ms, late_from_ms, 1, -1, None) for each in (OpenRow, CORE_ROW)]
+    for row in rows * MESSAGES_MAX:
+        row.count(None, None, b"to withdraw")
+    for name, *arguments in calls:
+        expected, found = (getattr(row, name)(*arguments) for row in rows)
+        assert found == expected
+    for row in rows:
+        row.close()
+    expected, found = (
+        (row.sums(), row.is_open, row.late, row.latencies.buckets, row.latencies.latency()) for row in rows
+    )
+    assert found == expected
 
-    def place(tally: Tally) -> int:
-        return rows.index(messages[tally.first].row)
 
-    assert sums(TALLIES.of_sent(messages), place) == sums(REFERENCE.of_sent(messages), place)
+def test_row_of_the_core_counts_in_the_spool(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, "i", "shop", "h")
+    for sequence in range(3):
+        slot = spool.open_slot(sequence, f"t{sequence}", 0)
+        row = CORE_ROW(f"t{sequence}", 0, None, sequence, slot, spool)
+        fingerprint = row.count(5, b"k", b"value")
+        assert fingerprint == message_hash(b"k", b"value")
+        assert row.count(WINDOW_MS, None, b"") is None
+        assert row.count(None, None, b"") is not None
+        assert row.acknowledge(6, fingerprint, 0.1, 0)
+        row.leave_spool()
+        row.count(5, None, b"")
+        assert row.sums() == (3, 1, 6, fingerprint)
+    spool.close()
+    (left,) = leftover_spools(tmp_path)
+    with left:
+        assert [(row.topic, row.sent, row.count, row.bytes, row.fingerprint) for row in left.rows] == [
+            (f"t{sequence}", 2, 1, 6, message_hash(b"k", b"value")) for sequence in range(3)
+        ]
+
+
+def test_row_of_the_core_rejects_other_arguments_without_counting() -> None:
+    row = CORE_ROW("t", 0, None, 1, -1, None)
+    for arguments in ((0, "text", b""), (0, None, None), (0, b""), ()):
+        with pytest.raises(TypeError):
+            row.count(*arguments)
+    for time_ms in (2**64, -(2**64), "text"):
+        assert row.count(time_ms, None, b"") is None  # type: ignore[arg-type]
+    for numbers in ((1, 2, 0.5), ("1", 2, 0.5, 0), (1, -2, 0.5, 0), (1, 2, "0.5", 0), (1, 2, 0.5, None)):
+        with pytest.raises((TypeError, OverflowError)):
+            row.acknowledge(*numbers)
+    assert row.sums() == (0, 0, 0, 0)
 
 
 def test_large_batches_with_a_window_and_a_latency_for_each_message() -> None:
@@ -103,11 +155,7 @@ def test_large_batches_with_a_window_and_a_latency_for_each_message() -> None:
 def test_messages_that_the_core_does_not_support_are_added_up_in_python() -> None:
     record = FetchedRecord("t", 0, 5, 0, None, b"v", ())
     check_delivered([(record, 0)] * 600 + [(record, 2**70)])
-    with pytest.raises(TypeError):
-        TALLIES.hash("text", b"")  # type: ignore[arg-type]
-    with pytest.raises(TypeError):
-        TALLIES.hash(b"")  # type: ignore[call-arg]
 
 
 def test_without_core_the_reference_is_used() -> None:
-    assert core_tallies(None) is REFERENCE
+    assert (row_type(None), delivered_tallies(None)) == (OpenRow, tally_delivered)

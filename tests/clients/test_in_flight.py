@@ -59,7 +59,7 @@ def sent(
     cost_bytes: int = 1000,
     on_delivery: Callable[[Delivery], None] | None = None,
 ) -> Delivery:
-    row = counter.count_row("t", 0, has_time=True)
+    row, _ = counter.count("t", 0, None, b"v", has_time=True)
     delivery = Delivery(StubSender(in_flight), "t", "t-value", 1, cost_bytes, row, 7, on_delivery)
     in_flight.added.append(delivery)
     delivery.is_handed_over = True
@@ -393,6 +393,16 @@ def test_messages_are_counted_as_sent_acknowledged_or_failed(counter: ProducerCo
     in_flight.process_completed()
     (row,) = counter.take_rows(0, RowSelection.ALL)
     assert (row.sent, row.count, row.bytes, row.fingerprint, row.errors) == (2, 1, 1, 7, 1)
+
+
+def test_acknowledgement_after_the_row_was_taken_is_counted_in_a_new_row(counter: ProducerCounter) -> None:
+    in_flight = InFlight(counter)
+    delivery = sent(in_flight, counter)
+    assert [(row.sent, row.count) for row in counter.take_rows(0, RowSelection.ALL)] == [(1, 0)]
+    delivery.complete(None, Message())
+    in_flight.process_completed()
+    (row,) = counter.take_rows(0, RowSelection.ALL)
+    assert (row.sent, row.count, row.bytes, row.fingerprint, row.latency_max_ms) == (0, 1, 1, 7, 250)
 
 
 def test_log_handler_may_use_the_producer(counter: ProducerCounter) -> None:
