@@ -10,7 +10,7 @@ import asyncio
 import datetime
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from headrace.gateway.access import Caller
@@ -26,7 +26,7 @@ DATA_FIELDS: Final = frozenset(
     {"type", "subject", "subject_name_strategy", "schema_id", "schema_version", "schema", "data"}
 )
 SCHEMA_FIELDS: Final = DATA_FIELDS - {"type", "data"}
-STRATEGIES: Final = ("TOPIC_NAME",)
+TOPIC_NAME, RECORD_NAME, TOPIC_RECORD_NAME = STRATEGIES = ("TOPIC_NAME", "RECORD_NAME", "TOPIC_RECORD_NAME")
 BATCH_ENTRIES_MAX: Final = 10
 PARTITION_MAX: Final = 2**31 - 1
 
@@ -148,7 +148,7 @@ async def _encode(topic: str, part: str, data: Any, schemas: Schemas, caller: Ca
     form, content = _format(part, data), data.get("data")
     if form in PLAIN:
         return Data(encoded(PLAIN[form], content, part), form)
-    choice = _schema_choice(topic, part, data)
+    choice = await _schema_choice(topic, part, data, schemas)
     caller.require_schema(topic, choice)
     schema = await schemas.find(choice)
     return Data(encoded(avro_encoder(schema), content, part), form, schema)
@@ -173,18 +173,28 @@ def _format(part: str, data: Mapping[str, Any]) -> Format:
     return form
 
 
-def _schema_choice(topic: str, part: str, data: Mapping[str, Any]) -> SchemaChoice:
+async def _schema_choice(topic: str, part: str, data: Mapping[str, Any], schemas: Schemas) -> SchemaChoice:
     schema_id, version = (_number(part, data, name) for name in ("schema_id", "schema_version"))
-    subject, text = (_text(part, data, name) for name in ("subject", "schema"))
-    strategy = data.get("subject_name_strategy")
-    if strategy is not None and strategy not in STRATEGIES:
-        raise GatewayError(
-            Kind.BAD_REQUEST,
-            f"{part}.subject_name_strategy: {strategy!r:.40} is not supported; name the subject instead",
-        )
+    subject, text, strategy = (_text(part, data, name) for name in ("subject", "schema", "subject_name_strategy"))
     if schema_id is not None and version is not None:
         raise GatewayError(Kind.BAD_REQUEST, f"{part}: expected schema_id or schema_version, found both")
-    return SchemaChoice(subject or f"{topic}-{part}", schema_id=schema_id, version=version, text=text)
+    if strategy is not None and (strategy not in STRATEGIES or subject):
+        expected = f"expected {', '.join(STRATEGIES)}, found {strategy!r:.40}" if not subject else "omit it, or subject"
+        raise GatewayError(Kind.BAD_REQUEST, f"{part}.subject_name_strategy: {expected}")
+    choice = SchemaChoice(subject or "", schema_id=schema_id, version=version, text=text)
+    return choice if subject else replace(choice, subject=await _subject(topic, part, strategy, choice, schemas))
+
+
+async def _subject(topic: str, part: str, strategy: str | None, choice: SchemaChoice, schemas: Schemas) -> str:
+    """Returns the subject of a schema by a strategy."""
+    if strategy in (None, TOPIC_NAME):
+        return f"{topic}-{part}"
+    if choice.schema_id is None and choice.text is None:
+        raise GatewayError(
+            Kind.BAD_REQUEST, f"{part}.subject_name_strategy: {strategy} needs schema or schema_id; or name the subject"
+        )
+    name = await schemas.type_name(choice)
+    return name if strategy == RECORD_NAME else f"{topic}-{name}"
 
 
 def _number(part: str, data: Mapping[str, Any], name: str) -> int | None:

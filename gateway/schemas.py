@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.avro_codec.from_json import EncodeJson, compile_from_json
-from headrace.avro_schema import AvroSchemaError, frame
+from headrace.avro_schema import AvroSchemaError, NamedType, Reference, frame, parse_schema
 from headrace.gateway.errors import GatewayError, Kind
 from headrace.registry.client import RegisteredSchema, RegistryClient
 from headrace.registry.errors import (
@@ -62,7 +63,32 @@ class Schemas:
         self._registry = registry
         self._clock = clock
         self._found: OrderedDict[SchemaChoice, tuple[asyncio.Future[ResolvedSchema], float]] = OrderedDict()
+        self._names: dict[tuple[int | None, str | None], str] = {}
         self._threads = ThreadPoolExecutor(REGISTRY_THREADS, "headrace-gateway-registry")
+
+    async def type_name(self, choice: SchemaChoice) -> str:
+        """Returns the full name of the type of a schema that is named by its id or text, for subjects by record name.
+
+        Raises:
+            GatewayError: there is no such schema, its type has no name, or the registry gives no usable response.
+        """
+        key = choice.schema_id, choice.text
+        if key not in self._names:
+            found = await asyncio.get_running_loop().run_in_executor(self._threads, self._type_name, choice)
+            if len(self._names) >= SCHEMAS_MAX:
+                self._names.clear()
+            self._names[key] = found
+        return self._names[key]
+
+    def _type_name(self, choice: SchemaChoice) -> str:
+        with _translated_errors(choice):
+            if choice.schema_id is None:
+                schema = parse_schema(choice.text or "")
+            else:
+                schema = self._registry.parsed(self._registry.schema_by_id(choice.schema_id))
+        if not isinstance(schema.root, NamedType | Reference):
+            raise GatewayError(Kind.INVALID_SCHEMA, "a schema without a name has no subject by record name")
+        return str(schema.root.name)
 
     async def find(self, choice: SchemaChoice) -> ResolvedSchema:
         """Returns the schema that a request names. Registers a text that its subject does not have.
@@ -88,20 +114,9 @@ class Schemas:
             raise
 
     def _fetch(self, choice: SchemaChoice) -> ResolvedSchema:
-        try:
+        with _translated_errors(choice):
             registered = self._ask(choice)
-            parsed = self._registry.parsed(registered)
-            encode = compile_from_json(parsed)
-        except _NOT_FOUND as error:
-            raise GatewayError(Kind.INVALID_SCHEMA, f"{_described(choice)} does not exist: {error}") from error
-        except _REFUSED as error:
-            raise GatewayError(Kind.INVALID_SCHEMA, f"{_described(choice)} is refused: {error}") from error
-        except AccessDenied as error:
-            raise GatewayError(Kind.NOT_AUTHORIZED, f"{_described(choice)}: {error}") from error
-        except RegistryError as error:
-            raise GatewayError(
-                Kind.REGISTRY_UNAVAILABLE, f"{_described(choice)}: {error}", retry_after_s=RETRY_AFTER_S
-            ) from error
+            encode = compile_from_json(self._registry.parsed(registered))
         return ResolvedSchema(
             choice.subject, registered.schema_id, registered.version, frame(registered.schema_id, b""), encode
         )
@@ -123,7 +138,25 @@ class Schemas:
         self._registry.close()
 
 
+@contextlib.contextmanager
+def _translated_errors(choice: SchemaChoice) -> Iterator[None]:
+    try:
+        yield
+    except _NOT_FOUND as error:
+        raise GatewayError(Kind.INVALID_SCHEMA, f"{_described(choice)} does not exist: {error}") from error
+    except _REFUSED as error:
+        raise GatewayError(Kind.INVALID_SCHEMA, f"{_described(choice)} is refused: {error}") from error
+    except AccessDenied as error:
+        raise GatewayError(Kind.NOT_AUTHORIZED, f"{_described(choice)}: {error}") from error
+    except RegistryError as error:
+        raise GatewayError(
+            Kind.REGISTRY_UNAVAILABLE, f"{_described(choice)}: {error}", retry_after_s=RETRY_AFTER_S
+        ) from error
+
+
 def _described(choice: SchemaChoice) -> str:
+    if not choice.subject:
+        return "the schema" if choice.schema_id is None else f"schema id {choice.schema_id}"
     if choice.schema_id is not None:
         return f"schema id {choice.schema_id} of subject {choice.subject}"
     if choice.text is not None:

@@ -70,6 +70,28 @@ def test_schemas_are_found_by_text_id_version_and_latest(
     assert ids == {first.schema_id, second}
 
 
+def test_subjects_have_the_names_of_their_strategy(gateway: GatewayClient, registry_url: str, topic: str) -> None:
+    schema = json.dumps({**FIRST, "namespace": "shop", "name": f"R{topic}"})
+    written = {"type": "AVRO", "schema": schema, "data": {"a": 1}}
+    names = {
+        "TOPIC_NAME": f"{topic}-value",
+        "RECORD_NAME": f"shop.R{topic}",
+        "TOPIC_RECORD_NAME": f"{topic}-shop.R{topic}",
+    }
+    for strategy, subject in names.items():
+        (item,) = gateway.produce(topic, {"value": {**written, "subject_name_strategy": strategy}})
+        assert item["value"]["subject"] == subject
+        with RegistryClient(registry_url) as registry:
+            registered = registry.version(subject, "latest")
+        assert registered.schema_id == item["value"]["schema_id"]
+        by_id = {"subject_name_strategy": strategy, "schema_id": registered.schema_id, "data": {"a": 2}}
+        (item,) = gateway.produce(topic, {"value": by_id})
+        assert item["value"]["subject"] == subject
+    key = {**written, "subject_name_strategy": "TOPIC_NAME"}
+    (item,) = gateway.produce(topic, {"key": key, "value": {**key, "subject_name_strategy": "RECORD_NAME"}})
+    assert (item["key"]["subject"], item["value"]["subject"]) == (f"{topic}-key", f"shop.R{topic}")
+
+
 REFUSED: list[tuple[dict[str, Any], int]] = [
     ({"valu": 1}, 400),
     ({"value": 1}, 400),
@@ -95,6 +117,13 @@ REFUSED: list[tuple[dict[str, Any], int]] = [
     ({"value": {"type": "AVRO", "schema": "{", "data": 1}}, 42205),
     ({"value": {"schema_id": 999_999, "data": 1}}, 42205),
     ({"value": {"subject": "none", "data": 1}}, 42205),
+    ({"value": {"subject_name_strategy": "OTHER", "schema_id": 1, "data": 1}}, 400),
+    ({"value": {"subject_name_strategy": "RECORD_NAME", "subject": "x", "schema_id": 1, "data": 1}}, 400),
+    ({"value": {"subject_name_strategy": "RECORD_NAME", "data": 1}}, 400),
+    ({"value": {"subject_name_strategy": "RECORD_NAME", "schema_version": 1, "data": 1}}, 400),
+    ({"value": {"subject_name_strategy": "RECORD_NAME", "schema_id": 999_999, "data": 1}}, 42205),
+    ({"value": {"subject_name_strategy": "RECORD_NAME", "type": "AVRO", "schema": "{", "data": 1}}, 42205),
+    ({"value": {"subject_name_strategy": "RECORD_NAME", "type": "AVRO", "schema": '"int"', "data": 1}}, 42205),
 ]
 
 
