@@ -41,6 +41,7 @@ GATEWAY = [
     "uvloop>=0.23,<1",
     "zstandard>=0.23,<1",
     "requests>=2.34,<3",  # posts to webhooks
+    "httpx>=0.28,<1",  # passes requests on to other gateways
     PROMETHEUS,
     "PyJWT[crypto]>=2.10,<3",
 ]

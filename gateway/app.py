@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from typing import Final
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.clients.kafka_client import broker_options
-from headrace.gateway import rest_v2, rest_v2_consumers, rest_v2_metadata, rest_v3, rest_v3_cluster
+from headrace.gateway import first_results, rest_v2, rest_v2_consumers, rest_v2_metadata, rest_v3, rest_v3_cluster
 from headrace.gateway.access import GatewayAccess, caller_of
 from headrace.gateway.audit import GatewayAudit
 from headrace.gateway.cluster_admin import ClusterAdmin
@@ -27,9 +27,18 @@ from headrace.gateway.errors import GatewayError, Kind
 from headrace.gateway.front import GatewayFront
 from headrace.gateway.metrics import GatewayMetrics
 from headrace.gateway.openapi.document import openapi
+from headrace.gateway.peers import Peers
 from headrace.gateway.record_stream import RecordStream
-from headrace.gateway.request_body import BodyBudget, body_of, read_json
-from headrace.gateway.responses import json_response, on_defect, on_disconnect, on_gateway_error, on_http_error
+from headrace.gateway.request_body import BodyBudget, ByteRate, body_of, json_of, read_json
+from headrace.gateway.responses import (
+    JSON,
+    json_bytes,
+    json_response,
+    on_defect,
+    on_disconnect,
+    on_gateway_error,
+    on_http_error,
+)
 from headrace.gateway.schemas import Schemas
 from headrace.gateway.sender import RecordSender
 from headrace.gateway.sessions.routes import routes as session_routes
@@ -52,31 +61,36 @@ def create_app(settings: Settings, users: RegistryUsersFile | None = None) -> Ga
         users: the content of `registry.users`; None permits every request.
 
     Raises:
-        SettingsError: the settings of the brokers or of the registry contradict each other, or a webhook is invalid.
+        SettingsError: the settings of the brokers or of the registry contradict each other, or a webhook or
+            `gateway.peers` is invalid.
         OSError: the access log cannot be opened.
     """
     own, options, registry = settings.gateway, broker_options(settings), registry_client(settings)
     metrics = GatewayMetrics()
     access = GatewayAccess(users, settings.loader)
     webhooks = webhooks_of(own.webhooks)
+    peers = Peers(own, settings.registry.client_ca)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         state = app.state
         state.settings = settings
         state.metrics = metrics
-        state.budget = BodyBudget(own.request_bytes_max, own.memory_bytes_max, own.client_bytes_max)
+        rate = ByteRate(own.client_bytes_per_second_max)
+        state.budget = BodyBudget(own.request_bytes_max, own.memory_bytes_max, own.client_bytes_max, rate)
         state.audit = GatewayAudit(settings, options, registry)
         state.sender = RecordSender(options, own, asyncio.get_running_loop(), metrics, state.audit)
         state.schemas = Schemas(registry)
+        state.first_results = first_results.FirstResults()
         state.sessions = sessions_of(settings, options, state.audit)
         state.admin = ClusterAdmin(options)
         metrics.watch("lanes", "Lanes of sessions that this gateway serves.", lambda: state.sessions.serving_count)
         metrics.watch("body_bytes", "Bytes in memory of the bodies of requests.", lambda: state.budget.in_use)
         state.decoder = MessageDecoder(registry)
         state.poller = ConsumerPoller(options)
-        front.end_waits = state.poller.end_reads
-        state.instances = Instances(state.poller, own)
+        state.peers = peers
+        front.waits = (state.poller.end_reads, peers.end_waits)
+        state.instances = Instances(state.poller, own, peers)
         state.cluster = ClusterReader(options)
         state.readers = rest_v2_metadata.PartitionReaders(state.poller)
         metrics.watch("consumer_instances", "Consumer instances of version 2.", lambda: len(state.instances))
@@ -91,6 +105,7 @@ def create_app(settings: Settings, users: RegistryUsersFile | None = None) -> Ga
                 yield
         finally:
             state.instances.stop()
+            await peers.close()
             await state.poller.stop()
             state.decoder.close()
             await asyncio.to_thread(state.sessions.close)
@@ -140,18 +155,23 @@ async def produce_v2(request: Request) -> Response:
     json_records = Format(state.settings.gateway.json_records)
     form = rest_v2.format_of(request.headers.get("content-type", ""), json_records)
     await state.sender.require_topic(topic)
-    async with body_of(request, state.budget) as reader:
-        body = await read_json(reader)
-        partition = request.path_params.get("partition")
-        if partition is not None and partition > rest_v2.PARTITION_MAX:
-            raise no_partition(topic, partition)
-        found = await rest_v2.produce(topic, partition, body, form, state.schemas, state.sender, caller)
-    return Response(found, media_type=rest_v2.MEDIA_TYPE)
+    partition = request.path_params.get("partition")
+
+    if partition is not None and partition > rest_v2.PARTITION_MAX:
+        raise no_partition(topic, partition)
+
+    async def produce(body: Any) -> bytes:
+        return await rest_v2.produce(topic, partition, body, form, state.schemas, state.sender, caller)
+
+    return await _respond_once(request, produce, 200, rest_v2.MEDIA_TYPE)
 
 
 async def produce_v3(request: Request) -> Response:
     caller_of(request).require_produce(request.path_params["topic"])
     rest_v3.check_media_type(request.headers.get("content-type", ""))
+    if first_results.key_of(request) is not None:
+        raise GatewayError(Kind.BAD_REQUEST, "Idempotency-Key: a stream cannot be repeated; send it to records:batch")
+    request.app.state.budget.rate.check(caller_of(request).key)
     await request.app.state.sender.require_topic(request.path_params["topic"])
     return RecordStream(request)
 
@@ -162,10 +182,34 @@ async def produce_batch_v3(request: Request) -> Response:
     caller.require_produce(path["topic"])
     rest_v3.check_media_type(request.headers.get("content-type", ""))
     await state.sender.require_topic(path["topic"])
-    async with body_of(request, state.budget) as reader:
-        body = await read_json(reader)
+
+    async def produce(body: Any) -> bytes:
         found = await rest_v3.produce_batch(path["cluster"], path["topic"], body, state.schemas, state.sender, caller)
-    return json_response(found, 207)
+        return json_bytes(found)
+
+    return await _respond_once(request, produce, 207, JSON)
+
+
+async def _respond_once(
+    request: Request, produce: Callable[[Any], Awaitable[bytes]], status: int, media_type: str
+) -> Response:
+    """Responds with the result of a body's records. A repeated request with a key gets that of the first one."""
+    state, key = request.app.state, first_results.key_of(request)
+    async with body_of(request, state.budget, has_records=True) as reader:
+        if key is None:
+            return Response(await produce(await read_json(reader)), status, media_type=media_type)
+        body = await reader.read()
+        if state.peers.may_pass_on(request):
+            passed: Response | None = await state.peers.first(request, *key[1:], body)
+            if passed is not None:
+                return passed
+
+        async def process() -> bytes:
+            return await produce(await json_of(body))
+
+        content, is_repeated = await state.first_results.first(key, body, process)
+        headers = {"Idempotent-Replayed": "true"} if is_repeated else {}
+        return Response(content, status, headers, media_type)
 
 
 RETRY_AFTER_S: Final = 1

@@ -18,6 +18,7 @@ from confluent_kafka import TopicPartition
 from headrace.gateway.consumer_polling import ConsumerPoller, PolledConsumer
 from headrace.gateway.decoding import Formats
 from headrace.gateway.errors import GatewayError, Kind
+from headrace.gateway.peers import Peers
 from headrace.settings import GatewaySettings
 
 logger = logging.getLogger(__name__)
@@ -105,8 +106,9 @@ class Instance:
 class Instances:
     """All consumer instances of the gateway. Deletes instances without requests after a time."""
 
-    def __init__(self, poller: ConsumerPoller, settings: GatewaySettings) -> None:
+    def __init__(self, poller: ConsumerPoller, settings: GatewaySettings, peers: Peers) -> None:
         self._poller = poller
+        self._peers = peers
         self._settings = settings
         self._idle_s = settings.consumer_idle.seconds
         self._gateway = urlsplit(settings.url).hostname or socket.gethostname()
@@ -134,10 +136,9 @@ class Instances:
                 f"the gateway has {len(self._instances)} consumer instances; delete instances that are not in use",
                 retry_after_s=round(CHECK_IDLE_S),
             )
-        name = name or f"rest-consumer-{self._gateway}-{uuid.uuid4()}"
+        name = name or self._new_name(group)
+        self.require_new(group, name)
         key = group, name
-        if key in self._instances:
-            raise GatewayError(Kind.INSTANCE_EXISTS, f"consumer instance {name} of group {group} already exists")
         self._instances[key] = None
         try:
             polled = await self._poller.create(config.options(group))
@@ -151,6 +152,25 @@ class Instances:
         self._instances[key] = instance
         return instance
 
+    def require_new(self, group: str, name: str) -> None:
+        """Raises:
+        GatewayError: this gateway has the instance.
+        """
+        if (group, name) in self._instances:
+            raise GatewayError(Kind.INSTANCE_EXISTS, f"consumer instance {name} of group {group} already exists")
+
+    def _new_name(self, group: str) -> str:
+        """Returns a name with which this gateway is the first in the order of the instance."""
+        while True:
+            name = f"rest-consumer-{self._gateway}-{uuid.uuid4()}"
+            if self._peers.is_first(group, name):
+                return name
+
+    def has(self, group: str, name: str, user: str) -> bool:
+        """Whether this gateway has an instance of a user."""
+        instance = self._instances.get((group, name))
+        return instance is not None and instance.owner == user
+
     def find(self, group: str, name: str, user: str) -> Instance:
         """Returns an instance of a user, which counts as used.
 
@@ -161,8 +181,8 @@ class Instances:
         if instance is None or instance.owner != user:
             raise GatewayError(
                 Kind.INSTANCE_OR_PARTITION_NOT_FOUND,
-                f"this gateway has no consumer instance {name} of group {group}; it is deleted after "
-                f"{self._idle_s:.0f} s without a request, and other gateways have their own: use its base_uri",
+                f"consumer instance {name} of group {group} does not exist: its gateway has stopped, or deleted it "
+                f"after {self._idle_s:.0f} s without a request; create it again. Several gateways need gateway.peers",
             )
         instance.used_at = time.monotonic()
         return instance

@@ -24,7 +24,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from headrace.clients.kafka_client import create_client, error_text
 from headrace.gateway.cluster_reader import Partition
 from headrace.gateway.decoding import content_bytes
-from headrace.gateway.errors import GatewayError, Kind
+from headrace.gateway.errors import RETRY_AFTER_S, GatewayError, Kind
 from headrace.gateway.kafka_problems import problem_of
 
 logger = logging.getLogger(__name__)
@@ -39,6 +39,7 @@ GATHER_S: Final = 0.05
 """Time limit for gathering messages after the first one, while each poll returns more."""
 ASSIGNMENT_S: Final = 10.0
 """Time limit of the wait for the first assignment of the group, for reads without an explicit time-out."""
+BROKER_CHECK_S: Final = 2.0
 CLOSE_S: Final = 10.0
 BLOCKING_THREADS: Final = 16
 CLOSING_THREADS: Final = 8
@@ -57,6 +58,8 @@ _IGNORED_ERRORS: Final = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 )
 """A topic that does not exist yet may be created while the consumer waits for it."""
+
+_CONNECTION_ERRORS: Final = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE})
 
 Result = TypeVar("Result")
 
@@ -100,12 +103,13 @@ class PolledConsumer:
     """A consumer that a `ConsumerPoller` polls.
 
     Args:
-        consumer: the Kafka consumer.
         poller: polls the consumer.
     """
 
-    def __init__(self, consumer: Consumer, poller: ConsumerPoller) -> None:
-        self.consumer = consumer
+    consumer: Consumer
+    """Set before the first poll."""
+
+    def __init__(self, poller: ConsumerPoller) -> None:
         self.poller = poller
         self.busy = asyncio.Lock()
         """Held during calls of the consumer in a thread."""
@@ -119,6 +123,8 @@ class PolledConsumer:
         self.is_flowing = False
         self.is_closed = False
         self.last_read = 0.0
+        self.lost_broker = False
+        """Whether a broker did not respond since the last check that one does."""
 
     async def run(self, call: Callable[[Consumer], Result]) -> Result:
         """Calls a function, which may block, with the consumer.
@@ -130,6 +136,39 @@ class PolledConsumer:
             if self.is_closed:
                 raise problem_of(KafkaError(KafkaError._STATE))
             return await self.poller.call(call, self.consumer)
+
+    def on_error(self, error: KafkaError) -> None:
+        """Notes that a broker does not respond; called by the Kafka client."""
+        if error.code() in _CONNECTION_ERRORS:
+            self.lost_broker = True
+
+    async def require_brokers(self) -> None:
+        """Checks that a broker of the assigned partitions responds. Sends requests only after a connection failed.
+
+        Raises:
+            GatewayError: none responds.
+        """
+        if not self.lost_broker:
+            return
+
+        def call(consumer: Consumer) -> bool:
+            found = consumer.list_topics(timeout=BROKER_CHECK_S)
+            leaders = [
+                found.topics[one.topic].partitions[one.partition].leader
+                for one in consumer.assignment()
+                if one.topic in found.topics and one.partition in found.topics[one.topic].partitions
+            ]
+            return not leaders or any(leader in found.brokers for leader in leaders)
+
+        self.lost_broker = False  # an error during the check sets it again
+        try:
+            is_served = await self.run(call)
+        except GatewayError as error:
+            self.lost_broker = True
+            raise _no_broker(error.message) from error
+        if not is_served:
+            self.lost_broker = True
+            raise _no_broker("their partitions have no leader")
 
     async def subscribe(self, topics: list[str], is_allowed: Callable[[str], bool]) -> None:
         """Subscribes to topics, or a pattern. Assigned partitions of topics that are not allowed are not consumed."""
@@ -242,6 +281,14 @@ class PolledConsumer:
                 self.consumer.store_offsets(offsets=[TopicPartition(topic, partition, offset)])
 
 
+def _no_broker(reason: str) -> GatewayError:
+    return GatewayError(
+        Kind.KAFKA_UNAVAILABLE,
+        f"no broker of the instance's partitions responds: {reason}; read again when one does",
+        retry_after_s=RETRY_AFTER_S,
+    )
+
+
 def _retry_state(call: Callable[[], None]) -> None:
     """Repeats a call while the consumer starts or stops to fetch the partition."""
     deadline = time.monotonic() + 5
@@ -278,11 +325,11 @@ class ConsumerPoller:
         Args:
             options: librdkafka's options that differ between the gateway's consumers.
         """
-        merged = {**_CONSUMER_OPTIONS, **self._options, **options}
-        created = await asyncio.get_running_loop().run_in_executor(
+        polled = PolledConsumer(self)
+        merged = {**_CONSUMER_OPTIONS, **self._options, **options, "error_cb": polled.on_error}
+        polled.consumer = await asyncio.get_running_loop().run_in_executor(
             self._threads, lambda: create_client(Consumer, merged)
         )
-        polled = PolledConsumer(created, self)
         self._consumers.add(polled)
         return polled
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from headrace.gateway.access import CALLER_KEY, GatewayAccess
@@ -41,8 +41,8 @@ class GatewayFront:
         self._access = access
         self._metrics = metrics
         self._log = log
-        self.end_waits: Callable[[], None] = lambda: None
-        """Ends requests that wait for records, before the server stops."""
+        self.waits: Sequence[Callable[[], None]] = ()
+        """Functions that end requests which wait for records or for other gateways."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -70,6 +70,11 @@ class GatewayFront:
             if self._log is not None:
                 caller = scope.get(CALLER_KEY)
                 self._log.write(scope, status, size, seconds, "" if caller is None else caller.principal.name)
+
+    def end_waits(self) -> None:
+        """Ends waiting requests, before the server stops."""
+        for end in self.waits:
+            end()
 
     async def _respond(self, scope: Any, receive: Any, send: Any) -> None:
         if "\0" in scope["path"] or len(scope["path"]) > PATH_CHARS_MAX:  # the Kafka client would truncate a name

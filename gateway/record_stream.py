@@ -89,16 +89,19 @@ class RecordStream(Response):
         self._has_room.set()
 
     async def _read(self, sent: asyncio.Queue[_Batch | None]) -> None:
-        """Reads records and sends them, until the body ends or has something else than records."""
-        stream, batch = JsonStream(OBJECT_BYTES_MAX), _Batch()
+        """Reads records and sends them, until the body ends or has something else than records. Pauses while the client
+        has sent too many bytes."""
+        stream, batch, budget = JsonStream(OBJECT_BYTES_MAX), _Batch(), self._request.app.state.budget
         try:
-            async with body_of(self._request, self._request.app.state.budget, STREAM_IDLE_S) as reader:
+            async with body_of(self._request, budget, STREAM_IDLE_S, has_records=True) as reader:
                 async for chunk in reader.chunks():
                     for record, size in stream.feed(chunk):
                         await self._add(batch, record, size)
                         if len(batch.items) >= BATCH_MAX:
                             batch = await self._send(batch, sent)
                     batch = await self._send(batch, sent)
+                    if pause_s := budget.rate.wait_s(self._caller.key):
+                        await asyncio.sleep(pause_s)
                 stream.end()
         except (MalformedJson, ObjectTooLarge) as error:
             batch.items.append(GatewayError(Kind.BAD_REQUEST, str(error)))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import math
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -19,6 +21,53 @@ from headrace.gateway.turn import Turn
 RETRY_AFTER_S: Final = 1
 IDLE_S: Final = 30.0
 """Longest wait for the next part of a body."""
+BURST_S: Final = 1.0
+SWEEP_S: Final = 60.0
+
+
+class ByteRate:
+    """The bytes of records that each client may send per second.
+
+    A client has the bytes of `BURST_S` at once. The last request may exceed them; then the client waits until they have
+    been made up for. So no request is too large for the rate.
+
+    Args:
+        bytes_per_second: 0 is no limit.
+        clock: a monotonic clock, in seconds.
+    """
+
+    def __init__(self, bytes_per_second: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._bytes_per_second = bytes_per_second
+        self._clock = clock
+        self._paid_at: dict[str, float] = {}
+        """When the bytes of a client are made up for, of clients that have sent any within `SWEEP_S`."""
+        self._swept_at = clock()
+
+    def count(self, client: str, size: int) -> None:
+        """Counts bytes that a client has sent."""
+        if self._bytes_per_second:
+            now = self._clock()
+            self._paid_at[client] = max(self._paid_at.get(client, now), now) + size / self._bytes_per_second
+            if now - self._swept_at > SWEEP_S:
+                self._swept_at = now
+                self._paid_at = {one: paid_at for one, paid_at in self._paid_at.items() if paid_at > now}
+
+    def wait_s(self, client: str) -> float:
+        """Returns how long a client must wait before it sends more."""
+        paid_at = self._paid_at.get(client)
+        return 0.0 if paid_at is None else max(0.0, paid_at - self._clock() - BURST_S)
+
+    def check(self, client: str) -> None:
+        """Raises:
+        GatewayError: the client must wait.
+        """
+        wait_s = self.wait_s(client)
+        if wait_s > 0:
+            raise GatewayError(
+                Kind.TOO_MANY_REQUESTS,
+                f"{client} has sent more than {self._bytes_per_second:,} bytes per second; wait {wait_s:.0f} s",
+                retry_after_s=math.ceil(wait_s),
+            )
 
 
 @dataclass(slots=True)
@@ -28,6 +77,7 @@ class BodyBudget:
     request_bytes_max: int
     total_bytes_max: int
     client_bytes_max: int
+    rate: ByteRate
     in_use: int = 0
     of_clients: dict[str, int] = field(default_factory=dict)
     """Bytes in memory by client, of clients that have any."""
@@ -59,6 +109,12 @@ def _busy(reason: str) -> GatewayError:
     )
 
 
+async def until_disconnected(request: Request) -> None:
+    """Waits until the client disconnects. The body must have been read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
 class BodyReader:
     """Reads the body of one request, decompressed.
 
@@ -66,12 +122,14 @@ class BodyReader:
         request: the request.
         budget: the limits.
         idle_s: longest wait for the next part of the body.
+        has_records: whether the body counts for the client's rate.
     """
 
-    def __init__(self, request: Request, budget: BodyBudget, idle_s: float) -> None:
+    def __init__(self, request: Request, budget: BodyBudget, idle_s: float, has_records: bool) -> None:
         self._request = request
         self._budget = budget
         self._idle_s = idle_s
+        self._has_records = has_records
         self._client = caller_of(request).key
         self._taken = 0
         coding = request.headers.get("content-encoding", "identity").strip().lower()
@@ -101,6 +159,8 @@ class BodyReader:
                     if not is_first:  # a small chunk may contain much
                         await asyncio.sleep(0)
                     is_first = False
+                    if self._has_records:
+                        self._budget.rate.count(self._client, len(part))
                     yield part
             self._decompressor.end()
         except TimeoutError:
@@ -149,15 +209,23 @@ def _too_large(limit: int) -> GatewayError:
 
 
 @asynccontextmanager
-async def body_of(request: Request, budget: BodyBudget, idle_s: float | None = None) -> AsyncIterator[BodyReader]:
+async def body_of(
+    request: Request, budget: BodyBudget, idle_s: float | None = None, *, has_records: bool = False
+) -> AsyncIterator[BodyReader]:
     """Yields the reader of a request's body, and frees the memory of the body at the end.
 
     Args:
         request: the request.
         budget: the limits.
         idle_s: longest wait for the next part of the body; by default `IDLE_S`.
+        has_records: whether the body counts for the client's rate.
+
+    Raises:
+        GatewayError: the body has records, and the client has sent too many bytes of them.
     """
-    reader = BodyReader(request, budget, IDLE_S if idle_s is None else idle_s)
+    if has_records:
+        budget.rate.check(caller_of(request).key)
+    reader = BodyReader(request, budget, IDLE_S if idle_s is None else idle_s, has_records)
     try:
         yield reader
     finally:
@@ -170,8 +238,17 @@ async def read_json(reader: BodyReader) -> Any:
     Raises:
         GatewayError: the body is no JSON, too large or damaged, or all bodies take too much memory.
     """
+    return await json_of(await reader.read())
+
+
+async def json_of(body: bytes) -> Any:
+    """Returns the JSON value of a body.
+
+    Raises:
+        GatewayError: the body is no JSON.
+    """
     try:
-        return await parse_json_in_turns(await reader.read(), Turn())
+        return await parse_json_in_turns(body, Turn())
     except MalformedJson as error:
         raise GatewayError(Kind.BAD_REQUEST, str(error)) from None
 

@@ -53,8 +53,8 @@ async def on_http_error(request: Request, error: Exception) -> Response:
 
 
 async def on_disconnect(request: Request, error: Exception) -> Response:
-    """Ends a request whose client has disconnected before the end of its body."""
-    return Response(status_code=400)
+    """Ends a request whose client has disconnected. The status is that of nginx; it is only logged."""
+    return Response(status_code=499)
 
 
 async def on_defect(request: Request, error: Exception) -> Response:

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin._listoffsets import OffsetSpec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -28,8 +28,8 @@ from headrace.gateway.decoding import Formats
 from headrace.gateway.encoding import Format
 from headrace.gateway.errors import GatewayError, Kind
 from headrace.gateway.record_fields import time_ms
-from headrace.gateway.request_body import body_of, parse_names
-from headrace.gateway.responses import json_response
+from headrace.gateway.request_body import body_of, parse_names, until_disconnected
+from headrace.gateway.responses import json_bytes, json_response
 from headrace.gateway.rest_v2 import MEDIA_TYPE, PARTITION_MAX, check_accept
 
 TIMEOUT_MS: Final = 1_000
@@ -51,6 +51,7 @@ _INSTANCE_FIELDS: Final = frozenset(
     }
 )
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_NAME: Final = re.compile(r"[^/]{1,255}", re.DOTALL)
 _BODY_TYPE: Final = re.compile(r"application/(vnd\.kafka(\.(binary|json|avro|jsonschema|protobuf))?(\.v[12])?\+)?json")
 _RECORD_TYPE: Final = re.compile(r"application/vnd\.kafka\.(binary|json|avro|jsonschema|protobuf)\.v2\+json")
 FORMATS: Final = (Format.BINARY, Format.JSON, Format.AVRO)
@@ -228,44 +229,35 @@ def _no_content() -> Response:
     return Response(status_code=204)
 
 
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
 async def respond_records(request: Request, polled: PolledConsumer, limits: ReadLimits, formats: Formats) -> Response:
-    """Reads, and returns the response. If the client disconnects while it waits, the next read has the messages.
+    """Reads, and returns the response.
 
     Raises:
+        ClientDisconnect: the client has disconnected. The next read has the messages.
         GatewayError: the consumer cannot read, or the registry does not respond. The next read has the messages.
     """
-    try:
-        body = await _read_items(request, polled, limits, formats)
-    except _ClientGone:
-        return Response(status_code=499)  # nginx's number for a client that has disconnected; it is only logged
+    body = await _read_items(request, polled, limits, formats)
     return Response(body, media_type=media_type(formats.value))
 
 
 async def _read_items(request: Request, polled: PolledConsumer, limits: ReadLimits, formats: Formats) -> bytes:
     async with request.app.state.poller.read(polled, limits) as read:
-        gone = asyncio.ensure_future(_disconnected(request))
+        gone = asyncio.ensure_future(until_disconnected(request))
         try:
             await asyncio.wait({read.done, gone}, return_when=asyncio.FIRST_COMPLETED)
             if gone.done():
-                raise _ClientGone
+                raise ClientDisconnect
             await read.done
+            if not read.messages:
+                await polled.require_brokers()
             body = await _items(request, read, formats)
             await asyncio.sleep(0)  # lets the event loop notice a disconnection
             if gone.done():
-                raise _ClientGone
+                raise ClientDisconnect
         finally:
             gone.cancel()
         polled.deliver(read.messages)
         return body
-
-
-class _ClientGone(Exception):
-    """The client has disconnected before it got the response."""
 
 
 async def _items(request: Request, read: Read, formats: Formats) -> bytes:
@@ -294,18 +286,24 @@ def _instance(request: Request) -> Instance:
 async def create(request: Request) -> Response:
     caller = caller_of(request)
     caller.require_any()
-    body, group = await _body(request), request.path_params["group"]
+    state, group = request.app.state, request.path_params["group"]
+    body = await _body(request)
     if not group.isprintable() or group != group.strip():  # librdkafka would trim it, and abort if nothing is left
         raise GatewayError(
             Kind.CONSUMER_CONFIG, f"group {group!r:.80}: expected printable characters, without spaces around them"
         )
     for part in ("id", "name"):
         value = body.get(part)
-        if value is not None and (not isinstance(value, str) or not value or "/" in value or len(value) > 255):
+        if value is not None and not (isinstance(value, str) and _NAME.fullmatch(value) and value not in (".", "..")):
             raise GatewayError(Kind.CONSUMER_CONFIG, f"{part}: expected a text of 1 to 255 characters without a slash")
-    name = body.get("name") or body.get("id")
-    instance = await request.app.state.instances.create(group, name, parse_config(body), caller.principal.name)
-    base = (request.app.state.settings.gateway.url or str(request.base_url)).rstrip("/")
+    name, config = body.get("name") or body.get("id"), parse_config(body)
+    if name is not None and state.peers.may_pass_on(request):
+        state.instances.require_new(group, name)
+        response: Response | None = await state.peers.create(request, group, name, json_bytes(body))
+        if response is not None:
+            return response
+    instance = await state.instances.create(group, name, config, caller.principal.name)
+    base = (state.settings.gateway.url or str(request.base_url)).rstrip("/")
     uri = f"{base}/consumers/{quote(group, safe='')}/instances/{quote(instance.name, safe='')}"
     return respond({"instance_id": instance.name, "base_uri": uri})
 
@@ -498,6 +496,22 @@ def with_accept_check(endpoint: Endpoint) -> Endpoint:
     return checked
 
 
+def with_peers(endpoint: Endpoint) -> Endpoint:
+    """Returns an endpoint that passes requests for instances of other gateways on to them."""
+
+    @functools.wraps(endpoint)
+    async def passed_on(request: Request) -> Response:
+        state, group, name = request.app.state, request.path_params["group"], request.path_params["instance"]
+        if not state.instances.has(group, name, caller_of(request).principal.name) and state.peers.may_pass_on(request):
+            async with body_of(request, state.budget) as reader:
+                response: Response | None = await state.peers.find(request, group, name, await reader.read())
+            if response is not None:
+                return response
+        return await endpoint(request)  # which refuses a request for an unknown instance
+
+    return passed_on
+
+
 _INSTANCE: Final = "/consumers/{group}/instances/{instance}"
 
 ENDPOINTS: Final = (
@@ -519,4 +533,7 @@ ENDPOINTS: Final = (
 
 def routes() -> list[Route]:
     """Returns the routes of consumer instances."""
-    return [Route(path, with_accept_check(endpoint), methods=[method]) for method, path, endpoint in ENDPOINTS]
+    return [
+        Route(path, with_accept_check(endpoint if endpoint is create else with_peers(endpoint)), methods=[method])
+        for method, path, endpoint in ENDPOINTS
+    ]

@@ -285,6 +285,9 @@ class GatewaySettings(Section):
     client_bytes_max: int = (
         64 * 1024 * 1024
     )  # size in memory of the bodies of one user, or without users one IP address
+    # bytes of records, after decompression, that one user, or without users one IP address, may send per second to this
+    # gateway; above it requests get 429 with Retry-After, and streams pause. 0 is no limit
+    client_bytes_per_second_max: int = 0
     memory_bytes_max: int = 256 * 1024 * 1024  # size in memory of the bodies of all requests; above it they get 429
     message_bytes_max: int = 1_048_588  # size of one record; the limits of the topic and the brokers apply too
     # how long a record is sent again while the brokers do not acknowledge it; then the client gets error code 50003
@@ -296,6 +299,9 @@ class GatewaySettings(Section):
     access_log: str = ""  # file that receives one JSON line per request; "-" is standard error, "" is no log
     # URL at which clients reach this gateway, distinct for each gateway; "" is made from `listen`
     url: str = ""
+    # URLs of all gateways behind one balancer, with this one's: a gateway passes requests for consumer instances of
+    # another one on to it
+    peers: tuple[str, ...] = ()
     # compacted topic with the state of sessions; created for the first session
     sessions_topic: str = "__headrace-gateway-sessions"
     # partitions of that topic and of `ledger_topic` when they are created: sources and transactions are divided into as
@@ -467,6 +473,7 @@ AT_LEAST: Mapping[str, int | Duration] = {
     "console.proxies": 0,
     "gateway.request_bytes_max": 1024,
     "gateway.client_bytes_max": 1024,
+    "gateway.client_bytes_per_second_max": 0,
     "gateway.memory_bytes_max": 1024,
     "gateway.message_bytes_max": 1024,
     "gateway.delivery_timeout": Duration(1000),

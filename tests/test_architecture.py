@@ -160,6 +160,7 @@ MAY_IMPORT_LIBRARIES: dict[str, tuple[str, ...]] = {
     "console.sessions": ("sqlalchemy",),
     "gateway": ("confluent_kafka", "prometheus_client", "requests", "starlette"),
     "gateway.decompression": ("zstandard",),
+    "gateway.peers": ("httpx",),
     "gateway.server": ("uvicorn",),
     "push.identity": ("_sha2",),  # of the standard library from Python 3.12 on
     "pipeline.metastore_server": ("py4j",),

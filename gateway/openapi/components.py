@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from headrace.gateway.encoding import Format
+from headrace.gateway.first_results import KEY_LENGTH_MAX
 from headrace.gateway.rest_v2 import PARTITION_MAX
 from headrace.gateway.rest_v2_consumers import FETCH_MIN_BYTES_MAX, FORMATS
-from headrace.gateway.rest_v3 import BATCH_ENTRIES_MAX
+from headrace.gateway.rest_v3 import BATCH_ENTRIES_MAX, STRATEGIES
 from headrace.gateway.rest_v3_cluster import PARTITIONS_MAX, REPLICAS_MAX
 from headrace.gateway.sessions.chunk_body import SEQNO_MAX
 from headrace.gateway.sessions.routes import FILE_BYTES_MAX, NAME_BYTES_MAX
@@ -155,13 +156,13 @@ REQUESTS: Final[Mapping[str, Json]] = {
         type={"const": "AVRO"},
         schema=TEXT,
         subject=OPTIONAL_TEXT,
-        subject_name_strategy=_one_of(["TOPIC_NAME"]),
+        subject_name_strategy=_one_of(STRATEGIES),
         data=ANY,
     ),
     "DataOfRegisteredSchema": _object(
         type={"type": "null"},
         subject=OPTIONAL_TEXT,
-        subject_name_strategy=_one_of(["TOPIC_NAME"]),
+        subject_name_strategy=_one_of(STRATEGIES),
         schema_id=OPTIONAL_NUMBER,
         schema_version=OPTIONAL_NUMBER,
         schema=OPTIONAL_TEXT,
@@ -519,6 +520,10 @@ HEADERS: Final[Mapping[str, tuple[Json, str]]] = {
     "Headrace-Checksum": (
         {"type": "string", "pattern": "^crc32=[0-9a-fA-F]{1,8}$"},
         "CRC-32 of the decompressed body, which is compared",
+    ),
+    "Idempotency-Key": (
+        {"type": "string", "minLength": 1, "maxLength": KEY_LENGTH_MAX},
+        "Unique text. A repeated request with it and the same body gets the first response, and stores nothing",
     ),
 }
 """JSON schema and description of each header of requests."""

@@ -209,7 +209,7 @@ async def _store(request: Request) -> Response:
             Kind.UNSUPPORTED_MEDIA_TYPE, f"expected Content-Type {LINES}, {FRAMED} or {JSON}, found {media_type!r:.80}"
         )
     begin, authorize = _begin(request), caller_of(request).require_produce
-    async with body_of(request, state.budget) as reader:
+    async with body_of(request, state.budget, has_records=True) as reader:
         body = await reader.read()
         if len(body) > CHUNK_BYTES_MAX:
             raise GatewayError(

@@ -65,7 +65,7 @@ async def _store(request: Request) -> Response:
     except Exception as error:
         return failure_response(request, error)
     check = partial(check_sum, request.headers.get(CHECKSUM_HEADER))
-    async with body_of(request, state.budget) as reader:
+    async with body_of(request, state.budget, has_records=True) as reader:
         chunk = await transactions.store(key, caller.key, wanted, number, media_type, reader, check)
     return json_response(_described(chunk, transactions.url))
 

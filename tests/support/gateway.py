@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import http.client
+import itertools
 import json
 import ssl
 import time
@@ -17,6 +18,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 from support.gateway_document import check_response
 
 TIMEOUT_S = 60
+NAMES = itertools.count()
 V2 = "application/vnd.kafka.v2+json"
 JSON_V2, BINARY_V2, AVRO_V2 = (f"application/vnd.kafka.{form}.v2+json" for form in ("json", "binary", "avro"))
 
@@ -88,6 +90,61 @@ class GatewayClient:
         """Sends records to the stream of version 3. Returns the items of the response."""
         body = b"\n".join(one if isinstance(one, bytes) else json.dumps(one).encode() for one in records)
         return self.post(f"/v3/clusters/{cluster}/topics/{topic}/records", body).items
+
+
+class InstanceClient:
+    """Sends requests to a new consumer instance."""
+
+    def __init__(self, gateway: GatewayClient, form: str = "json", group: str = "", **config: Any) -> None:
+        number = next(NAMES)
+        self.gateway, self.form, self.group, self.name = gateway, form, group or f"group{number}", f"i{number}"
+        body = {"name": self.name, "format": form, "auto.offset.reset": "earliest", "auto.commit.enable": "false"}
+        created = gateway.post(f"/consumers/{self.group}", body | config, V2)
+        assert created.status == 200, created.content
+        self.path = f"/consumers/{self.group}/instances/{self.name}"
+        assert created.json["instance_id"] == self.name
+        self.base_uri = created.json["base_uri"]
+
+    def post(self, path: str, body: Any = None) -> GatewayResponse:
+        return self.gateway.request("POST", f"{self.path}/{path}", body, V2)
+
+    def get(self, path: str) -> GatewayResponse:
+        return self.gateway.request("GET", f"{self.path}/{path}")
+
+    def assign(self, topic: str, *partitions: int) -> InstanceClient:
+        body = {"partitions": [{"topic": topic, "partition": one} for one in partitions or (0,)]}
+        assert self.post("assignments", body).status == 204
+        return self
+
+    def subscribe(self, **body: Any) -> InstanceClient:
+        assert self.post("subscription", body).status == 204
+        return self
+
+    def read(self, query: str = "timeout=10000") -> list[Any]:
+        response = self.get(f"records?{query}")
+        assert response.status == 200, response.content
+        assert response.headers["content-type"] == f"application/vnd.kafka.{self.form}.v2+json"
+        return list(response.json)
+
+    def read_until(self, count: int) -> list[Any]:
+        found: list[Any] = []
+        deadline = time.monotonic() + TIMEOUT_S
+        while len(found) < count and time.monotonic() < deadline:
+            found += self.read()
+        return found
+
+    def committed(self, topic: str) -> dict[int, int]:
+        found = self.get("offsets?" + "&".join(f"topic={topic}&partition={one}" for one in range(4))).json["offsets"]
+        return {one["partition"]: one["offset"] for one in found}
+
+
+def produce(gateway: GatewayClient, topic: str, *values: Any, partition: int = 0) -> None:
+    body = {"records": [{"value": value, "partition": partition} for value in values]}
+    assert gateway.post(f"/topics/{topic}", body, JSON_V2).status == 200
+
+
+def values(records: list[Any]) -> list[Any]:
+    return [one["value"] for one in records]
 
 
 def stored(address: str, topic: str, count: int) -> list[Message]:

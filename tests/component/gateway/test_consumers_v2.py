@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import itertools
 import json
 import socket
 import time
@@ -16,12 +15,11 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from headrace.registry.access.passwords import Cost, PasswordHash
 from support.free_ports import free_port
-from support.gateway import AVRO_V2, BINARY_V2, JSON_V2, V2, GatewayClient, GatewayResponse
+from support.gateway import AVRO_V2, BINARY_V2, JSON_V2, NAMES, V2, GatewayClient, InstanceClient, produce, values
 from support.running_service import Service, StartService
 
 pytestmark = pytest.mark.servers
 
-NAMES = itertools.count()
 WAIT_S = 30
 SCHEMA = json.dumps(
     {
@@ -32,63 +30,6 @@ SCHEMA = json.dumps(
 )
 
 
-class InstanceClient:
-    """Sends requests to a new consumer instance."""
-
-    def __init__(self, gateway: GatewayClient, form: str = "json", group: str = "", **config: Any) -> None:
-        number = next(NAMES)
-        self.gateway, self.form, self.group, self.name = gateway, form, group or f"group{number}", f"i{number}"
-        body = {"name": self.name, "format": form, "auto.offset.reset": "earliest", "auto.commit.enable": "false"}
-        created = gateway.post(f"/consumers/{self.group}", body | config, V2)
-        assert created.status == 200, created.content
-        self.path = f"/consumers/{self.group}/instances/{self.name}"
-        assert created.json == {
-            "instance_id": self.name,
-            "base_uri": f"http://{gateway.host}:{gateway.port}{self.path}",
-        }
-
-    def post(self, path: str, body: Any = None) -> GatewayResponse:
-        return self.gateway.request("POST", f"{self.path}/{path}", body, V2)
-
-    def get(self, path: str) -> GatewayResponse:
-        return self.gateway.request("GET", f"{self.path}/{path}")
-
-    def assign(self, topic: str, *partitions: int) -> InstanceClient:
-        body = {"partitions": [{"topic": topic, "partition": one} for one in partitions or (0,)]}
-        assert self.post("assignments", body).status == 204
-        return self
-
-    def subscribe(self, **body: Any) -> InstanceClient:
-        assert self.post("subscription", body).status == 204
-        return self
-
-    def read(self, query: str = "timeout=10000") -> list[Any]:
-        response = self.get(f"records?{query}")
-        assert response.status == 200, response.content
-        assert response.headers["content-type"] == f"application/vnd.kafka.{self.form}.v2+json"
-        return list(response.json)
-
-    def read_until(self, count: int) -> list[Any]:
-        found: list[Any] = []
-        deadline = time.monotonic() + WAIT_S
-        while len(found) < count and time.monotonic() < deadline:
-            found += self.read()
-        return found
-
-    def committed(self, topic: str) -> dict[int, int]:
-        found = self.get("offsets?" + "&".join(f"topic={topic}&partition={one}" for one in range(4))).json["offsets"]
-        return {one["partition"]: one["offset"] for one in found}
-
-
-def produce(gateway: GatewayClient, topic: str, *values: Any, partition: int = 0) -> None:
-    body = {"records": [{"value": value, "partition": partition} for value in values]}
-    assert gateway.post(f"/topics/{topic}", body, JSON_V2).status == 200
-
-
-def values(records: list[Any]) -> list[Any]:
-    return [one["value"] for one in records]
-
-
 def position(topic: str, offset: int, **others: Any) -> dict[str, Any]:
     return {"offsets": [{"topic": topic, "partition": 0, "offset": offset, **others}]}
 
@@ -96,6 +37,7 @@ def position(topic: str, offset: int, **others: Any) -> dict[str, Any]:
 def test_first_read_after_a_subscription_has_the_records(gateway: GatewayClient, topic: str) -> None:
     produce(gateway, topic, {"foo": "bar"})
     instance = InstanceClient(gateway).subscribe(topics=[topic])
+    assert instance.base_uri == f"http://{gateway.host}:{gateway.port}{instance.path}"
     (record,) = instance.read("")  # the default time-out does not include the time until the group assigns partitions
     assert record.pop("timestamp") > 0
     assert record == {"topic": topic, "key": None, "value": {"foo": "bar"}, "partition": 0, "offset": 0}
@@ -321,6 +263,9 @@ def test_every_way_to_get_partitions_excludes_the_others(gateway: GatewayClient,
         ({"auto.commit.enable": "maybe"}, (422, 42204)),
         ({"consumer.request.timeout.ms": -1}, (422, 42204)),
         ({"name": "a/b"}, (422, 42204)),
+        ({"name": ".."}, (422, 42204)),
+        ({"name": "x" * 256}, (422, 42204)),
+        ({"id": 1}, (422, 42204)),
         ({"fetch.min.bytes": -10}, (422, 40001)),
         ({"unknown": 1}, (422, 422)),
         ([], (422, 422)),

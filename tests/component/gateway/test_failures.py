@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from headrace.broker.access.scram import HASHES, SALT_BYTES, Verifier
 from headrace.broker.access.users import user_line
 from support.free_ports import free_port
-from support.gateway import JSON_V2, GatewayClient
+from support.gateway import JSON_V2, GatewayClient, InstanceClient, produce, values
 from support.running_service import StartService
 
 pytestmark = pytest.mark.servers
@@ -61,6 +62,35 @@ def test_requests_fail_within_the_bound_while_the_broker_is_away_and_work_afterw
     assert gateway.post("/topics/unknown", RECORD, JSON_V2).problem == (404, 40401)
     stream = gateway.post("/v3/clusters/c/topics/unknown/records", {})
     assert stream.problem == (404, 40401)
+
+
+def test_reads_tell_that_brokers_are_away(
+    tmp_path: Path, start_service: StartService, start_gateway: StartGateway
+) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    serve = ("headrace", "broker", "serve", "--data-dir", str(tmp_path), "--broker-listen", address)
+    gateway = start_gateway(address)
+    broker = start_service(*serve)
+    produce(gateway, "t", 1)
+    assigned = InstanceClient(gateway).assign("t")
+    subscribed = InstanceClient(gateway).subscribe(topics=["t"])
+    for instance in (assigned, subscribed):
+        assert values(instance.read_until(1)) == [1]
+        assert instance.read("timeout=500") == []
+    broker.kill()
+    for instance in (assigned, subscribed, InstanceClient(gateway).subscribe(topics=["t"])):
+        for timeout_ms in (1000, 0):
+            response = instance.get(f"records?timeout={timeout_ms}")
+            assert response.problem == (503, 50302)
+            assert "retry-after" in response.headers
+    start_service(*serve)
+    while gateway.request("GET", "/readyz").status == 503:
+        pass
+    produce(gateway, "t", 2)
+    while (response := assigned.get("records?timeout=10000")).status == 503:
+        pass
+    assert values(response.json or assigned.read_until(1)) == [2]
+    assert assigned.read("timeout=500") == []
 
 
 def test_denied_topics_do_not_affect_others(
@@ -115,6 +145,37 @@ def test_bodies_in_memory_are_limited_by_client_and_freed_afterwards(
     value = {"value": {"type": "STRING", "data": "x" * 200_000}}
     assert [one["error_code"] for one in gateway.produce("t", value)] == [42900]
     assert b"headrace_gateway_body_bytes 0.0" in gateway.request("GET", "/metrics").content
+
+
+def test_client_that_sends_too_much_per_second_waits(broker_address: str, start_gateway: StartGateway) -> None:
+    gateway = start_gateway(broker_address, gateway__client_bytes_per_second_max="50000")
+    large = gzip.compress(b'{"records":[{"value":"%s"}]}' % (b"x" * 500_000))
+    assert gateway.post("/topics/t", large, JSON_V2, content_encoding="gzip").status == 200
+    for path, media_type in (
+        ("/topics/t", JSON_V2),
+        ("/v3/clusters/c/topics/t/records", "application/json"),
+        ("/v3/clusters/c/topics/t/records:batch", "application/json"),
+        (f"/v1/sessions/{'0' * 32}-1/chunks?begin=0", "text/plain"),
+    ):
+        with socket.create_connection((gateway.host, gateway.port)) as connection:  # the body is not read
+            head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {media_type}\r\nContent-Length: 100\r\n\r\n"
+            connection.sendall(head.encode())
+            refused = connection.recv(65536)
+        assert refused.startswith(b"HTTP/1.1 429 ") and b"\r\nretry-after: " in refused.lower(), (path, refused)
+    instance = InstanceClient(gateway).assign("t")  # requests without records do not count
+    assert len(instance.read_until(1)) == 1
+    assert instance.post("offsets").status == 200
+
+
+def test_stream_pauses_while_its_client_sends_too_much_per_second(
+    broker_address: str, start_gateway: StartGateway
+) -> None:
+    gateway = start_gateway(broker_address, gateway__client_bytes_per_second_max="300000")
+    record = b'{"value":{"type":"STRING","data":"%s"}}' % (b"x" * 1000)
+    began = time.monotonic()
+    items = gateway.post("/v3/clusters/c/topics/t/records", record * 900).items
+    assert [item["error_code"] for item in items] == [200] * 900
+    assert time.monotonic() - began > 1  # 900 kB at 300 kB/s, after a burst of 300 kB
 
 
 def test_hundreds_of_slow_clients_do_not_delay_others(broker_address: str, start_gateway: StartGateway) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import socket
 import zlib
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +16,7 @@ import pytest
 from headrace.avro_codec.from_json import compile_from_json
 from headrace.avro_schema import frame
 from headrace.registry.client import RegistryClient
-from support.gateway import AVRO_V2, BINARY_V2, JSON_V2, V2, GatewayClient, stored
+from support.gateway import AVRO_V2, BINARY_V2, JSON_V2, V2, GatewayClient, GatewayResponse, stored
 
 pytestmark = pytest.mark.servers
 
@@ -94,6 +97,33 @@ def test_avro_keys_have_their_own_schema(
     }
 
 
+def test_keys_have_a_format_of_their_own(
+    gateway: GatewayClient, broker_address: str, registry_url: str, topic: str
+) -> None:
+    avro_value = {"value_schema": '"string"', "records": [{"key": "k", "value": "x", "partition": 0}]}
+    sent: list[tuple[str, dict[str, Any]]] = [
+        (AVRO_V2, {**avro_value, "key_format": "string"}),
+        (AVRO_V2, {**avro_value, "key_format": "json"}),
+        (AVRO_V2, {**avro_value, "key_format": "binary", "records": [{"key": "Zm9v", "value": "x", "partition": 0}]}),
+        (
+            JSON_V2,
+            {"key_format": "avro", "key_schema": '"string"', "records": [{"key": "k", "value": 1, "partition": 0}]},
+        ),
+        (BINARY_V2, {"key_format": "string", "records": [{"key": "k", "value": "eA==", "partition": 0}]}),
+    ]
+    for content_type, body in sent:
+        response = gateway.post(f"/topics/{topic}", body, content_type)
+        assert (response.status, response.json["offsets"][0]["error_code"]) == (200, None), response.content
+    avro_bytes = avro(registry_url, f"{topic}-value", "x")
+    assert [(message.key(), message.value()) for message in stored(broker_address, topic, len(sent))] == [
+        (b"k", avro_bytes),
+        (b'"k"', avro_bytes),
+        (b"foo", avro_bytes),
+        (avro(registry_url, f"{topic}-key", "k"), b"1"),
+        (b"k", b"x"),
+    ]
+
+
 def test_avro_tombstone_needs_no_value_schema(gateway: GatewayClient, broker_address: str, topic: str) -> None:
     body = {"key_schema": '"string"', "records": [{"key": "k", "value": None}]}
     assert gateway.post(f"/topics/{topic}", body, AVRO_V2).status == 200
@@ -141,6 +171,9 @@ REFUSED: list[tuple[str, bytes | dict[str, Any], tuple[int, int]]] = [
     (AVRO_V2, {"value_schema_id": -1, "records": [{"value": 1}]}, (422, 422)),
     (AVRO_V2, {"value_schema_id": 2**31, "records": [{"value": 1}]}, (422, 422)),
     (AVRO_V2, {"value_schema_id": "1", "records": [{"value": 1}]}, (422, 422)),
+    (JSON_V2, {"key_format": "xml", "records": [{"value": 1}]}, (422, 422)),
+    (JSON_V2, {"key_format": "string", "records": [{"key": 1, "value": 1}]}, (422, 42203)),
+    (JSON_V2, {"key_format": "avro", "records": [{"key": 1, "value": 1}]}, (422, 42201)),
     ("application/vnd.kafka.protobuf.v2+json", {"records": [{"value": 1}]}, (415, 415)),
     ("text/plain", {"records": [{"value": 1}]}, (415, 415)),
 ]
@@ -184,6 +217,51 @@ def test_too_large_record_is_an_error_of_the_record(gateway: GatewayClient, topi
 def test_partition_of_the_path_that_no_topic_can_have_is_refused(gateway: GatewayClient, topic: str) -> None:
     body = {"records": [{"value": 1}]}
     assert gateway.post(f"/topics/{topic}/partitions/99999999999", body, JSON_V2).problem == (404, 40402)
+
+
+def test_repeated_request_with_a_key_stores_its_records_once(
+    gateway: GatewayClient, broker_address: str, topic: str
+) -> None:
+    def post(path: str, body: Any, key: str, content_type: str = JSON_V2) -> GatewayResponse:
+        return gateway.post(path, body, content_type, idempotency_key=key)
+
+    body = {"records": [{"value": 1, "partition": 0}, {"value": 2, "partition": 999}]}
+    first = post(f"/topics/{topic}", body, "a")
+    assert (first.status, "idempotent-replayed" in first.headers) == (200, False)
+    for _ in range(3):
+        again = post(f"/topics/{topic}", body, "a")
+        assert (again.content, again.headers["idempotent-replayed"]) == (first.content, "true")
+        assert again.headers["content-type"] == V2
+    assert post(f"/topics/{topic}", {"records": [{"value": 3, "partition": 0}]}, "a").problem == (422, 422)
+    for key in ("", "x" * 256):
+        assert post(f"/topics/{topic}", body, key).problem == (400, 400)
+    assert post(f"/topics/{topic}", {"records": []}, "b").problem == (422, 422)
+    assert post(f"/topics/{topic}", {"records": [{"value": 4, "partition": 0}]}, "b").status == 200
+    v3 = f"/v3/clusters/c/topics/{topic}/records"
+    batch = {"entries": [{"id": "1", "partition_id": 0, "value": {"type": "JSON", "data": 5}}]}
+    responses = [post(f"{v3}:batch", batch, "a", "application/json") for _ in range(2)]
+    assert [(one.status, one.content) for one in responses] == [(207, responses[0].content)] * 2
+    assert post(v3, batch["entries"][0], "a", "application/json").problem == (400, 400)
+    assert gateway.post(f"/topics/{topic}", {"records": [{"value": 6, "partition": 0}]}, JSON_V2).status == 200
+    assert [message.value() for message in stored(broker_address, topic, 4)] == [b"1", b"4", b"5", b"6"]
+
+
+def test_request_that_is_repeated_while_the_first_one_runs_stores_its_records_once(
+    gateway: GatewayClient, broker_address: str, topic: str
+) -> None:
+    content = json.dumps({"records": [{"value": number, "partition": 0} for number in range(1000)]}).encode()
+    head = f"POST /topics/{topic} HTTP/1.1\r\nHost: x\r\nIdempotency-Key: k\r\nContent-Type: {JSON_V2}\r\n"
+    request = f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content
+    for _ in range(5):
+        with socket.create_connection((gateway.host, gateway.port)) as lost:
+            lost.sendall(request)  # and disconnects without reading the response
+    with ThreadPoolExecutor(8) as threads:
+        send = partial(gateway.post, f"/topics/{topic}", content, JSON_V2, idempotency_key="k")
+        results = [future.result() for future in [threads.submit(send) for _ in range(8)]]
+    assert {one.content for one in results} == {results[0].content} and results[0].status == 200
+    assert gateway.post(f"/topics/{topic}", {"records": [{"value": "end", "partition": 0}]}, JSON_V2).status == 200
+    found = [json.loads(message.value()) for message in stored(broker_address, topic, 1001)]
+    assert found == [*range(1000), "end"]
 
 
 def test_missing_partition_is_an_error_of_the_record(gateway: GatewayClient, topic: str) -> None:

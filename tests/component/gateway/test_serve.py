@@ -14,7 +14,7 @@ import pytest
 from headrace.cli import main
 from headrace.registry.access.passwords import Cost, PasswordHash
 from support.certificates import Authority
-from support.gateway import AVRO_V2, JSON_V2, GatewayClient
+from support.gateway import AVRO_V2, JSON_V2, GatewayClient, stored
 from support.running_service import Service, StartService
 
 pytestmark = pytest.mark.servers
@@ -77,6 +77,19 @@ def test_probes_metrics_and_access_log(tmp_path: Path, start_gateway: StartServi
     }
     assert "cached" not in lines[0]
     assert service.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "stored_bytes"), [("binary", "eA==", b"x"), ("json", {"page": "/"}, b'{"page":"/"}')]
+)
+def test_records_of_application_json_have_the_format_of_the_setting(
+    start_gateway: StartService, broker_address: str, topic: str, setting: str, value: object, stored_bytes: bytes
+) -> None:
+    client = GatewayClient(start_gateway(gateway__json_records=setting).addresses["gateway"])
+    assert client.post(f"/topics/{topic}", {"records": [{"value": value}]}, "application/json").status == 200
+    assert [message.value() for message in stored(broker_address, topic, 1)] == [stored_bytes]
+    avro = {"value_schema": '"string"', "records": [{"value": "x"}]}  # the media type of the format still counts
+    assert client.post(f"/topics/{topic}", avro, AVRO_V2).json["value_schema_id"] > 0
 
 
 def test_users_have_the_permissions_of_the_registrys_file(
