@@ -25,9 +25,11 @@ from __future__ import annotations
 import json
 import logging
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -39,12 +41,13 @@ from headrace.gateway.transactions.identity import LEDGER_MS, TransactionKey, tr
 from headrace.gateway.transactions.spool import StoredChunk
 from headrace.kafka_wire.batch_producer import BatchProducer
 from headrace.kafka_wire.cluster import KafkaCluster
-from headrace.kafka_wire.errors import CorruptBatch, ErrorResponse, KafkaUnavailable
+from headrace.kafka_wire.errors import CorruptBatch, ErrorResponse, KafkaError, KafkaUnavailable
 from headrace.kafka_wire.record_batch import (
     CONTROL,
     LENGTH_OVERHEAD,
     NO_HEADERS,
     PREFIX_BYTES,
+    TRANSACTIONAL,
     Batch,
     Record,
     batch_of_records,
@@ -60,10 +63,13 @@ TRANSACTION_TIMEOUT_MS: Final = 30_000
 """After this time the broker aborts a transaction whose gateway has died. A takeover aborts it earlier."""
 IDLE_S: Final = 5.0
 PRUNE_S: Final = 3600.0
+LARGE_RECORDS: Final = 50_000
 TOPIC_AUTHORIZATION_FAILED: Final = 29
 COMMIT_MARKER: Final = 1
 _LENGTH: Final = struct.Struct(">8xi")
 _MARKER: Final = struct.Struct(">hh")
+_LARGE: Final = threading.Semaphore(2)
+"""Limits how many large chunks the lanes of the process write at a time: counting takes as much memory as the chunk."""
 
 
 class ChunkMissing(Exception):
@@ -205,6 +211,11 @@ class LedgerLane:
                 resolve(commit.result, self._commit(commit))
             except (ChunkMissing, NotConverted, OtherContent, WriteRefused) as error:
                 fail(commit.result, error)
+            except KafkaError:
+                raise
+            except Exception as error:  # a defect: the client must not repeat the request as after a lost lane
+                fail(commit.result, error)
+                raise
 
     def _commit(self, commit: CommitRequest) -> Committed:
         row, chunk = self._rows.get(commit.key), commit.chunk
@@ -220,7 +231,8 @@ class LedgerLane:
             raise ChunkMissing("this gateway has no chunk of the transaction; store it again with the same id")
         if chunk.record_count is None:
             raise NotConverted("send commit_request before commit")
-        return self._write(commit, chunk)
+        with _LARGE if chunk.record_count > LARGE_RECORDS else nullcontext():
+            return self._write(commit, chunk)
 
     def _write(self, commit: CommitRequest, chunk: StoredChunk) -> Committed:
         target, tickets = TopicPartition(chunk.wanted.topic, chunk.partition), self._count(chunk)
@@ -287,6 +299,8 @@ class LedgerLane:
         waiting: dict[int, list[tuple[TransactionKey, tuple[int, bytes]]]] = {}
         since_ms = self._now_ms() - LEDGER_MS
         for batch in read_batches(self._cluster, self._at, 0, end):
+            if not batch.attributes & TRANSACTIONAL:
+                continue  # not written by a lane
             if not batch.attributes & CONTROL:
                 rows = waiting.setdefault(batch.producer_id, [])
                 rows += [row for row in map(self._row, batch.records) if row[1][0] >= since_ms]

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.gateway.sessions.lane import WriteRefused
 from headrace.gateway.sessions.routes import OpenRequest
+from headrace.gateway.transactions import ledger
 from headrace.gateway.transactions.conversion import convert
 from headrace.gateway.transactions.identity import LEDGER_MS, new_transaction_id, transaction_key
 from headrace.gateway.transactions.ledger import (
@@ -28,7 +30,7 @@ from headrace.gateway.transactions.ledger import (
 from headrace.gateway.transactions.spool import StoredChunk
 from headrace.kafka_wire.batch_producer import ProducerFenced
 from headrace.kafka_wire.cluster import KafkaCluster
-from headrace.kafka_wire.errors import KafkaError, KafkaUnavailable
+from headrace.kafka_wire.errors import ErrorResponse, KafkaError, KafkaUnavailable
 from headrace.kafka_wire.topic_partition import TopicPartition
 from support.gateway import stored
 
@@ -61,9 +63,9 @@ class Owners:
         self.now_ms = time.time_ns() // 1_000_000
         self.topic = f"data-{uuid.uuid4().hex[:8]}"
         self.clusters: list[KafkaCluster] = []
-        self._ledger = f"ledger-{uuid.uuid4().hex[:8]}"
+        self.ledger = f"ledger-{uuid.uuid4().hex[:8]}"
         self._directory = directory
-        self.create(self._ledger)
+        self.create(self.ledger)
         self.create(self.topic)
 
     def create(self, topic: str, **config: str) -> None:
@@ -72,7 +74,7 @@ class Owners:
 
     def owner(self) -> LedgerLane:
         self.clusters.append(KafkaCluster(self.address))
-        lane = LedgerLane(self.clusters[-1], self._ledger, 0, self.audit, now_ms=lambda: self.now_ms)
+        lane = LedgerLane(self.clusters[-1], self.ledger, 0, self.audit, now_ms=lambda: self.now_ms)
         lane.take_over()
         return lane
 
@@ -224,6 +226,44 @@ def test_damaged_and_deleted_chunks_are_missing_and_the_lane_goes_on(
     monkeypatch.undo()
     assert commit(lane, owners.chunk(b"4")).record_count == 1
     assert values(owners, 1) == [b"4"]
+
+
+def test_defect_fails_the_request_and_ends_the_epoch(owners: Owners, monkeypatch: pytest.MonkeyPatch) -> None:
+    lane, chunk = owners.owner(), owners.chunk(b"1")
+    monkeypatch.setattr(Committed, "to_json", lambda committed: 1 // 0)
+    request = CommitRequest("", chunk.transaction_id, chunk)
+    with pytest.raises(ZeroDivisionError):
+        lane.serve([request])
+    assert isinstance(request.result.exception(0), ZeroDivisionError)
+    monkeypatch.undo()
+    lane.take_over()
+    assert commit(lane, chunk).record_count == 1
+    assert values(owners, 1) == [b"1"]
+
+
+def test_records_that_no_lane_wrote_are_ignored_in_the_ledger(owners: Owners) -> None:
+    producer = Producer({"bootstrap.servers": owners.address})
+    producer.produce(owners.ledger, b"no row", b"key")
+    assert producer.flush(30) == 0
+    chunk = owners.chunk(b"1")
+    committed = commit(owners.owner(), chunk)
+    assert commit(owners.owner(), None, chunk.transaction_id) == committed
+
+
+def test_malformed_row_stops_the_lane(owners: Owners, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It could be a row whose records would be stored twice."""
+    with monkeypatch.context() as patched:
+        patched.setattr(Committed, "to_json", lambda committed: b"[]")
+        commit(owners.owner(), owners.chunk(b"1"))
+    with pytest.raises(ErrorResponse, match="malformed row"):
+        owners.owner()
+
+
+def test_large_chunk_is_written_like_others(owners: Owners, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "LARGE_RECORDS", 1)
+    lane = owners.owner()
+    for _ in range(3):
+        assert commit(lane, owners.chunk(b"1", b"2")).record_count == 2
 
 
 def test_request_is_checked_against_the_ledger_and_the_chunk(owners: Owners) -> None:
