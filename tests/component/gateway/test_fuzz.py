@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
 import time
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import pytest
 import schemathesis
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode, checks
 
+from headrace.gateway.openapi.components import PATH_PARAMETERS
 from headrace.gateway.openapi.operations import OPERATIONS, GatewayOperation
 from support.cases import all_cases
 from support.examples import examples
@@ -266,3 +268,66 @@ def places(value: Any) -> Any:
     for key, inner in list(items):
         yield value, key
         yield from places(inner)
+
+
+RAW_BODIES = st.one_of(
+    st.binary(max_size=100),
+    VALUES.map(lambda value: json.dumps(value).encode()),
+    st.lists(VALUES, max_size=4).map(lambda values: b" ".join(json.dumps(value).encode() for value in values)),
+    st.binary(max_size=50).map(gzip.compress),
+    st.sampled_from(
+        [b"[" * 100_000, b'{"a":' * 2000, b"1 2 a\nb\n", b"\n", b"0 0\n\n", b"9" * 5000, b"{}{}", b"\xff\xfe{\0}\0"]
+    ),
+)
+CONTENT_TYPES = st.sampled_from(
+    [
+        *(one for operation in OPERATIONS for one in operation.consumes),
+        "",
+        ";",
+        "text/html",
+        "application/json; charset=utf-16",
+    ]
+)
+HEADERS = st.fixed_dictionaries(
+    {},
+    optional={
+        "accept": st.sampled_from(["*/*", "", "x", "application/json;q=a", ",", "text/html", V2, JSON_V2]),
+        "content_encoding": st.sampled_from(["gzip", "deflate", "zstd", "identity", "", "br", "gzip, gzip"]),
+        "headrace_checksum": st.sampled_from(["crc32=0", "crc32=", "md5=1", "=", "crc32=00000000000", "\u00e9"]),
+        "authorization": st.sampled_from(["", "Basic", "Basic %", "Bearer x", "Basic OjpfOg=="]),
+        "x_forwarded_for": st.just("::1%"),
+    },
+)
+WORDS = st.one_of(
+    st.sampled_from(
+        ["", "-1", "0", "1", "9" * 19, "9" * 30, "x", "%00", "%ff", "%ed%a0%80", "1e3", "%D9%A3", "null", "a%20"]
+    ),
+    st.text(max_size=5).map(lambda text: quote(text, safe="")),
+)
+NAMES_OF_QUERIES = st.sampled_from(["timeout", "max_bytes", "offset", "topic", "partition", "begin", "x", "%00"])
+
+
+@settings(BOUNDED, max_examples=examples(2))
+@given(
+    st.sampled_from(OPERATIONS),
+    st.dictionaries(st.sampled_from(sorted(PATH_PARAMETERS)), WORDS, max_size=2),
+    st.lists(st.tuples(NAMES_OF_QUERIES, WORDS), max_size=3),
+    RAW_BODIES,
+    CONTENT_TYPES,
+    HEADERS,
+)
+def test_random_requests_get_a_response(
+    gateway: GatewayClient,
+    existing: Existing,
+    operation: GatewayOperation,
+    names: dict[str, str],
+    query: list[tuple[str, str]],
+    body: bytes,
+    content_type: str,
+    headers: dict[str, str],
+) -> None:
+    existing.refresh(operation)
+    path = operation.path.format(**existing.values | names)
+    target = f"{path}?" + "&".join(f"{name}={value}" for name, value in [*query, ("timeout", str(READ_MS))])
+    response = gateway.request(operation.method, target, body, content_type, **headers)
+    assert response.status not in (500, 501), (target, response)
