@@ -8,7 +8,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
-import time
+import zlib
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -45,6 +45,7 @@ BOUNDED = settings(
 NUMBERS = itertools.count()
 PARTITIONS_MAX = 4
 READ_MS = 20
+CHUNK = b"a\n"
 
 
 class Existing:
@@ -56,6 +57,7 @@ class Existing:
             "topic": self._topic,
             "instance": self._instance,
             "session": self._session,
+            "transaction": self._transaction,
         }
         self.values = {
             "group": "g",
@@ -93,6 +95,20 @@ class Existing:
             pass
         return str(opened.json["session"])
 
+    def _transaction(self) -> str:
+        path = f"/v1/store?topic={self.values['topic']}"
+        while (stored := self._gateway.post(path, CHUNK, "text/plain")).status == 503:
+            pass
+        return str(stored.json["transaction_id"])
+
+    def put_into(self, call: Any) -> None:
+        """Replaces the names in a generated request."""
+        call.path_parameters = {name: self.values[name] for name in call.path_parameters or {}}
+        if isinstance(call.body, dict) and "transaction_id" in call.body:
+            call.body["transaction_id"] = self.values["transaction"]
+        if isinstance(call.query, dict) and isinstance(call.query.get("topic"), str):
+            call.query["topic"] = self.values["topic"]
+
 
 @pytest.fixture(scope="module")
 def existing(gateway: GatewayClient) -> Existing:
@@ -124,12 +140,12 @@ def check_operation(
     gateway: GatewayClient, api: Any, existing: Existing, operation: GatewayOperation, mode: GenerationMode
 ) -> None:
     # Requests with a mistake are slow to generate.
-    @settings(BOUNDED, max_examples=examples(0.1 if mode is GenerationMode.POSITIVE else 0.05))
+    @settings(BOUNDED, max_examples=examples(0.1 if mode is GenerationMode.POSITIVE else 0.03))
     @given(api[operation.path][operation.method].as_strategy(generation_mode=mode), st.booleans())
     def check(call: Any, names_existing: bool) -> None:
         existing.refresh(operation)
         if names_existing:
-            call.path_parameters = {name: existing.values[name] for name in call.path_parameters or {}}
+            existing.put_into(call)
         bound(call)
         try:
             response = call.call_and_validate(checks=CHECKS)
@@ -180,7 +196,7 @@ def test_wrong_values_in_any_field_get_a_response(
     gateway: GatewayClient, existing: Existing, data: st.DataObject
 ) -> None:
     operation = data.draw(st.sampled_from([one for one in OPERATIONS if one.body and one.body != "Chunk"]))
-    body = data.draw(damaged_bodies(existing.values["topic"], operation.body))
+    body = data.draw(damaged_bodies(valid_bodies(existing.values)[operation.body]))
     existing.refresh(operation)
     path = operation.path.format(**existing.values)
     content_type = JSON_V2 if operation.body == "ProduceRequest" else operation.consumes[0]
@@ -190,8 +206,9 @@ def test_wrong_values_in_any_field_get_a_response(
         delete_instance(gateway, response.json["base_uri"])
 
 
-def valid_bodies(topic: str) -> dict[str, Any]:
+def valid_bodies(values: dict[str, str]) -> dict[str, Any]:
     """A request body of each kind."""
+    topic, transaction = values["topic"], {"transaction_id": values["transaction"]}
     place = {"topic": topic, "partition": 0}
     headers = [{"name": "h", "value": "YQ=="}]
     record = {
@@ -235,12 +252,8 @@ def valid_bodies(topic: str) -> dict[str, Any]:
             "data": [{"name": "retention.ms", "value": "1000000", "operation": "SET"}],
             "validate_only": True,
         },
-        "TransactionRequest": {
-            "transaction_id": f"{time.time_ns() // 1_000_000:012x}-{0:016x}",
-            "length": 1,
-            "checksum": "crc32=00000000",
-        },
-        "TransactionCommit": {"transaction_id": f"{time.time_ns() // 1_000_000:012x}-{0:016x}"},
+        "TransactionRequest": {**transaction, "length": len(CHUNK), "checksum": f"crc32={zlib.crc32(CHUNK):08x}"},
+        "TransactionCommit": transaction,
         "SessionRequest": {
             "topic": topic,
             "source_id": "s",
@@ -253,9 +266,9 @@ def valid_bodies(topic: str) -> dict[str, Any]:
 
 
 @st.composite
-def damaged_bodies(draw: st.DrawFn, topic: str, name: str) -> Any:
+def damaged_bodies(draw: st.DrawFn, valid: Any) -> Any:
     """A body in which one value is replaced."""
-    body = {"body": valid_bodies(topic)[name]}
+    body = {"body": valid}
     holder, key = draw(st.sampled_from(list(places(body))))
     if key != "partitions_count":
         holder[key] = draw(VALUES)
