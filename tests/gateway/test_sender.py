@@ -158,9 +158,10 @@ def test_producers_that_fail_at_once_are_replaced_once_a_second() -> None:
     run(test)
 
 
-def test_requests_of_many_coroutines_all_end() -> None:
+def test_requests_of_many_coroutines_share_a_producer_and_all_end() -> None:
     async def test(sender: RecordSender, producers: list[FakeProducer]) -> None:
         found = await asyncio.gather(*(sender.send("t", records(b"a", b"full", b"b")) for _ in range(500)))
         assert [codes(one) for one in found] == [[None, KafkaError._QUEUE_FULL, None]] * 500
+        assert len(producers) == 1  # which batches the records of all requests
 
     run(test)

@@ -246,6 +246,26 @@ def test_instance_without_reads_does_not_delay_other_members_of_its_group(
         member.close()
 
 
+def test_commit_of_reassigned_partitions_succeeds_and_their_records_are_delivered_again(
+    gateway: GatewayClient, topic: str
+) -> None:
+    for partition in range(4):
+        produce(gateway, topic, partition, partition=partition)
+    first = InstanceClient(gateway).subscribe(topics=[topic])
+    assert sorted(values(first.read_until(4))) == [*range(4)]
+    second = InstanceClient(gateway, group=first.group).subscribe(topics=[topic])
+    delivered: list[Any] = []
+    deadline = time.monotonic() + WAIT_S
+    while len(delivered) < 2:
+        assert time.monotonic() < deadline, "the records of the second instance are not delivered to it"
+        first.read("timeout=100")
+        delivered += second.read("timeout=100")
+    assert first.post("offsets").status == 200
+    theirs = {one["partition"] for one in second.get("assignments").json["partitions"]}
+    assert {one["partition"] for one in delivered} == theirs and len(theirs) == 2
+    assert theirs.isdisjoint(first.committed(topic))
+
+
 def test_every_way_to_get_partitions_excludes_the_others(gateway: GatewayClient, topic: str) -> None:
     instance = InstanceClient(gateway)
     assert instance.get("records").problem == (409, 40903)

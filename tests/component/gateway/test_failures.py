@@ -14,7 +14,7 @@ import pytest
 from headrace.broker.access.scram import HASHES, SALT_BYTES, Verifier
 from headrace.broker.access.users import user_line
 from support.free_ports import free_port
-from support.gateway import JSON_V2, GatewayClient, InstanceClient, produce, values
+from support.gateway import AVRO_V2, JSON_V2, GatewayClient, InstanceClient, produce, values
 from support.running_service import StartService
 
 pytestmark = pytest.mark.servers
@@ -176,6 +176,42 @@ def test_stream_pauses_while_its_client_sends_too_much_per_second(
     items = gateway.post("/v3/clusters/c/topics/t/records", record * 900).items
     assert [item["error_code"] for item in items] == [200] * 900
     assert time.monotonic() - began > 1  # 900 kB at 300 kB/s, after a burst of 300 kB
+
+
+def test_endless_body_is_refused_when_it_exceeds_the_limit(broker_address: str, start_gateway: StartGateway) -> None:
+    gateway = start_gateway(broker_address, gateway__request_bytes_max="100000")
+    with socket.create_connection((gateway.host, gateway.port)) as connection:
+        head = f"POST /topics/t HTTP/1.1\r\nHost: x\r\nContent-Type: {JSON_V2}\r\nTransfer-Encoding: chunked\r\n\r\n"
+        connection.sendall(head.encode())
+        for _ in range(11):
+            connection.sendall(b"2710\r\n" + b" " * 10_000 + b"\r\n")
+        assert connection.recv(65536).startswith(b"HTTP/1.1 413 ")  # before the end of the body
+
+
+def test_bodies_of_all_clients_in_memory_are_limited(broker_address: str, start_gateway: StartGateway) -> None:
+    gateway = start_gateway(broker_address, gateway__memory_bytes_max="100000")
+    large = b'{"records":[{"value":"%s"}]}' % (b"x" * 60_000)
+    with socket.create_connection((gateway.host, gateway.port)) as slow:
+        head = f"POST /topics/t HTTP/1.1\r\nHost: x\r\nContent-Type: {JSON_V2}\r\nContent-Length: {len(large)}\r\n\r\n"
+        slow.sendall(head.encode() + large[:-1])
+        while gateway.request("GET", "/metrics").content.find(b"headrace_gateway_body_bytes 60") < 0:
+            pass
+        response = gateway.post("/topics/t", large, JSON_V2)
+        assert (response.problem, response.headers["retry-after"]) == ((429, 42900), "1")
+        assert gateway.post("/topics/t", RECORD, JSON_V2).status == 200
+
+
+def test_schemas_cannot_be_used_while_the_registry_does_not_respond(
+    broker_address: str, start_gateway: StartGateway
+) -> None:
+    gateway = start_gateway(broker_address, registry__url=f"http://127.0.0.1:{free_port()}")
+    for schema in ({"value_schema_id": 1}, {"value_schema": '"int"'}):
+        response = gateway.post("/topics/t", {**schema, **RECORD}, AVRO_V2)
+        assert response.problem == (503, 50301)
+        assert int(response.headers["retry-after"]) > 0
+    (item,) = gateway.post("/v3/clusters/c/topics/t/records", {"value": {"schema_id": 1, "data": 1}}).items
+    assert item["error_code"] == 50301
+    assert gateway.post("/topics/t", RECORD, JSON_V2).status == 200
 
 
 def test_hundreds_of_slow_clients_do_not_delay_others(broker_address: str, start_gateway: StartGateway) -> None:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+import zstandard
 
 from headrace.avro_codec.from_json import compile_from_json
 from headrace.avro_schema import frame
@@ -132,7 +133,8 @@ def test_avro_tombstone_needs_no_value_schema(gateway: GatewayClient, broker_add
 
 
 @pytest.mark.parametrize(
-    ("coding", "compress"), [("gzip", gzip.compress), ("deflate", zlib.compress), ("identity", bytes)]
+    ("coding", "compress"),
+    [("gzip", gzip.compress), ("deflate", zlib.compress), ("zstd", zstandard.compress), ("identity", bytes)],
 )
 def test_compressed_bodies_are_accepted(
     gateway: GatewayClient, broker_address: str, topic: str, coding: str, compress: Any
