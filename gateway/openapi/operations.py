@@ -388,7 +388,7 @@ OPERATIONS: Final = (
         "commitTransaction",
         "Writes the chunk, or returns the result of an earlier commit",
         "Committed",
-        (*TRANSACTION_STEP, Kind.NOT_CONVERTED, Kind.KAFKA_FAILED),
+        (*TRANSACTION_STEP, Kind.NOT_CONVERTED, Kind.KAFKA_FAILED, Kind.TOPIC_NOT_FOUND, Kind.PARTITION_NOT_FOUND),
         "TransactionCommit",
     ),
 )

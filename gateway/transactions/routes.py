@@ -76,11 +76,15 @@ def _partition(text: str, key: TransactionKey, topic: SessionTopic) -> int:
         return int.from_bytes(key[8:], "big") % topic.partition_count
     if not text.isascii() or not text.isdecimal() or len(text) > PARTITION_DIGITS_MAX:
         raise GatewayError(Kind.BAD_REQUEST, f"partition={text!r:.40}: expected a number")
-    if int(text) >= topic.partition_count:
-        raise GatewayError(
-            Kind.PARTITION_NOT_FOUND, f"partition {text} does not exist; the topic has {topic.partition_count}"
-        )
+    _check_partition(int(text), topic)
     return int(text)
+
+
+def _check_partition(number: int, topic: SessionTopic) -> None:
+    if number >= topic.partition_count:
+        raise GatewayError(
+            Kind.PARTITION_NOT_FOUND, f"partition {number} does not exist; the topic has {topic.partition_count}"
+        )
 
 
 def _described(chunk: StoredChunk, url: str) -> dict[str, Any]:
@@ -142,6 +146,8 @@ async def _commit(request: Request) -> Response:
         chunk = transactions.spool.find(await transactions.key(client, transaction_id), time.time_ns() // 1_000_000)
         if chunk is not None:
             caller.require_produce(chunk.wanted.topic)
+            # An unknown partition would block the lane until its retries end.
+            _check_partition(chunk.partition, await state.sessions.topic(chunk.wanted.topic))
             await state.audit.times.prepare(chunk.wanted.topic, map(bytes.fromhex, chunk.prefixes))
         committed = await transactions.commit(client, transaction_id, chunk)
     except ChunkMissing as error:

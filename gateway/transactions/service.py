@@ -276,10 +276,15 @@ async def running_transactions(
 
 def ledger_problem(config: Mapping[str, str]) -> str:
     """Returns why a ledger with a configuration would forget transactions too early; "" if it would not."""
-    policy, retention_ms = config.get(CLEANUP_POLICY, ""), config.get(RETENTION_MS, UNLIMITED)
-    if "delete" in policy and retention_ms != UNLIMITED and int(retention_ms) < LEDGER_MS:
+    policy = config.get(CLEANUP_POLICY)
+    if policy is None:
+        return "does not show its configuration, so it may forget transactions; permit the gateway to describe it"
+    if "delete" not in policy:
+        return ""
+    retention_ms = config.get(RETENTION_MS, "0")
+    if retention_ms != UNLIMITED and int(retention_ms) < LEDGER_MS:
         return f"has {RETENTION_MS} {retention_ms}, so it would forget transactions; set it to {LEDGER_MS} or more"
-    if "delete" in policy and config.get(RETENTION_BYTES, UNLIMITED) != UNLIMITED:
+    if config.get(RETENTION_BYTES, UNLIMITED) != UNLIMITED:
         return f"has a limit {RETENTION_BYTES}, so it would forget transactions; set it to {UNLIMITED}"
     return ""
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from headrace.gateway.sessions.service import TOPIC_S
 from headrace.registry.client import RegistryClient
 from support.free_ports import free_port
 from support.gateway import GatewayClient, GatewayResponse, stored
@@ -192,6 +193,23 @@ def test_refused_records_abort_the_transaction(gateway: GatewayClient, topic: st
     other = store(gateway, topic, b"b\n").json["transaction_id"]
     request_commit(gateway, other, b"b\n")
     assert commit(gateway, other).status == 200
+
+
+def test_commit_to_a_deleted_topic_is_refused_and_the_lane_goes_on(
+    gateway: GatewayClient, topic: str, broker_address: str
+) -> None:
+    deleted = create(broker_address, f"{topic}-deleted")
+    transaction_id = store(gateway, deleted, b"a\n").json["transaction_id"]
+    assert request_commit(gateway, transaction_id, b"a\n").status == 200
+    admin = AdminClient({"bootstrap.servers": broker_address})
+    admin.delete_topics([deleted])[deleted].result(30)
+    time.sleep(TOPIC_S)  # the gateway caches the topic
+    assert commit(gateway, transaction_id).problem == (404, 40401)
+    assert request_commit(gateway, transaction_id, b"a\n").status == 200, "it is converted"
+    create(broker_address, deleted)
+    while (found := commit(gateway, transaction_id)).status == 404:
+        time.sleep(0.2)
+    assert found.json["records"] == 1
 
 
 @pytest.mark.parametrize(

@@ -121,3 +121,7 @@ def test_missing_chunk_has_expired_when_its_id_is_old_enough(
 )
 def test_ledger_that_would_forget_transactions_is_not_used(changes: dict[str, str], is_usable: bool) -> None:
     assert (ledger_problem(LEDGER_CONFIG | changes) == "") is is_usable
+
+
+def test_ledger_of_unknown_configuration_is_not_used() -> None:
+    assert ledger_problem({}) != ""
