@@ -38,6 +38,8 @@ TOPICS_MAX: Final = 100
 
 _V = WINDOW_VERDICT.c
 _R = AUDIT_ROW.c
+_TOPIC = _V.topic.concat(sa.literal_column("''"))
+"""The topic. Grouped by the column itself, SQLite reads all verdicts in the order of their topics."""
 
 
 def read_producer_faults(connection: Connection, now_ms: int) -> list[ProducerFault]:
@@ -63,10 +65,10 @@ def _faults(
     """
     first_ms, last_ms = sa.func.min(_V.window_start_ms), sa.func.max(_V.window_start_ms)
     query = (
-        sa.select(_V.topic, first_ms, last_ms, sa.func.sum(messages))
+        sa.select(_TOPIC, first_ms, last_ms, sa.func.sum(messages))
         .where(_V.last_counted_ms > now_ms - DAY_MS, condition)  # the index of last_counted_ms
-        .group_by(_V.topic)
-        .order_by(sa.func.sum(messages).desc(), _V.topic)
+        .group_by(_TOPIC)
+        .order_by(sa.func.sum(messages).desc(), _TOPIC)
         .limit(TOPICS_MAX)
     )
     for topic, start_ms, start_of_last_ms, count in connection.execute(query).all():
@@ -86,11 +88,11 @@ def _behind(connection: Connection, now_ms: int) -> Iterator[ProducerFault]:
     since_ms = now_ms - BEHIND_FOR_MS - BEHIND_MS_MAX
     counted_late = sa.func.count()
     query = (
-        sa.select(_V.topic)
+        sa.select(_TOPIC)
         .where(_V.last_counted_ms > now_ms - BEHIND_FOR_MS)  # the index of last_counted_ms
         .where(_V.window_start_ms > since_ms, _V.last_counted_ms > _V.window_start_ms + WINDOW_MS + BEHIND_MS)
-        .group_by(_V.topic)
-        .order_by(counted_late.desc(), _V.topic)
+        .group_by(_TOPIC)
+        .order_by(counted_late.desc(), _TOPIC)
         .limit(TOPICS_MAX)
     )
     for topic in connection.execute(query).scalars().all():

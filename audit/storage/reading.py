@@ -20,6 +20,9 @@ from headrace.audit.verdict import AuditVerdict, Hop
 from headrace.audit.window import SPECIAL_WINDOWS, WINDOW_MS
 
 _V = WINDOW_VERDICT.c
+_DIFFERS = sa.text("verdict NOT IN ('complete', 'untracked')")
+"""The condition of the index `window_verdict_differs`. With parameters in place of the values, SQLite does not use it and
+reads all verdicts."""
 _S = TOPIC_STATE.c
 
 
@@ -198,6 +201,7 @@ def read_late_windows(connection: Connection, since_ms: int, until_ms: int) -> d
     """See `AuditStore.late_windows`."""
     query = (
         sa.select(_V.topic, sa.func.count())
+        .where(_DIFFERS)
         .where(_V.verdict == AuditVerdict.PENDING.value, _V.loaded_999_ms.is_(None))
         .where(_V.window_start_ms >= max(0, since_ms), _V.window_start_ms < until_ms)
         .where(sa.func.coalesce(_V.acknowledged, _V.stored, 0) > 0)
@@ -213,6 +217,7 @@ def read_extra_shares(connection: Connection, more_than: int) -> dict[str, float
     share = sa.case((messages > 0, sa.cast(_V.extra, sa.Double) / messages), else_=1.0)
     query = (
         sa.select(_V.topic, sa.func.max(share))
+        .where(_DIFFERS)
         .where(_V.verdict == AuditVerdict.EXTRA.value, _V.extra > more_than)
         .group_by(_V.topic)
         .order_by(_V.topic)

@@ -7,10 +7,12 @@ import multiprocessing
 import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from headrace.audit.errors import StoreUnavailable
 from headrace.audit.offsets import OffsetCheck
@@ -230,3 +232,19 @@ def test_several_processes_can_write(tmp_path: Path) -> None:
     assert [process.exitcode for process in processes] == [0, 0, 0]
     with AuditStore(path) as store:
         assert len(store.rows("t")) == 3 * 10 * 50 + 10
+
+
+def test_findings_of_a_status_are_read_from_indexes_and_not_from_all_verdicts(tmp_path: Path) -> None:
+    """A month of 300 topics has 1.3 million verdicts, and the console reads the findings every 15 seconds."""
+    path, statements = tmp_path / "audit.db", []
+    with AuditStore(path) as store:
+        sa.event.listen(
+            store.database._engine, "before_cursor_execute", lambda *given: statements.append((given[2], given[3]))
+        )
+        store.producer_faults(now_ms=10**12)
+        store.extra_shares(10)
+        store.late_windows(0, 10**12)
+    with closing(sqlite3.connect(path)) as database:
+        plans = [row[3] for one in statements for row in database.execute(f"EXPLAIN QUERY PLAN {one[0]}", one[1])]
+    scans = {plan for plan in plans if plan.startswith("SCAN")}
+    assert scans == {"SCAN window_verdict USING INDEX window_verdict_differs"}
