@@ -26,13 +26,16 @@ class Headline:
     sentence: str
 
 
-def headline(incidents: Sequence[Incident] | None, topics: int, status: PlatformStatus | None) -> Headline:
+def headline(
+    incidents: Sequence[Incident] | None, topics: int, status: PlatformStatus | None, *, is_checking: bool = False
+) -> Headline:
     """Returns the sentence about the state of the platform.
 
     Args:
         incidents: the open incidents; None if they are not known.
         topics: the number of topics with counts.
         status: the findings of all other sources; None if they are not known.
+        is_checking: whether the check that finds them still runs.
     """
     found = other_findings(status)
     failures = sum(one.count for one in found if one.severity == StatusSeverity.FAILURE)
@@ -52,7 +55,8 @@ def headline(incidents: Sequence[Incident] | None, topics: int, status: Platform
         silent = plural(len(affected[AuditVerdict.UNKNOWN]), "topic")
         return Headline(WARN, f"No message is known to be missing, but {silent} {_have(silent)} a tier without counts.")
     if status is None:
-        return Headline(UNSURE, f"{_arrived(topics)} The state of the servers is not known.")
+        state = "being checked" if is_checking else "not known"
+        return Headline(UNSURE, f"{_arrived(topics)} The state of the servers is {state}.")
     if status.skipped and not found:
         return Headline(UNSURE, f"{_arrived(topics)} The state of loads and files is not known here.")
     if found:

@@ -31,11 +31,12 @@ REASON_CHARS_MAX: Final = 300
 @dataclass(frozen=True, slots=True)
 class Reading(Generic[T]):
     """The result of a read: a value, or the reason why it is not known. `read_at_ms` is the end of the read, in
-    milliseconds since 1970."""
+    milliseconds since 1970. `is_running` means that the read has not ended: a later request may get its value."""
 
     value: T | None
     reason: str
     read_at_ms: int
+    is_running: bool = False
 
     @property
     def is_known(self) -> bool:
@@ -105,7 +106,7 @@ class SourceReader:
         if cached is not None and 0 <= age_s <= max_age_s * STALE_FACTOR:
             return cached
         if not run.ended.wait(limit_s):
-            return Reading(None, f"no response within {limit_s:g} s", self._now_ms())
+            return Reading(None, f"no response within {limit_s:g} s", self._now_ms(), is_running=True)
         return run.reading
 
     def _start(self, name: str, read: Callable[[], Any], *, is_cached: bool) -> _Run | None:

@@ -75,7 +75,12 @@ def page() -> str | Response:
     rows = rail_rows(found, query, shows_all=shows_all)
     return render_template(
         "now.html",
-        headline=headline(found.open_incidents if audit.is_known else None, len(found.summaries), status.value),
+        headline=headline(
+            found.open_incidents if audit.is_known else None,
+            len(found.summaries),
+            status.value,
+            is_checking=status.is_running,
+        ),
         audit=audit,
         incidents=worst_first(found.open_incidents),
         closed=sorted(found.closed_incidents, key=lambda one: -one.start_ms)[:CLOSED_MAX],

@@ -94,6 +94,7 @@ function followAction() {
 
 showLocalTimes();
 followAction();
+if (document.querySelector("[data-load-again]")) setTimeout(() => location.reload(), 3000);
 for (const table of document.querySelectorAll("[data-first]")) readRails(table);
 for (const field of document.querySelectorAll(".find input[placeholder]"))
   filterWhileTyping(field, document.querySelectorAll(".rails tbody tr"));

@@ -18,6 +18,7 @@ from headrace.audit.window import WINDOW_MS
 from headrace.console.formats import visible
 from headrace.console.headline import headline
 from headrace.console.pages import now
+from headrace.console.sources import Reading
 from headrace.pipeline import storage
 from headrace.pipeline.status.finding import PlatformStatus, StatusFact, finding
 from headrace.settings import KafkaSettings, LoaderSettings, RegistrySettings, Settings
@@ -199,6 +200,21 @@ def test_damaged_store_leaves_pages_that_state_it(tmp_path: Path, monkeypatch: p
         page = client.get(path)
         assert page.status_code == 200
         assert "Not known:" in page.text
+
+
+def test_page_is_loaded_again_while_the_servers_are_being_checked(
+    world: ConsoleWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading: Reading[PlatformStatus] = Reading(None, "no response within 2 s", NOW_MS, is_running=True)
+    monkeypatch.setattr(now, "read_status", lambda: reading)
+    page = world.client().get("/").text
+    assert "data-load-again" in page
+    assert '<noscript><meta http-equiv="refresh" content="3"></noscript>' in page
+    assert headline([], 3, None, is_checking=True).sentence.endswith("The state of the servers is being checked.")
+    monkeypatch.setattr(now, "read_status", lambda: Reading(None, "out of memory", NOW_MS))
+    page = world.client().get("/").text
+    assert "Out of memory." in page
+    assert "refresh" not in page
 
 
 def test_new_installation_has_a_page_without_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

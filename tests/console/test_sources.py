@@ -50,6 +50,7 @@ def test_slow_source_is_not_known_and_shares_its_read() -> None:
     for _ in range(3):
         reading = reader.read("one", slow, limit_s=0.01)
         assert not reading.is_known
+        assert reading.is_running
         assert "no response" in reading.reason
     release.set()
     assert reader.read("one", slow, limit_s=20).known == 7
