@@ -21,8 +21,8 @@ from headrace.audit.window import SPECIAL_WINDOWS, WINDOW_MS
 
 _V = WINDOW_VERDICT.c
 _DIFFERS = sa.text("verdict NOT IN ('complete', 'untracked')")
-"""The condition of the index `window_verdict_differs`. With parameters for the values, SQLite would not use the index and
-would read all verdicts."""
+"""The condition of the index `window_verdict_differs`. With parameters for the values, SQLite would read all verdicts
+instead."""
 _S = TOPIC_STATE.c
 
 
