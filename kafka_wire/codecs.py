@@ -163,7 +163,8 @@ def compress(codec: int, data: bytes) -> bytes:
             [XERIAL_MAGIC, struct.pack(">ii", 1, 1), *(struct.pack(">i", len(each)) + each for each in raw)]
         )
     if codec == 3:
-        return bytes(lz4.frame.compress(data))
+        # Java clients and brokers refuse frames of several blocks that depend on each other.
+        return bytes(lz4.frame.compress(data, block_linked=False))
     return zstandard.ZstdCompressor().compress(data) if codec == 4 else data
 
 

@@ -67,3 +67,11 @@ def test_input_of_all_decoders_is_linear_in_the_batch_size(codec: int, monkeypat
         given = 0
         assert decompress(codec, data, 1 << 24) == NOISE[:size] * members
         assert given <= 3 * len(data) + members * PIECE_BYTES
+
+
+def test_lz4_blocks_are_independent() -> None:
+    """Java clients and brokers refuse frames of several blocks that depend on each other ("Dependent block stream")."""
+    data = 30 * NOISE  # several blocks of 64 KiB
+    frame = compress(LZ4, data)
+    assert not lz4.frame.get_frame_info(frame)["block_linked"]
+    assert lz4.frame.decompress(frame) == data
