@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import subprocess
 import sys
@@ -154,6 +155,32 @@ def test_conversion_of_a_chunk_that_was_stored_again_is_deleted(tmp_path: Path) 
     assert sorted(files(tmp_path)) == sorted([later.data, later.fields])
     spool.delete(earlier)
     assert spool.find(later.key, NOW_MS) is later
+
+
+def test_fields_that_cannot_be_written_leave_the_chunk_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = spool_in(tmp_path)
+    chunk = add(spool, "t")
+    before = chunk.fields.read_bytes()
+
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "disk full")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write_fields(dataclasses.replace(chunk, record_count=1))
+    assert chunk.fields.read_bytes() == before
+    assert sorted(files(tmp_path)) == sorted([chunk.data, chunk.fields])
+
+
+def test_directory_that_another_process_locks_first_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = ChunkSpool(tmp_path / "spool", 1, 1)
+    monkeypatch.setattr(ChunkSpool, "_lock", lambda spool, directory: False)
+    with pytest.raises(BlockingIOError):
+        spool.open(NOW_MS, creates=True)
 
 
 def test_spool_is_created_only_when_a_chunk_is_stored(tmp_path: Path) -> None:
