@@ -8,6 +8,7 @@ import sys
 import time
 import zlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,29 @@ def test_each_request_can_be_repeated(gateway: GatewayClient, topic: str, broker
     next_id = store(gateway, topic, b"c\n", f"&partition={committed.json['offsets'][0]['partition']}").json
     request_commit(gateway, next_id["transaction_id"], b"c\n")
     assert commit(gateway, next_id["transaction_id"]).json["offsets"][0]["start"] == 3, "two records and a marker"
+
+
+def test_requests_of_one_transaction_at_once_write_it_once(
+    gateway: GatewayClient, topic: str, broker_address: str
+) -> None:
+    body = b"a\nb\n"
+    transaction_id = store(gateway, topic, body).json["transaction_id"]
+
+    def run(_: int) -> Any:
+        while True:
+            store(gateway, topic, body, f"&transaction_id={transaction_id}")
+            request_commit(gateway, transaction_id, body)
+            found = commit(gateway, transaction_id)
+            if found.status == 200:
+                return found.json
+            # Another thread has replaced the chunk.
+            assert found.problem in ((404, 40471), (409, 40972))
+
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(run, range(16)))
+    assert found == [found[0]] * 16
+    values = lines_of_values([(0, message.value()) for message in read_to_end(broker_address, topic)])
+    assert sorted(values) == [b"a", b"b"]
 
 
 def test_commit_without_its_earlier_steps_is_refused(gateway: GatewayClient, topic: str) -> None:

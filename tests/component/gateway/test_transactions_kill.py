@@ -1,4 +1,4 @@
-"""Kills gateways while they commit: each chunk is in the topic exactly once, for consumers with `read_committed`.
+"""Kills gateways and the broker at commits: each chunk is in the topic exactly once for `read_committed`.
 
 `HEADRACE_TEST_KILLS=n` kills n times.
 """
@@ -12,6 +12,7 @@ import threading
 import time
 import uuid
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -33,9 +34,22 @@ READ_S = 60.0
 
 
 class Gateways:
-    """Two gateways; kills the one that commits, and starts it again, with or without the chunks on its disk."""
+    """Two gateways; kills the one that commits, and starts it again, with or without the chunks on its disk.
 
-    def __init__(self, directory: Path, registry_url: str, broker_address: str, chance: random.Random) -> None:
+    Args:
+        start_broker: starts the broker, which is killed, too, or instead of the gateway; None for one that is not.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        registry_url: str,
+        broker_address: str,
+        chance: random.Random,
+        start_broker: Callable[[], Service] | None = None,
+    ) -> None:
+        self._start_broker = start_broker
+        self._broker = None if start_broker is None else start_broker()
         self._common = ["--registry-url", registry_url, "--bootstrap-servers", broker_address]
         self._directory = directory
         self._chance = chance
@@ -57,6 +71,11 @@ class Gateways:
             self._restarting.start()
 
     def _restart(self, url: str) -> None:
+        if self._broker is not None and self._start_broker is not None:
+            self._broker.kill()
+            self._broker = self._start_broker()
+            if self._chance.random() < 0.7:
+                return
         self.running[url].kill()
         if self._chance.random() < 0.5:
             shutil.rmtree(self._directory / url[-5:] / "gateway-spool")
@@ -65,25 +84,45 @@ class Gateways:
     def stop(self) -> None:
         if self._restarting is not None:
             self._restarting.join()
-        for service in self.running.values():
-            service.stop()
+        for service in (*self.running.values(), self._broker):
+            if service is not None:
+                service.stop()
 
 
 @pytest.mark.servers
 def test_each_chunk_is_stored_exactly_once_though_gateways_are_killed_at_commit(
     tmp_path: Path, registry_url: str, each_broker: str
 ) -> None:
+    chance = _chance()
+    _check(each_broker, Gateways(tmp_path, registry_url, each_broker, chance), KILLS)
+
+
+@pytest.mark.servers
+def test_each_chunk_is_stored_exactly_once_though_the_broker_is_killed_at_commit(
+    tmp_path: Path, registry_url: str
+) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    command = ["headrace", "broker", "serve", "--data-dir", str(tmp_path), "--broker-listen", address]
+    chance = _chance()
+    _check(address, Gateways(tmp_path, registry_url, address, chance, lambda: Service(command)), KILLS // 2)
+
+
+def _chance() -> random.Random:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
-    chance, topic = random.Random(seed), f"chunks-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": each_broker})
-    admin.create_topics([NewTopic(topic, 3, 1)])[topic].result(30)
-    gateways = Gateways(tmp_path, registry_url, each_broker, chance)
+    return random.Random(seed)
+
+
+def _check(address: str, gateways: Gateways, kills: int) -> None:
+    """Writes chunks while `gateways` are killed, and compares them with the topic."""
+    topic = f"chunks-{uuid.uuid4().hex[:8]}"
     client = TransactionClient(list(gateways.running), topic, gateways.before_commit)
     sent: list[bytes] = []
     offsets: set[tuple[int, int]] = set()
     try:
-        for number in range(KILLS * CHUNKS_BETWEEN_KILLS):
+        admin = AdminClient({"bootstrap.servers": address})
+        admin.create_topics([NewTopic(topic, 3, 1)])[topic].result(30)
+        for number in range(kills * CHUNKS_BETWEEN_KILLS):
             lines = [b"%d %d" % (number, index) for index in range(LINES)]
             gateways.must_kill = number % CHUNKS_BETWEEN_KILLS == 0
             committed = client.write(b"".join(line + b"\n" for line in lines))
@@ -94,13 +133,13 @@ def test_each_chunk_is_stored_exactly_once_though_gateways_are_killed_at_commit(
             offsets |= found
             sent += lines
         print(Counter(client.sent), "repeated commits", client.repeated)
-        messages = _read(each_broker, topic, len(sent))
+        messages = _read(address, topic, len(sent))
     finally:
         gateways.stop()
     assert {(message.partition(), message.offset()) for message in messages} == offsets
     found_lines = lines_of_values([(0, message.value()) for message in messages])
     assert sorted(found_lines) == sorted(sent)
-    for number in range(KILLS * CHUNKS_BETWEEN_KILLS):
+    for number in range(kills * CHUNKS_BETWEEN_KILLS):
         own = [line for line in found_lines if line.startswith(b"%d " % number)]
         assert own == [b"%d %d" % (number, index) for index in range(LINES)], "a chunk is in order"
 

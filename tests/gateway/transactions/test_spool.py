@@ -15,7 +15,7 @@ import pytest
 from headrace.gateway.errors import GatewayError, Kind
 from headrace.gateway.sessions.routes import OpenRequest
 from headrace.gateway.transactions.identity import transaction_key
-from headrace.gateway.transactions.spool import OVERHEAD_BYTES, ChunkSpool, StoredChunk, write_fields
+from headrace.gateway.transactions.spool import OVERHEAD_BYTES, ChunkSpool, StoredChunk, sync, write_fields
 
 NOW_MS = 1_700_000_000_000
 BODY = b"line\n"
@@ -126,6 +126,7 @@ def test_limits_count_chunks_and_running_requests(tmp_path: Path) -> None:
     assert spool.bytes_in_use == first.disk_bytes
     spool.delete(first)
     assert (spool.bytes_in_use, files(tmp_path)) == (0, [])
+    assert spool._of_clients == {}, "clients without chunks are forgotten"
     with spool.reserve("user a") as take:
         take(OVERHEAD_BYTES + 50)
 
@@ -181,6 +182,14 @@ def test_directory_that_another_process_locks_first_is_not_used(
     monkeypatch.setattr(ChunkSpool, "_lock", lambda spool, directory: False)
     with pytest.raises(BlockingIOError):
         spool.open(NOW_MS, creates=True)
+
+
+def test_sync_writes_what_is_buffered(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with path.open("wb") as file:
+        file.write(b"content")
+        sync(file)
+        assert path.read_bytes() == b"content"
 
 
 def test_spool_is_created_only_when_a_chunk_is_stored(tmp_path: Path) -> None:
