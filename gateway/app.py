@@ -17,14 +17,14 @@ from headrace.clients.kafka_client import broker_options
 from headrace.gateway import first_results, rest_v2, rest_v2_consumers, rest_v2_metadata, rest_v3, rest_v3_cluster
 from headrace.gateway.access import GatewayAccess, caller_of
 from headrace.gateway.audit import GatewayAudit
-from headrace.gateway.cluster_admin import ClusterAdmin
-from headrace.gateway.cluster_reader import ClusterReader, no_partition
+from headrace.gateway.cluster_admin import ClusterAdmin, admin_client, no_partition
 from headrace.gateway.consumer_instances import Instances
 from headrace.gateway.consumer_polling import ConsumerPoller
 from headrace.gateway.decoding import MessageDecoder
 from headrace.gateway.encoding import Format
 from headrace.gateway.errors import GatewayError, Kind
 from headrace.gateway.front import GatewayFront
+from headrace.gateway.kafka_problems import admin_problem_of, problem_of
 from headrace.gateway.metrics import GatewayMetrics
 from headrace.gateway.openapi.document import openapi
 from headrace.gateway.peers import Peers
@@ -83,7 +83,8 @@ def create_app(settings: Settings, users: RegistryUsersFile | None = None) -> Ga
         state.schemas = Schemas(registry)
         state.first_results = first_results.FirstResults()
         state.sessions = sessions_of(settings, options, state.audit)
-        state.admin = ClusterAdmin(options)
+        client = admin_client(options)
+        state.admin, state.cluster = ClusterAdmin(client, admin_problem_of), ClusterAdmin(client, problem_of)
         metrics.watch("lanes", "Lanes of sessions that this gateway serves.", lambda: state.sessions.serving_count)
         metrics.watch("body_bytes", "Bytes in memory of the bodies of requests.", lambda: state.budget.in_use)
         state.decoder = MessageDecoder(registry)
@@ -91,7 +92,6 @@ def create_app(settings: Settings, users: RegistryUsersFile | None = None) -> Ga
         state.peers = peers
         front.waits = (state.poller.end_reads, peers.end_waits)
         state.instances = Instances(state.poller, own, peers)
-        state.cluster = ClusterReader(options)
         state.readers = rest_v2_metadata.PartitionReaders(state.poller)
         metrics.watch("consumer_instances", "Consumer instances of version 2.", lambda: len(state.instances))
         try:

@@ -6,13 +6,15 @@ They run outside of the event loop: in librdkafka's threads, or for metadata in 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
 from confluent_kafka import (
     ConsumerGroupTopicPartitions,
     IsolationLevel,
+    KafkaError,
     KafkaException,
     TopicCollection,
     TopicPartition,
@@ -30,33 +32,42 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # a package w
 
 from headrace.clients.kafka_client import KAFKA_LOGGER
 from headrace.gateway.errors import GatewayError, Kind
-from headrace.gateway.kafka_problems import admin_problem_of
 from headrace.gateway.topics import TOPIC_NAME
 
 REQUEST_S: Final = 15.0
+DESCRIBED_S: Final = 10.0
+"""Time for which the partitions of a topic are cached, to check that one exists."""
+DESCRIBED_MAX: Final = 10_000
+EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+Partition = tuple[str, int]
+"""A topic and the number of one of its partitions."""
 
 
 class ClusterAdmin:
-    """Admin requests of the coroutines of one event loop.
+    """Admin requests of the coroutines of one event loop, with the errors of one version of the interface.
 
     Args:
-        options: librdkafka's options: addresses and security.
+        client: the Kafka client of `admin_client`.
+        problem: returns the gateway's error for an error of the client.
     """
 
-    def __init__(self, options: dict[str, Any]) -> None:
-        self._admin = AdminClient({"client.id": "headrace-gateway-admin", **options}, logger=KAFKA_LOGGER)
+    def __init__(self, client: AdminClient, problem: Callable[[KafkaError], GatewayError]) -> None:
+        self._admin = client
+        self._problem = problem
+        self._partitions: dict[str, tuple[frozenset[int], float]] = {}
 
     async def cluster(self) -> Any:
         """Returns the cluster id, the controller and the brokers."""
-        return await _result(self._admin.describe_cluster(request_timeout=REQUEST_S))
+        return await self._result(self._admin.describe_cluster(request_timeout=REQUEST_S))
 
     async def topics(self) -> Mapping[str, Any]:
         """Returns the metadata of all topics by name."""
         try:
             found = await asyncio.to_thread(self._admin.list_topics, timeout=REQUEST_S)
         except KafkaException as error:
-            raise admin_problem_of(error.args[0]) from error
+            raise self._problem(error.args[0]) from error
         return {name: topic for name, topic in found.topics.items() if topic.error is None}
 
     async def topic(self, name: str) -> Any:
@@ -66,14 +77,15 @@ class ClusterAdmin:
             GatewayError: the topic does not exist or is denied.
         """
         if not TOPIC_NAME.fullmatch(name):
-            raise GatewayError(Kind.INSTANCE_OR_PARTITION_NOT_FOUND, f"{name!r:.80} is not the name of a topic")
-        return await _result(self._admin.describe_topics(TopicCollection([name]), request_timeout=REQUEST_S)[name])
+            unknown = self._problem(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+            raise GatewayError(unknown.kind, f"{name!r:.80} is not the name of a topic")
+        return await self._result(self._admin.describe_topics(TopicCollection([name]), request_timeout=REQUEST_S)[name])
 
     async def configs(self, topic: str) -> Mapping[str, Any]:
         """Returns the configuration entries of a topic by name."""
         resource = _resource(topic)
         futures = self._admin.describe_configs([resource], request_timeout=REQUEST_S)
-        found: Mapping[str, Any] = await _result(futures[resource])
+        found: Mapping[str, Any] = await self._result(futures[resource])
         return found
 
     async def alter_configs(self, topic: str, changes: Sequence[tuple[str, str | None]], validate_only: bool) -> None:
@@ -90,7 +102,7 @@ class ClusterAdmin:
         futures = self._admin.incremental_alter_configs(
             [resource], validate_only=validate_only, request_timeout=REQUEST_S
         )
-        await _result(futures[resource])
+        await self._result(futures[resource])
 
     async def create_topic(
         self, name: str, partitions: int, replicas: int, configs: Mapping[str, str], validate_only: bool
@@ -98,32 +110,32 @@ class ClusterAdmin:
         """Creates a topic. -1 partitions or replicas are the brokers' defaults."""
         topic = NewTopic(name, partitions, replicas, config=dict(configs))
         futures = self._admin.create_topics([topic], validate_only=validate_only, request_timeout=REQUEST_S)
-        await _result(futures[name])
+        await self._result(futures[name])
 
     async def delete_topic(self, name: str) -> None:
-        await _result(self._admin.delete_topics([name], request_timeout=REQUEST_S)[name])
+        await self._result(self._admin.delete_topics([name], request_timeout=REQUEST_S)[name])
 
     async def add_partitions(self, topic: str, total: int) -> None:
         """Adds partitions to a topic, up to a total."""
         futures = self._admin.create_partitions([NewPartitions(topic, total)], request_timeout=REQUEST_S)
-        await _result(futures[topic])
+        await self._result(futures[topic])
 
     async def groups(self) -> Sequence[str]:
         """Returns the ids of all consumer groups, sorted."""
-        found = await _result(self._admin.list_consumer_groups(request_timeout=REQUEST_S))
+        found = await self._result(self._admin.list_consumer_groups(request_timeout=REQUEST_S))
         return sorted(one.group_id for one in found.valid)
 
     async def describe_groups(self, names: Sequence[str]) -> Sequence[Any]:
         if not names:
             return ()
         futures = self._admin.describe_consumer_groups(list(names), request_timeout=REQUEST_S)
-        return [await _result(futures[name]) for name in names]
+        return [await self._result(futures[name]) for name in names]
 
     async def lags(self, group: str) -> Mapping[tuple[str, int], tuple[int, int]]:
         """Returns the committed offset and the log end offset of the partitions of which a group has committed one."""
         request = ConsumerGroupTopicPartitions(group)
         futures = self._admin.list_consumer_group_offsets([request], request_timeout=REQUEST_S)
-        committed = (await _result(futures[group])).topic_partitions
+        committed = (await self._result(futures[group])).topic_partitions
         places = {(one.topic, one.partition): one.offset for one in committed if one.offset >= 0}
         if not places:
             return {}
@@ -131,16 +143,63 @@ class ClusterAdmin:
         ends = self._admin.list_offsets(
             specs, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=REQUEST_S
         )
-        found = {(one.topic, one.partition): (await _result(end)).offset for one, end in ends.items()}
+        found = {(one.topic, one.partition): (await self._result(end)).offset for one, end in ends.items()}
         return {place: (offset, found[place]) for place, offset in sorted(places.items())}
+
+    async def check_partition(self, topic: str, partition: int) -> None:
+        """Raises:
+        GatewayError: the topic or the partition does not exist. Their existence is cached.
+        """
+        known = self._partitions.get(topic)
+        if known is None or known[1] < time.monotonic():
+            described = await self.topic(topic)
+            if len(self._partitions) >= DESCRIBED_MAX:
+                self._partitions.clear()
+            numbers = frozenset(one.id for one in described.partitions)
+            known = self._partitions[topic] = numbers, time.monotonic() + DESCRIBED_S
+        if partition not in known[0]:
+            raise no_partition(topic, partition)
+
+    async def offsets(self, topic: str, partition: int) -> tuple[int, int]:
+        """Returns the offset of the first record of a partition, and the one after its last record."""
+        one = topic, partition
+        first = await self.lookup({one: EARLIEST}, IsolationLevel.READ_UNCOMMITTED)
+        end = await self.lookup({one: LATEST}, IsolationLevel.READ_UNCOMMITTED)
+        return first[one], end[one]
+
+    async def lookup(
+        self,
+        specs: Mapping[Partition, OffsetSpec],
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> dict[Partition, int]:
+        """Returns the offset that is looked up in each partition. That of a time after the last record is -1."""
+        keys = {one: TopicPartition(*one) for one in specs}
+        if not keys:
+            return {}
+        futures = self._admin.list_offsets(
+            {keys[one]: spec for one, spec in specs.items()}, isolation_level=isolation, request_timeout=REQUEST_S
+        )
+        return {one: (await self._result(futures[key])).offset for one, key in keys.items()}
+
+    async def _result(self, future: Future[Any]) -> Any:
+        try:
+            return await asyncio.wrap_future(future)
+        except KafkaException as error:
+            raise self._problem(error.args[0]) from error
+
+
+def admin_client(options: Mapping[str, Any]) -> AdminClient:
+    """Creates the Kafka client of admin requests.
+
+    Args:
+        options: librdkafka's options: addresses and security.
+    """
+    return AdminClient({"client.id": "headrace-gateway-admin", **options}, logger=KAFKA_LOGGER)
+
+
+def no_partition(topic: str, partition: int) -> GatewayError:
+    return GatewayError(Kind.PARTITION_NOT_FOUND, f"topic {topic} has no partition {partition}")
 
 
 def _resource(topic: str, entries: Sequence[ConfigEntry] = ()) -> ConfigResource:
     return ConfigResource(ResourceType.TOPIC, topic, incremental_configs=list(entries) or None)
-
-
-async def _result(future: Future[Any]) -> Any:
-    try:
-        return await asyncio.wrap_future(future)
-    except KafkaException as error:
-        raise admin_problem_of(error.args[0]) from error

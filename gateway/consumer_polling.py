@@ -22,7 +22,7 @@ from typing import Any, Final, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from headrace.clients.kafka_client import create_client, error_text
-from headrace.gateway.cluster_reader import Partition
+from headrace.gateway.cluster_admin import Partition
 from headrace.gateway.decoding import content_bytes
 from headrace.gateway.errors import RETRY_AFTER_S, GatewayError, Kind
 from headrace.gateway.kafka_problems import problem_of

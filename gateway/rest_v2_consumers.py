@@ -21,7 +21,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.gateway.access import caller_of
-from headrace.gateway.cluster_reader import EARLIEST, KAFKA_S, LATEST, Partition
+from headrace.gateway.cluster_admin import EARLIEST, LATEST, REQUEST_S, Partition
 from headrace.gateway.consumer_instances import Instance, InstanceConfig, Source
 from headrace.gateway.consumer_polling import PolledConsumer, Read, ReadLimits
 from headrace.gateway.decoding import Formats
@@ -455,7 +455,7 @@ async def committed(request: Request) -> Response:
         partitions = [TopicPartition(*one) for one in await instance.assigned()]
     if not partitions:
         return respond({"offsets": []})
-    found = await instance.polled.run(lambda consumer: consumer.committed(partitions, timeout=KAFKA_S))
+    found = await instance.polled.run(lambda consumer: consumer.committed(partitions, timeout=REQUEST_S))
     for one in found:
         if one.error is not None:
             raise GatewayError(Kind.KAFKA_FAILED, str(one.error))

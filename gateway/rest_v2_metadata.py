@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.gateway.access import caller_of
-from headrace.gateway.cluster_reader import no_partition
+from headrace.gateway.cluster_admin import no_partition
 from headrace.gateway.consumer_polling import ConsumerPoller, PolledConsumer, ReadLimits
 from headrace.gateway.decoding import Formats
 from headrace.gateway.errors import GatewayError, Kind
@@ -78,19 +78,21 @@ async def root(request: Request) -> Response:
 
 async def brokers(request: Request) -> Response:
     caller_of(request).require_any()
-    return respond({"brokers": await request.app.state.cluster.brokers()})
+    found = await request.app.state.cluster.cluster()
+    return respond({"brokers": sorted(node.id for node in found.nodes)})
 
 
 async def topics(request: Request) -> Response:
     caller = caller_of(request)
     caller.require_any()
-    return respond([one for one in await request.app.state.cluster.topics() if caller.may_describe(one)])
+    return respond([one for one in sorted(await request.app.state.cluster.topics()) if caller.may_describe(one)])
 
 
 async def topic(request: Request) -> Response:
     cluster, name = request.app.state.cluster, _topic(request)
     described = await cluster.topic(name)
-    return respond({"name": name, "configs": await cluster.configs(name), "partitions": _partitions(described)})
+    configs = {key: entry.value for key, entry in (await cluster.configs(name)).items()}
+    return respond({"name": name, "configs": configs, "partitions": _partitions(described)})
 
 
 async def partitions(request: Request) -> Response:
