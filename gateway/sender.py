@@ -30,6 +30,7 @@ POLL_S: Final = 0.5
 CLOSE_S: Final = 10.0
 REPLACE_S: Final = 1.0
 RETIRE_POLL_S: Final = 0.05
+LOG_EVERY_S: Final = 30.0
 ANY_PARTITION: Final = -1
 
 
@@ -83,6 +84,9 @@ class RecordSender:
         self._topics = ExistingTopics()
         self._completed: deque[_Request] = deque()
         self._is_scheduled = False
+        self._not_logged: Counter[str] = Counter()
+        """Failed records that no line of the log has, by error."""
+        self._logged_at: dict[str, float] = {}
         self._replacing = threading.Lock()
         self._options = {
             "client.id": "headrace-gateway",
@@ -195,6 +199,16 @@ class RecordSender:
             if not request.future.done():
                 request.future.set_result(request.results)
         self._metrics.count_records(stored, failures)
+        self._log_failures(failures)
+
+    def _log_failures(self, failures: Counter[str]) -> None:
+        """Logs failed records: at most one line for each error in `LOG_EVERY_S`."""
+        self._not_logged.update(failures)
+        now = time.monotonic()
+        for name in failures:
+            if now - self._logged_at.get(name, float("-inf")) >= LOG_EVERY_S:
+                self._logged_at[name] = now
+                logger.warning("records_failed error=%s records=%d", name, self._not_logged.pop(name))
 
     def close(self) -> None:
         """Waits for the acknowledgements of sent records, at most `CLOSE_S`."""

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from headrace.gateway.metrics import GatewayMetrics
@@ -156,6 +157,16 @@ def test_producers_that_fail_at_once_are_replaced_once_a_second() -> None:
         assert len(producers) <= 4
 
     run(test)
+
+
+def test_failed_records_are_logged_by_error_but_not_each(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(sender: RecordSender, producers: list[FakeProducer]) -> None:
+        for _ in range(3):
+            await sender.send("t", records(b"a", b"full", b"full"))
+
+    run(test)
+    lines = [one.getMessage() for one in caplog.records if "records_failed" in one.getMessage()]
+    assert lines == ["records_failed error=_QUEUE_FULL records=2"]
 
 
 def test_requests_of_many_coroutines_share_a_producer_and_all_end() -> None:
