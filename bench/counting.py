@@ -123,12 +123,12 @@ def uncounted_producers() -> Iterator[None]:
     """Lets all producers of this process ignore their messages in the audit."""
     replaced: Any = producer_module
     count_row, core_tallies = ProducerCounter.count_row, producer_module.core_tallies
-    ProducerCounter.count_row = lambda *_: None  # type: ignore[method-assign,assignment]
+    ProducerCounter.count_row = lambda *_: None
     replaced.core_tallies = lambda _: REFERENCE._replace(hash=lambda *_: 0)
     try:
         yield
     finally:
-        ProducerCounter.count_row = count_row  # type: ignore[method-assign]
+        ProducerCounter.count_row = count_row
         replaced.core_tallies = core_tallies
 
 
