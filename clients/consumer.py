@@ -39,7 +39,13 @@ from headrace.clients.errors import ConsumerClosed, SourceUnavailable, Undecodab
 from headrace.clients.fetch_buffer import FetchBuffer
 from headrace.clients.fork_safety import prevent_free, register_for_fork
 from headrace.clients.group_commits import COMMIT_TIMEOUT_S, GroupCommits
-from headrace.clients.kafka_client import BrokersUnreachable, create_client, error_text, reach_brokers
+from headrace.clients.kafka_client import (
+    BrokersUnreachable,
+    create_client,
+    error_text,
+    message_headers,
+    reach_brokers,
+)
 from headrace.clients.kafka_errors import DAMAGE_ERRORS, DeferredErrors, error_to_raise, is_fatal
 from headrace.clients.log_check import LogCheck
 from headrace.clients.partitions import (
@@ -79,7 +85,8 @@ group then takes up to five more seconds."""
 
 class Message(NamedTuple):
     """A message. `key` and the values of `headers` are bytes as stored in the record. `value` is decoded with the
-    schema `schema_id`; both are None for a tombstone. `timestamp_ms` is the record timestamp."""
+    schema `schema_id`; both are None for a tombstone. `timestamp_ms` is the record timestamp. `headers` are empty if a
+    name is not UTF-8."""
 
     topic: str
     partition: int
@@ -675,7 +682,7 @@ class _WaitTimeout(Exception):
 
 
 def _record(message: Any) -> FetchedRecord:
-    headers = message.headers()
+    headers = message_headers(message)
     return FetchedRecord(
         message.topic(),
         message.partition(),

@@ -8,12 +8,13 @@ retried until a timeout, but a wrong password is tried only once.
 from __future__ import annotations
 
 import logging
+import operator
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 
 from headrace.clients.errors import error_line
 from headrace.kafka_wire.cluster import KafkaCluster
@@ -186,6 +187,25 @@ def merge_options(defaults: dict[str, Any], given: Options | None, refused: Mapp
         if reason is not None:
             raise ValueError(f"options[{name!r}] is not allowed: {reason}")
     return defaults | dict(given or {})
+
+
+def message_headers(message: Message) -> list[tuple[str, Any]] | None:
+    """Returns the headers of a message; None if a name is not UTF-8.
+
+    For such a message, confluent-kafka 2.16 returns a list with a null pointer, which ends the process, and leaves an
+    exception. The interpreter raises it as SystemError, but not in calls that it has specialized.
+    """
+    try:
+        found = _CHECKED_HEADERS(message)
+    except (SystemError, UnicodeDecodeError):
+        found = _UNREADABLE_HEADERS
+        message.set_headers(found)  # the next call returns it
+    return None if found is _UNREADABLE_HEADERS else found or []
+
+
+_CHECKED_HEADERS: Final[Callable[[Message], Any]] = operator.methodcaller("headers")
+_UNREADABLE_HEADERS: Final[list[Any]] = []
+"""Compared by identity."""
 
 
 def error_text(error: object) -> str:

@@ -20,6 +20,7 @@ from confluent_kafka import Message
 from headrace.avro_codec import BadBody, UnreadableValue, core_library
 from headrace.avro_codec.to_json import DecodeJson, compile_to_json
 from headrace.avro_schema import AvroSchemaError, FramingError, unframe
+from headrace.clients.kafka_client import message_headers
 from headrace.gateway.encoding import Format
 from headrace.gateway.errors import GatewayError, Kind
 from headrace.gateway.json_stream import MalformedJson, parse_json
@@ -102,8 +103,11 @@ class MessageDecoder:
         Raises:
             GatewayError: the registry does not respond. The message may be decoded later.
         """
-        headers = headers_of(message)
         errors: list[str] = []
+        headers = message_headers(message)
+        if headers is None:
+            headers = []
+            errors.append("headers: a name is not UTF-8")
         in_base64: list[str] = []
 
         async def decoded(part: str, content: bytes | None, form: Format) -> Any:
@@ -187,8 +191,8 @@ def _raw(message: Message, reason: str) -> dict[str, Any]:
 
 
 def headers_of(message: Message) -> list[tuple[str, bytes | None]]:
-    found: Any = message.headers()
-    return found or []
+    """Returns the headers of a message; none if a name is not UTF-8."""
+    return message_headers(message) or []
 
 
 def content_bytes(message: Message) -> int:

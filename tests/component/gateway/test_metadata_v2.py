@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import base64
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
+from headrace.kafka_wire.record_batch import batch_of_records
+from support.broker.protocol_client import ProtocolClient
 from support.gateway import AVRO_V2, BINARY_V2, JSON_V2, V2, GatewayClient
 
 pytestmark = pytest.mark.servers
@@ -71,6 +74,24 @@ def test_records_are_read_from_an_offset_on(gateway: GatewayClient, topic: str) 
     assert "error" in gateway.request("GET", f"{path}4", accept=AVRO_V2).json[0]
     assert len(gateway.request("GET", f"{path}0&max_bytes=2").json) == 2
     assert gateway.request("GET", f"{path}5&timeout=0".replace("timeout=10000&", "")).json == []
+
+
+def test_record_with_a_header_name_that_is_no_utf8_does_not_block_others(
+    gateway: GatewayClient, broker_address: str, topic: str
+) -> None:
+    produce(gateway, topic, 0)
+    one_header = b"\x02\x02\xff\x02v"  # one header, whose name and value have one byte
+    with ProtocolClient(broker_address) as client:
+        for number in range(1, 40):  # calls that Python has specialized behave differently
+            headers = one_header if number % 2 else b"\0"
+            client.produce(topic, batch_of_records([(None, b"%d" % number, headers)], 1_767_225_600_000))
+    path = f"/topics/{topic}/partitions/0/records?timeout=10000&max_bytes=1000000&offset="
+    found: list[Any] = []
+    while len(found) < 40:
+        found += gateway.request("GET", f"{path}{len(found)}", accept=JSON_V2).json
+    assert [one["value"] for one in found] == [*range(40)]
+    assert [one.get("error_code") for one in found] == [42207 if number % 2 else None for number in range(40)]
+    assert (found[1]["base64"], "headers" in found[1]) == ([], False)
 
 
 def test_read_at_the_end_waits_for_a_record(gateway: GatewayClient, topic: str) -> None:

@@ -14,12 +14,15 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from headrace import Consumer, Producer, SourceUnavailable, UndecodableMessage
 from headrace.audit.row import Tier
+from headrace.avro_schema import frame
 from headrace.clients import assignment as assignment_module
 from headrace.clients import consumer as consumer_module
 from headrace.clients import consumer_counter
 from headrace.clients.consumer import Message
+from headrace.kafka_wire.record_batch import batch_of_records
 from headrace.settings import Settings
 from support.broker.audit_topic import audit_rows
+from support.broker.protocol_client import ProtocolClient
 
 pytestmark = pytest.mark.servers
 
@@ -81,6 +84,20 @@ def test_member_reads_added_partitions(settings: Settings) -> None:
         read_until_assigned(2)
         admin.create_partitions([NewPartitions(topic, 8)])[topic].result(60)
         read_until_assigned(8)
+
+
+def test_header_name_that_is_no_utf8_does_not_end_the_process(settings: Settings, topic: str) -> None:
+    with member(settings, topic) as consumer:
+        read_until(lambda messages: len(consumer.assignment()) == 2, consumer)
+        produce(settings, topic, [0])
+        (first,) = read_until(lambda messages: len(messages) == 1, consumer)
+        with ProtocolClient(settings.kafka.bootstrap_servers) as client:
+            for n in range(1, 40):  # calls that Python has specialized behave differently
+                record = (None, frame(first.schema_id, bytes([2 * n])), b"\x02\x02\xff\x02v")  # one header
+                client.produce(topic, batch_of_records([record], 1_000))
+        messages = read_until(lambda messages: len(messages) == 39, consumer)
+    assert numbers(messages) == [*range(1, 40)]
+    assert {message.headers for message in messages} == {()}
 
 
 def test_consumer_does_not_create_topic(settings: Settings) -> None:
