@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from component.gateway.conftest import gateway_environment
 from headrace.registry.access.passwords import Cost, PasswordHash
+from support.certificates import Authority
 from support.free_ports import free_port
 from support.gateway import JSON_V2, V2, GatewayClient, GatewayResponse, InstanceClient, produce, stored, values
 from support.running_service import Service
@@ -26,9 +28,9 @@ PASSED_ON = "headrace-passed-on"
 class Balancer(GatewayClient):
     """Sends each request to the next gateway."""
 
-    def __init__(self, urls: list[str], **credentials: str) -> None:
+    def __init__(self, urls: list[str], context: ssl.SSLContext | None = None, **credentials: str) -> None:
         super().__init__(urls[0])
-        self._next = itertools.cycle([GatewayClient(url, **credentials) for url in urls])
+        self._next = itertools.cycle([GatewayClient(url, context, **credentials) for url in urls])
 
     def request(self, *arguments: Any, **headers: str) -> GatewayResponse:
         return next(self._next).request(*arguments, **headers)
@@ -37,15 +39,15 @@ class Balancer(GatewayClient):
 class Gateways:
     """Gateways that know each other."""
 
-    def __init__(self, directory: Path, environment: dict[str, str], count: int = 2) -> None:
-        self.urls = [f"http://127.0.0.1:{free_port()}" for _ in range(count)]
+    def __init__(self, directory: Path, environment: dict[str, str], scheme: str = "http") -> None:
+        self.urls = [f"{scheme}://127.0.0.1:{free_port()}" for _ in range(2)]
         self._directory, self._environment = directory, environment
         self.services = {url: self.start(url) for url in self.urls}
 
     def start(self, url: str) -> Service:
         command = ["headrace", "gateway", "serve", "--data-dir", str(self._directory / url.rpartition(":")[2])]
         own = {"HEADRACE__GATEWAY__PEERS": ",".join(self.urls), "HEADRACE__GATEWAY__URL": f"{url}/"}
-        return Service([*command, "--gateway-listen", url.removeprefix("http://")], self._environment | own)
+        return Service([*command, "--gateway-listen", url.partition("//")[2]], self._environment | own)
 
     def owner_of(self, instance: InstanceClient) -> str:
         return str(instance.base_uri.removesuffix(instance.path))
@@ -70,10 +72,10 @@ Start = Callable[..., Gateways]
 def start(tmp_path: Path, registry_url: str, broker_address: str) -> Iterator[Start]:
     running = []
 
-    def start(**settings: str) -> Gateways:
+    def start(scheme: str = "http", **settings: str) -> Gateways:
         own = {f"HEADRACE__{name.upper()}": value for name, value in settings.items()}
         environment = gateway_environment(registry_url, broker_address) | own
-        running.append(Gateways(tmp_path, environment))
+        running.append(Gateways(tmp_path, environment, scheme))
         return running[-1]
 
     yield start
@@ -222,6 +224,18 @@ def test_instance_of_a_dead_gateway_is_created_on_another_one(start: Start, topi
     for url in gateways.urls:
         assert GatewayClient(url).post(f"/consumers/{instance.group}", body, V2).problem == (409, 40902)
     assert values(instance.assign(topic).read_until(1)) == [1]
+
+
+def test_gateways_check_the_certificates_of_each_other(tmp_path: Path, start: Start) -> None:
+    authority, other = Authority(tmp_path / "authority"), Authority(tmp_path / "other")
+    certificate, key = authority.certificate("gateway")
+    tls = {"gateway__tls_certificate": str(certificate), "gateway__tls_key": str(key)}
+    context = ssl.create_default_context(cafile=authority.ca_file)
+    for ca_file, statuses in ((authority.ca_file, {200}), (other.ca_file, {200, 404})):
+        gateways = start("https", registry__client_ca=str(ca_file), **tls)
+        balancer = Balancer(gateways.urls, context)
+        instance = InstanceClient(balancer)
+        assert {instance.get("subscription").status for _ in gateways.urls} == statuses
 
 
 def test_repeated_request_with_a_key_at_another_gateway_stores_its_records_once(
