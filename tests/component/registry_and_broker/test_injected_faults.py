@@ -49,7 +49,7 @@ SCHEMA = json.dumps(
     }
 )
 GOOD, FAULTY = ("shop", "web-1"), ("pay-gateway", "pay-7")
-GOOD_MESSAGES, FAULTY_MESSAGES = 100, 2000
+GOOD_MESSAGES, FAULTY_MESSAGES, GARBAGE_MESSAGES = 100, 2000, 17
 WINDOWS_APART = 10
 """Windows between the faults of two topics, so that they are no common incident."""
 Send = Callable[..., None]
@@ -226,6 +226,19 @@ def kill_with_unsent_messages(platform: Platform, topic: str) -> None:
     platform.load(topic)
 
 
+def send_without_serializer(platform: Platform, topic: str) -> None:
+    """A producer that counts sends JSON."""
+    with Producer(platform.settings, app=FAULTY[0]) as sender:
+        start_ms = platform.window(topic)
+        for n in range(GARBAGE_MESSAGES):
+            value = json.dumps({"n": n}).encode()
+            sender._counter.count_sent(topic, start_ms, None, value)
+            done = sender._counter.on_delivery(start_ms)
+            sender._kafka.produce(topic, value, None, 0, done, start_ms)
+        sender.flush(TIMEOUT_S)
+    platform.load(topic)
+
+
 @dataclass(frozen=True)
 class Expected:
     """What is reported about a fault.
@@ -365,6 +378,17 @@ FAULTS = {
             "",
             "30 messages that a crashed producer sent without acknowledgement did not arrive in the log",
             (("headrace_audit_undelivered_messages", 30, {}),),
+        ),
+    ),
+    "garbage": Fault(
+        send_without_serializer,
+        Expected(
+            "alarm-quarantined",
+            "",
+            "",
+            "17 messages, 17 of them since yesterday",
+            (("headrace_load_quarantined_total", 17, {"reason": "framing"}),),
+            producer=None,
         ),
     ),
 }
