@@ -83,6 +83,7 @@ class SourceReader:
         self._lock = threading.Lock()
         self._runs: dict[str, _Run] = {}
         self._running = 0
+        self._changes = 0
         self._cached: OrderedDict[str, Reading[Any]] = OrderedDict()
 
     def read(self, name: str, read: Callable[[], T], *, max_age_s: float = 0.0, limit_s: float = LIMIT_S) -> Reading[T]:
@@ -109,16 +110,25 @@ class SourceReader:
             return Reading(None, f"no response within {limit_s:g} s", self._now_ms(), is_running=True)
         return run.reading
 
+    def forget(self) -> None:
+        """Drops all cached results, and those of running reads, after a change. Later requests read again."""
+        with self._lock:
+            self._changes += 1
+            self._cached.clear()
+            self._runs.clear()
+
     def _start(self, name: str, read: Callable[[], Any], *, is_cached: bool) -> _Run | None:
         if self._running >= RUNNING_MAX:
             return None
+
+        changes = self._changes
 
         def end(run: _Run) -> None:
             with self._lock:
                 self._running -= 1
                 if self._runs.get(name) is run:
                     del self._runs[name]
-                if is_cached:
+                if is_cached and changes == self._changes:
                     self._cached[name] = run.reading
                     self._cached.move_to_end(name)
                     while len(self._cached) > CACHED_MAX:

@@ -62,6 +62,7 @@ class ActionWorker:
         run: runs the words of a command after `headrace`, as `command_runner` returns it. Calls the second argument
             regularly, and stops the command if that returns False.
         now_ms: the clock, in milliseconds since 1970.
+        on_change: called after a command that may have changed something, before its action is done.
     """
 
     def __init__(
@@ -69,10 +70,12 @@ class ActionWorker:
         store: ActionStore,
         run: RunCommand,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
         self._run = run
         self._now_ms = now_ms
+        self._on_change = on_change
         self._name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
     def start(self) -> None:
@@ -119,6 +122,7 @@ class ActionWorker:
             count = action.dry_run.count if action.dry_run else 0
             words = kind.real_command(action.arguments, action.reason, action.confirmed_by, count)
         outcome, error = self._result(action, kind, words)
+        self._on_change()
         state = ActionState.FAILED if error else ActionState.DONE
         self._until_stored(lambda: self._store.finish(action.id, self._name, state, outcome, error, self._now_ms()))
         logger.info("action_ended id=%d kind=%s state=%s by=%s", action.id, action.kind, state, action.confirmed_by)

@@ -122,6 +122,7 @@ def _application(settings: Settings, origins: Mapping[str, str], environment: Ma
     from headrace.console.actions.storage import ActionStore
     from headrace.console.actions.worker import ActionWorker, command_runner
     from headrace.console.app import create_app
+    from headrace.console.context import EXTENSION
     from headrace.console.database import ConsoleDatabase
     from headrace.console.server import access_of
     from headrace.console.sessions import SessionStore
@@ -130,5 +131,6 @@ def _application(settings: Settings, origins: Mapping[str, str], environment: Ma
     database = ConsoleDatabase.of_settings(settings)
     sessions, actions = SessionStore(database), ActionStore(database)
     application = create_app(settings, access, sessions, actions, commits, version=VERSION, origins=origins)
-    ActionWorker(actions, command_runner(environment)).start()
+    sources = application.extensions[EXTENSION].sources
+    ActionWorker(actions, command_runner(environment), on_change=sources.forget).start()
     return application

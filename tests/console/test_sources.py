@@ -57,6 +57,24 @@ def test_slow_source_is_not_known_and_shares_its_read() -> None:
     assert len(calls) <= 2
 
 
+def test_changed_sources_are_read_again_at_once_and_a_running_read_is_not_cached() -> None:
+    release, values = threading.Event(), iter(range(10))
+
+    def slow() -> int:
+        value = next(values)
+        release.wait(20)
+        return value
+
+    reader = SourceReader()
+    reader.read("one", slow, max_age_s=60, limit_s=0.01)
+    reader.forget()
+    release.set()
+    assert reader.read("one", slow, max_age_s=60).known == 1
+    assert reader.read("one", slow, max_age_s=60).known == 1
+    reader.forget()
+    assert reader.read("one", slow, max_age_s=60).known == 2
+
+
 def test_cached_value_is_returned_and_later_read_again() -> None:
     clock, values = Clock(), iter(range(10))
     reader = SourceReader(clock)

@@ -53,6 +53,13 @@ class ConsoleClient:
                 return json.loads(response.read())
         return self.open(f"/actions/{number}?as=json")
 
+    def quarantined(self) -> int:
+        """Returns the number of messages on the page of the quarantine."""
+        token = base64.b64encode(f"ada:{PASSWORD}".encode()).decode()
+        request = urllib.request.Request(f"{self.url}/quarantine?as=json", headers={"Authorization": f"Basic {token}"})
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return sum(row["count"] for row in json.loads(response.read())["rows"])
+
     def wait(self, action: Any, *states: str) -> Any:
         """Waits until an action is in one of the states."""
         deadline = time.monotonic() + 120
@@ -74,6 +81,7 @@ def test_confirmed_action_changes_the_commit_log_with_name_and_reason(
     shelf = Shelf(tmp_path)
     shelf.load({HOUR: [(0, 0)]}, (0, None, 0, 3), quarantined={HOUR: [(0, 1), (0, 2)]})
     console = ConsoleClient.start(start_service, tmp_path)
+    assert console.quarantined() == 2
     action = console.open("/actions", {"action": "quarantine-discard", "topic": "orders"})
     checked = console.wait(action, "dry run done", "failed")
     assert (checked["state"], checked["dry_run"]["count"]) == ("dry run done", 2)
@@ -81,6 +89,7 @@ def test_confirmed_action_changes_the_commit_log_with_name_and_reason(
     console.open(f"/actions/{action['id']}/confirm", {"reason": "tests, ticket 4711", "name": "orders"})
     done = console.wait(action, "done", "failed")
     assert (done["state"], done["result"]["count"]) == ("done", 2)
+    assert console.quarantined() == 0
     state = shelf.log.read_state()
     assert shelf.log.commit(done["result"]["commit_number"]).reason == "tests, ticket 4711 (ada (console))"
     assert state.topics["orders"].quarantine.records == 0
