@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from support.push_client import config_table, eventually, running_client
+from headrace.push.directories import FileScanner
+from headrace.push.source import TailState
+from support.push_client import config_of, config_table, eventually, running_client
 from support.session_gateway import SessionGateway, session_gateway
 
 MEMORY = Path("/dev/shm")
@@ -475,3 +477,15 @@ def compress(path: Path, target: Path) -> None:
     target.write_bytes(gzip.compress(path.read_bytes()))
     os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
     path.unlink()
+
+
+def test_directory_that_changes_twice_within_a_tick_is_listed_again(tmp_path: Path) -> None:
+    """File systems count the time of change in ticks: two changes may have the same time."""
+    (rule,) = config_of(config_table("http://h", tmp_path, {"paths": "app.log"}), tmp_path).rules
+    state = TailState("source", 1, str(tmp_path / "app.log"), "app.log", topic="logs")
+    scanner = FileScanner([rule])
+    status = tmp_path.stat()
+    assert not list(scanner.find([state]))
+    (tmp_path / "app.log.1").write_text("a\n")
+    os.utime(tmp_path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert [Path(one.path).name for one in scanner.find([state])] == ["app.log.1"]

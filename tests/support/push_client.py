@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import signal
 import subprocess
@@ -77,7 +78,7 @@ def config_of(table: dict[str, Any], directory: Path) -> PushConfig:
 
 
 class ClientProcess:
-    """The client as a separate process."""
+    """The client as a separate process. Killed at the end of the tests if a failed test left it running."""
 
     def __init__(self, table: dict[str, Any], directory: Path, *command: str) -> None:
         self.config = directory / "push.json"
@@ -85,10 +86,12 @@ class ClientProcess:
         self.log = (directory / "client.log").open("ab")
         words = command or (sys.executable, "-m", "headrace.push.command")
         self.process = subprocess.Popen([*words, "run", "--config", str(self.config)], stderr=self.log)
+        atexit.register(self.process.kill)
 
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
+        atexit.unregister(self.process.kill)
         self.log.close()
 
     def stop(self) -> int:
@@ -96,4 +99,6 @@ class ClientProcess:
         try:
             return self.process.wait(WAIT_S)
         finally:
+            if self.process.returncode is not None:
+                atexit.unregister(self.process.kill)
             self.log.close()

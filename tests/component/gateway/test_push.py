@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import random
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.cli import main
-from support.free_ports import free_port
 from support.push_client import ClientProcess, config_table, eventually
 from support.running_service import Service
 from support.session_client import lines_of_values, request, stored_values
 
 pytestmark = pytest.mark.servers
 
-KILLS = int(os.environ.get("HEADRACE_TEST_KILLS") or 2)
 REAL = {"retry": "50ms", "retry_max": "500ms", "scan": "50ms", "poll": "20ms"}
 
 
@@ -103,82 +97,3 @@ def test_json_lines_become_records_and_others_go_to_the_rejects_file(
     rejects = [json.loads(line) for line in (tmp_path / "state" / "rejects.jsonl").read_text().splitlines()]
     assert sorted(reject["value"] for reject in rejects) == ["no json", '{"id": "three"}']
     assert any("id" in reject["message"] for reject in rejects)
-
-
-@pytest.mark.fault
-@pytest.mark.timeout(7200)
-def test_lines_are_stored_once_though_client_gateway_and_broker_are_killed(
-    tmp_path: Path, registry_url: str, logs: Path
-) -> None:
-    """`HEADRACE_TEST_KILLS=n` kills n times."""
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    choose = random.Random(seed)
-    address = f"127.0.0.1:{free_port()}"
-    urls = [f"http://127.0.0.1:{free_port()}" for _ in range(2)]
-    table = config_table(urls, tmp_path, **REAL)  # type: ignore[arg-type]
-    start: dict[str, Callable[[], Service]] = {
-        "broker": lambda: Service(
-            ["headrace", "broker", "serve", "--data-dir", str(tmp_path / "data"), "--broker-listen", address]
-        )
-    }
-    for url in urls:
-        start[url] = lambda url=url: Service(  # type: ignore[misc]
-            [
-                *("headrace", "gateway", "serve", "--data-dir", str(tmp_path / "data"), "--registry-url", registry_url),
-                *("--gateway-listen", url.removeprefix("http://"), "--bootstrap-servers", address),
-            ]
-        )
-    running = {"broker": start["broker"]()}
-    create(address, "logs")
-    running |= {url: start[url]() for url in urls}
-    client = ClientProcess(table, tmp_path)
-    written = rotations = 0
-    size = 0
-
-    def write() -> None:
-        nonlocal written, rotations, size
-        for name in ("a.log", "b.log", "c.log"):
-            part = [b"%s %d" % (name.encode(), number) for number in range(written, written + 200)]
-            append(logs / name, part)
-            size += sum(len(line) + 1 for line in part)
-            if choose.random() < 0.3:
-                rotations += 1
-                (logs / name).rename(logs / f"{name}.{rotations}")
-        written += 200
-
-    try:
-        for number in range(KILLS):
-            write()
-            time.sleep(choose.random() * 2)
-            killed = choose.choice(
-                [("client",), (urls[0],), (urls[1],), ("broker",), ("client", "broker"), tuple(urls)]
-            )
-            print(f"kill {number}: {killed}", flush=True)
-            for name in killed:
-                if name == "client":
-                    client.kill()
-                else:
-                    running[name].kill()
-            write()
-            for name in killed:
-                if name == "client":
-                    client = ClientProcess(table, tmp_path)
-                else:
-                    running[name] = start[name]()
-        deadline = time.monotonic() + 180
-        while confirmed_bytes(tmp_path) < size:
-            assert time.monotonic() < deadline, (tmp_path / "client.log").read_text()[-3000:]
-            time.sleep(0.2)
-        assert client.stop() == 0
-        by_source = stored_values(address, "logs")
-        for records in by_source.values():
-            assert [seqno for seqno, _ in records] == sorted(seqno for seqno, _ in records)
-        stored = [line for records in by_source.values() for line in lines_of_values(records)]
-        for name in (b"a.log", b"b.log", b"c.log"):
-            numbers = [int(line.split()[1]) for line in stored if line.startswith(name)]
-            assert sorted(numbers) == list(range(written))
-    finally:
-        client.process.kill()
-        for service in running.values():
-            service.kill()
