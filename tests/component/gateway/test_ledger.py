@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 import uuid
 import zlib
@@ -201,6 +202,32 @@ def test_refused_batch_leaves_nothing_and_the_lane_goes_on(owners: Owners) -> No
     assert (owners.audit.sent, owners.audit.acknowledged, owners.audit.failed) == (2, 1, 1)
 
 
+@pytest.mark.parametrize("problem", ["refused", "deleted"])
+def test_batches_before_a_problem_are_not_visible(
+    owners: Owners, monkeypatch: pytest.MonkeyPatch, problem: str
+) -> None:
+    lane, chunk = owners.owner(), owners.chunk(*(b"%d" % number for number in range(5)))
+    produce = lane._producer.produce
+    written: list[Any] = []
+
+    def fail_second(batches: Any) -> Any:
+        if written and problem == "refused":
+            return {at: ErrorResponse("broker", "a batch", 10, "too large") for at in batches}
+        written.append(produce(batches))
+        if problem == "deleted":
+            chunk.data.write_bytes(b"")
+            os.truncate(chunk.data, 100_000)
+        return written[-1]
+
+    monkeypatch.setattr(lane._producer, "produce", fail_second)
+    with pytest.raises(WriteRefused if problem == "refused" else ChunkMissing):
+        commit(lane, chunk)
+    assert written
+    monkeypatch.undo()
+    assert commit(lane, owners.chunk(b"next")).record_count == 1
+    assert values(owners, 1) == [b"next"]
+
+
 def test_damaged_and_deleted_chunks_are_missing_and_the_lane_goes_on(
     owners: Owners, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,7 +235,7 @@ def test_damaged_and_deleted_chunks_are_missing_and_the_lane_goes_on(
     deleted, flipped, truncated, late = (owners.chunk(b"1", b"2", b"3") for _ in range(4))
     deleted.data.unlink()
     content = bytearray(flipped.data.read_bytes())
-    content[-1] ^= 1
+    content[30] ^= 1  # only the checksum covers the timestamp
     flipped.data.write_bytes(content)
     truncated.data.write_bytes(truncated.data.read_bytes()[: -len(content) // 3])
     for chunk in (deleted, flipped, truncated):
