@@ -114,7 +114,7 @@ def create_app(settings: Settings, users: RegistryUsersFile | None = None) -> Ga
             state.schemas.close()
 
     application = Starlette(
-        routes=[*ROUTES, *session_routes(), *transaction_routes()],
+        routes=[*session_routes(), *transaction_routes(), *ROUTES],
         lifespan=lifespan,
         exception_handlers={
             GatewayError: on_gateway_error,

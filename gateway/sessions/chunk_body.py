@@ -37,6 +37,9 @@ class NumberedRecord(NamedTuple):
     time: str = ""
 
 
+_Fields = tuple[int, Any, str, str]
+
+
 class ChunkBody:
     """A validated body. Iterating yields its records.
 
@@ -69,8 +72,8 @@ class ChunkBody:
         """Whether the contents are values that were parsed from JSON, instead of bytes."""
         return self._iterate == self._parsed
 
-    def __iter__(self) -> Iterator[NumberedRecord]:
-        """Yields the records in rising order of their numbers."""
+    def __iter__(self) -> Iterator[_Fields]:
+        """Yields the records in rising order of their numbers, as tuples with the fields of `NumberedRecord`."""
         return self._iterate()
 
     def _check_lines(self) -> None:
@@ -79,12 +82,11 @@ class ChunkBody:
         if self._body and self._body[-1] != 10:
             raise MalformedChunk("the last line does not end with LF; send it when it is complete")
 
-    def _lines(self) -> Iterator[NumberedRecord]:
-        body, start = self._body, 0
-        while start < len(body):
-            end = body.index(b"\n", start)
-            yield NumberedRecord(self._begin + end + 1, body[start:end])
-            start = end + 1
+    def _lines(self) -> Iterator[_Fields]:
+        seqno = self._begin
+        for line in self._body.split(b"\n")[:-1]:
+            seqno += len(line) + 1
+            yield seqno, line, "", ""
 
     def _check_framed(self) -> None:
         body, position, last = self._body, 0, 0

@@ -228,6 +228,10 @@ class Session:
         return encode_headers((*self.headers, *extra, (SEQNO_HEADER, _SEQNO.pack(seqno))))
 
 
+_Encoded = tuple[int, Any, bytes | None, bytes, int]
+"""A record of a chunk: sequence number, content, encoded value and headers, and their size before compression."""
+
+
 @dataclass(slots=True)
 class _Batch:
     """Records for one partition that are not written yet, with their message times. `last` has, by source, the session,
@@ -359,50 +363,45 @@ class Lane:
             chunk.error = WrongMediaType("the session has a format of bytes; it takes application/json only with json")
             return
         session.used_at = self._clock()
-        encode = session.encoder(chunk.received_us)
-        outcome, source = chunk.outcome, session.source
-        topic_partition = source.topic_partition
+        try:
+            records = _encoded(session, chunk)
+        except Exception as error:  # a defect must end this session, not all of the lane
+            self._sessions.pop(session.key, None)
+            chunk.error = error
+            return
+        if records:
+            self._put(session, chunk, records)
+
+    def _put(self, session: Session, chunk: Chunk, records: Sequence[_Encoded]) -> None:
+        """Adds records to the batch of their partition. Writes the batch whenever it is full."""
+        topic_partition = session.source.topic_partition
         message_time: MessageTime | None = None
-        for seqno, content, part, time_text in chunk.body:
-            outcome.last_seqno = seqno
-            if seqno <= session.queued_seqno:
-                outcome.skipped += 1
-                if seqno == source.last_seqno and source.checksum not in (UNKNOWN_CHECKSUM, _checksum(content)):
-                    outcome.conflict = True
-                continue
-            try:
-                value = encode(content)
-            except Unencodable as error:
-                outcome.rejected.append((seqno, str(error)))
-                continue
-            except Exception as error:  # a defect must end this session, not all of the lane
-                self._sessions.pop(session.key, None)
-                chunk.error = error
-                return
-            headers = session.encode_headers(seqno, part, time_text)
-            size = len(value or b"") + len(headers) + RECORD_OVERHEAD
-            if size > session.record_bytes_max:
-                reason = f"the record has {size:,} bytes, the topic accepts {session.record_bytes_max:,}"
-                outcome.rejected.append((seqno, reason))
-                continue
-            batch = self._batches.get(topic_partition)
-            if batch is None:
-                batch = self._batches[topic_partition] = _Batch()
-            elif batch.size + size > min(BATCH_BYTES, session.record_bytes_max):
+        if session.has_arrival_times and (first := records[0][2]) is not None:
+            message_time = self._audit.times.time_of(topic_partition.topic, first)
+        size_max = min(BATCH_BYTES, session.record_bytes_max)
+        sizes = [size for _, _, _, _, size in records]
+        at = 0
+        while at < len(records):
+            batch = self._batches.setdefault(topic_partition, _Batch())
+            if batch.records and batch.size + sizes[at] > size_max:
                 self._flush(topic_partition)
-                batch = self._batches[topic_partition] = _Batch()
+                continue
             if topic_partition in self._refused:
                 chunk.error = self._refused[topic_partition]
                 return
-            batch.last[session.key] = session, seqno, content, len(batch.records)
-            if session.has_arrival_times and message_time is None and value is not None:
-                message_time = self._audit.times.time_of(source.topic, value)
-            batch.records.append((None, value, headers))
-            batch.times.append(message_time)
-            batch.size += size
+            end, size = at, batch.size
+            while end < len(records) and (end == at or size + sizes[end] <= size_max):
+                size += sizes[end]
+                end += 1
+            batch.size = size
+            batch.records += [(None, value, headers) for _, _, value, headers, _ in records[at:end]]
+            batch.times += [message_time] * (end - at)
+            seqno, content, _, _, _ = records[end - 1]
+            batch.last[session.key] = session, seqno, content, len(batch.records) - 1
             batch.chunks[id(chunk)] = chunk
             session.queued_seqno = seqno
-            outcome.written += 1
+            chunk.outcome.written += end - at
+            at = end
 
     def _flush(self, only: TopicPartition | None = None) -> None:
         """Writes the batches, or the one of a partition, and reflects the acknowledged records."""
@@ -515,6 +514,33 @@ class Lane:
         if found is None:
             return SourceState(opening.topic, opening.source_id, partition)
         return replace(found, partition=partition)
+
+
+def _encoded(session: Session, chunk: Chunk) -> list[_Encoded]:
+    """Returns the records of a chunk that are not stored, and notes the others in its outcome."""
+    encode, outcome, source = session.encoder(chunk.received_us), chunk.outcome, session.source
+    queued_seqno, size_max = session.queued_seqno, session.record_bytes_max
+    found: list[_Encoded] = []
+    for seqno, content, part, time_text in chunk.body:
+        outcome.last_seqno = seqno
+        if seqno <= queued_seqno:
+            outcome.skipped += 1
+            if seqno == source.last_seqno and source.checksum not in (UNKNOWN_CHECKSUM, _checksum(content)):
+                outcome.conflict = True
+            continue
+        try:
+            value = encode(content)
+        except Unencodable as error:
+            outcome.rejected.append((seqno, str(error)))
+            continue
+        headers = session.encode_headers(seqno, part, time_text)
+        size = len(value or b"") + len(headers) + RECORD_OVERHEAD
+        if size > size_max:
+            reason = f"the record has {size:,} bytes, the topic accepts {size_max:,}"
+            outcome.rejected.append((seqno, reason))
+            continue
+        found.append((seqno, content, value, headers, size))
+    return found
 
 
 def _checksum(content: Any) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import queue
 import threading
@@ -66,7 +65,7 @@ class LaneThread:
     def __init__(self, number: int, lane: Callable[[Callable[[float], None]], ServedLane]) -> None:
         self.number = number
         self._create = lane
-        self._requests: queue.Queue[LaneRequest | None] = queue.Queue(QUEUED_MAX)
+        self._requests: queue.SimpleQueue[LaneRequest | None] = queue.SimpleQueue()
         self._stop = threading.Event()
         self.is_serving = False
         self._thread = threading.Thread(target=self._run, name=f"headrace-gateway-lane-{number}", daemon=True)
@@ -80,10 +79,9 @@ class LaneThread:
         """
         if not self.is_serving:
             raise LaneUnavailable(f"lane {self.number} is being taken over")
-        try:
-            self._requests.put_nowait(request)
-        except queue.Full:
-            raise LaneUnavailable(f"lane {self.number} has {QUEUED_MAX} requests in progress") from None
+        if self._requests.qsize() >= QUEUED_MAX:
+            raise LaneUnavailable(f"lane {self.number} has {QUEUED_MAX} requests in progress")
+        self._requests.put(request)
         if not self.is_serving:
             self._fail_queued()
 
@@ -91,8 +89,7 @@ class LaneThread:
         """Stops the thread after its current step; it stores a checkpoint."""
         self._stop.set()
         self.is_serving = False
-        with contextlib.suppress(queue.Full):
-            self._requests.put_nowait(None)
+        self._requests.put(None)
 
     def join(self, timeout_s: float) -> None:
         self._thread.join(timeout_s)

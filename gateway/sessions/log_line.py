@@ -46,7 +46,7 @@ def line_encoder(prefix: bytes, host: str, file: str, time_us: int) -> Callable[
             line.decode()
         except UnicodeDecodeError:
             return prefix + _text(line.decode(errors="replace").encode()) + rest + _RAW + _text(line)
-        return prefix + _text(line) + plain
+        return prefix + _length(len(line)) + line + plain
 
     return encode
 

@@ -67,8 +67,8 @@ def convert(
     try:
         with path.open("wb") as file:
             writer = _BatchWriter(file, chunk, record_bytes_max, now_ms, take)
-            for number, record in enumerate(body, 1):
-                writer.add(number, record.content, record.part, encode)
+            for number, (_, record, part, _) in enumerate(body, 1):
+                writer.add(number, record, part, encode)
             count, size = writer.end()
             sync(file)
         converted = replace(

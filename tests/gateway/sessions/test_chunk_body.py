@@ -21,9 +21,9 @@ from headrace.gateway.sessions.chunk_body import (
 def test_number_of_a_line_is_the_offset_after_its_newline(lines: list[bytes], begin: int) -> None:
     body = b"".join(line + b"\n" for line in lines)
     found = list(ChunkBody(LINES, body, begin))
-    assert [one.content for one in found] == lines
-    for one in found:
-        assert body[: one.seqno - begin].endswith(one.content + b"\n")
+    assert [content for _, content, _, _ in found] == lines
+    for seqno, content, _, _ in found:
+        assert body[: seqno - begin].endswith(content + b"\n")
 
 
 @given(st.dictionaries(st.integers(1, SEQNO_MAX), st.tuples(st.binary(max_size=30), st.sampled_from(["", "1/2"]))))
