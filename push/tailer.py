@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 OPEN_FILES_SPARE = 64
 """Descriptors that are not used for files."""
-CHANGE_INTERVAL_S = 0.02
+CHANGE_INTERVAL_S = 0.025
 """Least time between two polls because of notified changes, so that a busy writer does not cause a request per line."""
 QUIET_AFTER_S = 10.0
 QUIET_POLLS = 5
