@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 from headrace.push.config import FileRule
-from headrace.push.rules import is_rotated_name, unrotated_name
+from headrace.push.rules import original_names
 from headrace.push.source import TailState, safe_text
 
 logger = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class FileScanner:
     def __init__(self, rules: Sequence[FileRule]) -> None:
         self._rules = rules
         self._errors: dict[str, str] = {}
-        self._listed: dict[str, tuple[int, list[str]]] = {}
+        self._listed: dict[str, tuple[int, dict[str, list[str]]]] = {}
 
     def find(self, states: Sequence[TailState]) -> Iterator[ScannedFile]:
         """Yields the regular files of the rules, each inode once: those that match a pattern, then rotated ones.
@@ -86,26 +86,33 @@ class FileScanner:
             found = oldest_s.get(place)
             if found is None or state.mtime_s < found[0]:
                 oldest_s[place] = state.mtime_s, state
+        olddirs = {rule.olddir for rule in self._rules if rule.olddir is not None}
+        rotated = {one: self._rotated_names(one) for one in olddirs.union(directory for directory, _ in oldest_s)}
         for (directory, name), (mtime_s, state) in oldest_s.items():
+            if not any(name in rotated[one] for one in (directory, *olddirs)):
+                continue  # most have none, and need no rule
             rule = rule_of(self._rules, state)
             if rule is None:
                 continue
             for one in {directory, rule.olddir or directory}:
-                for other in self._rotated_names(one):
-                    if other != name and is_rotated_name(other, name):
-                        yield os.path.join(one, other), rule, mtime_s
+                for other in rotated[one].get(name, ()):
+                    yield os.path.join(one, other), rule, mtime_s
 
-    def _rotated_names(self, directory: str) -> list[str]:
-        """Returns the names in a directory that logrotate may have given. Lists it only after a change."""
+    def _rotated_names(self, directory: str) -> dict[str, list[str]]:
+        """Returns the names in a directory that logrotate may have given, by each name that the file may have had
+        before. Lists the directory only after a change."""
         try:
             changed_ns = os.stat(directory).st_mtime_ns
             known = self._listed.get(directory)
             if known is None or known[0] != changed_ns:
-                names = [name for name in os.listdir(directory) if unrotated_name(name) != name]
+                names: dict[str, list[str]] = {}
+                for name in os.listdir(directory):
+                    for original in original_names(name) - {name}:
+                        names.setdefault(original, []).append(name)
                 is_settled = time.time_ns() - changed_ns > SETTLED_NS
                 known = self._listed[directory] = changed_ns if is_settled else -1, names
         except OSError:
-            return []
+            return {}
         return known[1]
 
     def note_error(self, path: str, error: OSError) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import enum
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Optional
 
@@ -152,18 +153,33 @@ def retry_delay_s(failures: int, first_s: float, max_s: float, retry_after_s: Op
     return max(delay * (0.5 + random / 2), (retry_after_s or 0.0) * (1 + random / 4))
 
 
+_DIGITS = "0123456789"
+_SUFFIX_CHARACTERS = f"-._T{_DIGITS}"
 _SUFFIX = r"[-._][0-9][-0-9._T]*"
 
 
 def is_rotated_name(name: str, original: str) -> bool:
-    """Whether logrotate may have given a file the name `name` that had the name `original`: `app.log.1`,
-    `app.log-20260131`, `app-20260131.log` (its option `extension`), `app.log.old`, each also with `.gz`."""
+    """Whether logrotate may have given a file the name `name` that had the name `original`, or they are equal."""
+    return original in original_names(name)
+
+
+def original_names(name: str) -> set[str]:
+    """Returns the names that a file may have had before logrotate gave it a name: `app.log` for `app.log.1`,
+    `app.log-20260131`, `app-20260131.log` (its option `extension`) and `app.log.old`, each also with `.gz`. The name
+    without `.gz` is one of them."""
     name = name[:-3] if name.endswith(".gz") else name
-    stem, dot, extension = original.rpartition(".")
-    patterns = [rf"{re.escape(original)}(?:{_SUFFIX}|\.old|\.bak)?"]
-    if dot and stem:
-        patterns.append(rf"{re.escape(stem)}{_SUFFIX}\.{re.escape(extension)}")
-    return any(re.fullmatch(pattern, name) for pattern in patterns)
+    stem, _, extension = name.rpartition(".")
+    found = {name, *_without_suffix(name), *(f"{one}.{extension}" for one in _without_suffix(stem))}
+    if extension in ("old", "bak"):
+        found.add(stem)
+    return found - {""}
+
+
+def _without_suffix(text: str) -> Iterator[str]:
+    """Yields a text without each date or number that is an end of it; one may contain another."""
+    for at in range(len(text.rstrip(_SUFFIX_CHARACTERS)), len(text) - 1):
+        if at and text[at] in "-._" and text[at + 1] in _DIGITS:
+            yield text[:at]
 
 
 def unrotated_name(name: str) -> str:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace.push.identity import FileKey, file_system_of, first_line_crc
 from headrace.push.rules import (
@@ -17,6 +20,7 @@ from headrace.push.rules import (
     decide_resume,
     is_rotated_name,
     may_be_copy,
+    original_names,
     position_after_open,
     read_answer,
     retry_delay_s,
@@ -137,6 +141,27 @@ def test_delay_is_not_below_retry_after() -> None:
 )
 def test_names_of_rotated_files(name: str, original: str, expected: bool) -> None:
     assert is_rotated_name(name, original) is expected
+
+
+SUFFIX = r"[-._][0-9][-0-9._T]*"
+
+
+@given(
+    st.text("ab.-_1T", max_size=7),
+    st.text("ab.-_1T", max_size=12),
+    st.sampled_from(["", ".old", ".bak", ".gz", ".1.gz"]),
+)
+def test_original_names_are_all_that_logrotate_may_have_renamed(original: str, rest: str, end: str) -> None:
+    """A file gets a suffix after its name, or with the option `extension` between stem and extension."""
+    name = original + rest + end
+    plain = name.removesuffix(".gz")
+    for one in {original, original + rest, f"{original}.{rest.rpartition('.')[2]}", name, plain} - {""}:
+        stem, dot, extension = one.rpartition(".")
+        patterns = [rf"{re.escape(one)}(?:{SUFFIX}|\.old|\.bak)?"]
+        if dot and stem:
+            patterns.append(rf"{re.escape(stem)}{SUFFIX}\.{re.escape(extension)}")
+        expected = any(re.fullmatch(pattern, plain) for pattern in patterns)
+        assert (one in original_names(name)) is expected, one
 
 
 @pytest.mark.parametrize(
