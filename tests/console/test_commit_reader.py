@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,19 @@ def test_commit_is_parsed_once_for_all_reads_and_the_status(tmp_path: Path, monk
     status = platform_status(settings_of(tmp_path), open_log=reader.opened)
     assert any("at commit 2" in fact.text for fact in status.facts)
     assert parsed == [1, 2]
+
+
+def test_state_is_read_ahead_and_an_error_or_a_hanging_log_does_not_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit_each(tmp_path, "orders")
+    reader, release = CommitReader(settings_of(tmp_path)), threading.Event()
+    reader.read_ahead(20)
+    monkeypatch.setattr(CommitLog, "_parse", lambda *_: release.wait(20))
+    assert set(reader.opened().state.topics) == {"orders"}
+    CommitReader(settings_of(tmp_path)).read_ahead(0.01)
+    release.set()
+    CommitReader(Settings(data_dir=tmp_path, loader=LoaderSettings(warehouse="hdfs://names:8020/w"))).read_ahead(20)
 
 
 def test_reads_have_logs_of_their_own_without_the_archives_of_others(tmp_path: Path) -> None:
