@@ -17,6 +17,7 @@ from support.loader.remote_world import (
     kills_of_test,
     lose_a_worker,
     read_and_change,
+    recount_without_a_file,
     two_drivers,
 )
 from support.servers.hdfs import DATA_NODE, NAME_NODE, Hdfs
@@ -132,3 +133,8 @@ def test_other_commands_read_and_change_the_warehouse(hdfs: Hdfs, tmp_path: Path
     """Has a warehouse of its own, because `check` does not find the files of a compaction."""
     with closing(open_world(hdfs, tmp_path, "/compacted")) as world:
         read_and_change(world)
+
+
+def test_recount_names_a_missing_file(hdfs: Hdfs, tmp_path: Path) -> None:
+    with closing(open_world(hdfs, tmp_path, "/recounted")) as world:
+        recount_without_a_file(world, lambda path: hdfs.call("DELETE", f"/recounted/{path}", "DELETE"))

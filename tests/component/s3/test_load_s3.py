@@ -19,6 +19,7 @@ from support.loader.remote_world import (
     kills_of_test,
     lose_a_worker,
     read_and_change,
+    recount_without_a_file,
     two_drivers,
 )
 from support.servers.s3_server import BUCKET, CHANGES, S3Server
@@ -196,3 +197,8 @@ def test_other_commands_read_and_change_the_warehouse(s3: S3Server, tmp_path: Pa
     """Has a warehouse of its own, because `check` does not find the files of a compaction."""
     with closing(open_world(s3, tmp_path, f"compacted-{PREFIX}")) as world:
         read_and_change(world)
+
+
+def test_recount_names_a_missing_file(s3: S3Server, tmp_path: Path) -> None:
+    with closing(open_world(s3, tmp_path, "recounted")) as world:
+        recount_without_a_file(world, lambda path: s3.client.delete_object(Bucket=BUCKET, Key=f"recounted/{path}"))

@@ -199,6 +199,29 @@ def read_and_change(world: RemoteWorld) -> None:
     assert world.counts("orders") == (rows, rows)
 
 
+def recount_without_a_file(world: RemoteWorld, remove: Callable[[str], object]) -> None:
+    """Loads messages, and counts the files before and after one is removed, which the recount must name.
+
+    Args:
+        remove: removes a file by its path below the warehouse.
+    """
+    world.produce("orders", 40, fields=[*FIELDS, NOTE])
+    world.load_completely()
+    recount = ["audit", "recount", "orders", "--data-dir", str(world.data_dir), "--warehouse", world.uri]
+    run = world.command(*recount)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "; 0 findings about files" in run.stdout
+    removed = min((world.warehouse / "orders").rglob("*.avro")).relative_to(world.warehouse)
+    remove(str(removed))
+    run = world.command(*recount, "--format", "json")
+    assert run.returncode == 1, run.stdout + run.stderr
+    report = json.loads(run.stdout)
+    (finding,) = report["findings"]
+    assert finding["where"] == str(removed)
+    missing = [one for one in report["windows"] if one["verdict"] != "equal"]
+    assert missing and all(one["verdict"] == "missing" and one["rows"] < one["committed"] for one in missing)
+
+
 def two_drivers(world: RemoteWorld, directory: Path) -> None:
     """Runs two loads of the same offsets at once. Each offset must be committed once."""
     world.produce("orders", 40, fields=[*FIELDS, NOTE])
