@@ -22,11 +22,12 @@ from support.running_service import Service
 pytestmark = pytest.mark.servers
 
 WAIT_S = 20
-PROGRAM = """
+LIMIT_S = 0.3
+PROGRAM = f"""
 import sys
 from headrace.cli import main
 from headrace.gateway import record_stream, request_body, server
-server.HEADERS_S = server.REST_S = request_body.IDLE_S = record_stream.STREAM_IDLE_S = 0.3
+server.HEADERS_S = server.REST_S = request_body.IDLE_S = record_stream.STREAM_IDLE_S = {LIMIT_S}
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -113,12 +114,24 @@ def test_connection_is_closed_if_a_refused_body_does_not_end(gateway: GatewayCli
             pytest.fail("the connection is still open")
 
 
-def test_connection_serves_the_next_request_after_a_refused_body(gateway: GatewayClient) -> None:
-    head = b"POST /v1/sessions HTTP/1.1\r\nHost: x\r\nContent-Encoding: x\r\nContent-Length: 3\r\n\r\n"
-    following = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-    response = received(gateway, head, b"abc" + following)
-    assert response.count(b"HTTP/1.1 ") == 2
-    assert b"HTTP/1.1 200 OK" in response
+def test_connection_serves_further_requests_after_pauses_and_refused_bodies(gateway: GatewayClient) -> None:
+    request = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    refused = b"POST /v1/sessions HTTP/1.1\r\nHost: x\r\nContent-Encoding: x\r\nContent-Length: 3\r\n\r\n"
+    json = b"POST /v1/sessions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
+    with socket.create_connection((gateway.host, gateway.port), WAIT_S) as connection:
+        for parts, status in (([request], b"200"), ([refused, b"abc"], b"415"), ([json], b"400"), ([request], b"200")):
+            for part in parts:
+                connection.sendall(part)
+            response = b""
+            while not response.endswith(b"}"):
+                response += connection.recv(65536)
+            assert response.startswith(b"HTTP/1.1 " + status)
+            time.sleep(2 * LIMIT_S)  # no limit of time applies between requests
+
+
+def test_requests_that_are_sent_at_once_are_all_served(gateway: GatewayClient) -> None:
+    request = b"GET /healthz HTTP/1.1\r\nHost: x\r\n%s\r\n"
+    assert received(gateway, request % b"" * 3 + request % b"Connection: close\r\n").count(b"HTTP/1.1 200") == 4
 
 
 def served_serial(url: str, authority: Authority) -> int:
