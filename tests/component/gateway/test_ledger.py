@@ -202,6 +202,22 @@ def test_refused_batch_leaves_nothing_and_the_lane_goes_on(owners: Owners) -> No
     assert (owners.audit.sent, owners.audit.acknowledged, owners.audit.failed) == (2, 1, 1)
 
 
+@pytest.mark.parametrize(("code", "expected"), [(29, WriteRefused), (53, ErrorResponse)])
+def test_missing_permission_on_the_topic_fails_the_request_and_one_on_the_lane_fails_the_lane(
+    owners: Owners, monkeypatch: pytest.MonkeyPatch, code: int, expected: type[Exception]
+) -> None:
+    def refuse(partitions: Any) -> None:
+        raise ErrorResponse("broker", "AddPartitionsToTxn", code, "not authorized")
+
+    lane, chunk = owners.owner(), owners.chunk(b"1")
+    with monkeypatch.context() as patched:
+        patched.setattr(lane._producer, "begin", refuse)
+        with pytest.raises(expected):
+            commit(lane, chunk)
+    assert owners.audit.failed == 1
+    assert commit(lane, chunk).record_count == 1
+
+
 @pytest.mark.parametrize("problem", ["refused", "deleted"])
 def test_batches_before_a_problem_are_not_visible(
     owners: Owners, monkeypatch: pytest.MonkeyPatch, problem: str
