@@ -95,7 +95,7 @@ class SourceFinder:
         size = found.status.st_size
         if content.is_compressed:
             return matches(content, state.head, anchor, position) and self._is_rest(state, found, content, position)
-        if state.file is None:
+        if state.file is None or (not is_known and self._is_replaced(state)):
             if position <= size:
                 return matches(content, state.head, anchor, position)
             # The copy was made before the last lines that were read, between copy and truncation.
@@ -103,6 +103,14 @@ class SourceFinder:
         if is_known and position <= size:
             return position > 0 and matches(content, state.head, anchor, position)
         return self._begins_like(state, content, size)
+
+    def _is_replaced(self, state: TailState) -> bool:
+        """Whether the open file of a source was truncated before its session opened, so that nothing reads it yet."""
+        return any(
+            not matches(file.content, state.head, state.anchor, state.position)
+            for file in self._files.values()
+            if file.source.state is state and not file.is_copy
+        )
 
     def _is_rest(self, state: TailState, found: ScannedFile, content: Content, position: int) -> bool:
         """Whether a compressed file with equal bytes up to a position is that file: it has its time of change, or more

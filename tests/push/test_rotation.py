@@ -15,7 +15,7 @@ import pytest
 from headrace.push.directories import FileScanner
 from headrace.push.source import TailState
 from support.push_client import config_of, config_table, eventually, running_client
-from support.session_gateway import SessionGateway, session_gateway
+from support.session_gateway import Failure, SessionGateway, session_gateway
 
 MEMORY = Path("/dev/shm")
 
@@ -419,6 +419,23 @@ def test_lines_read_between_copy_and_truncation_do_not_double_the_copy(
         os.truncate(run.log, 0)
         append(run.log, after)
     run.until(before, between, after)
+
+
+def test_copytruncate_while_the_gateway_is_away_after_a_restart_doubles_nothing(run: Run) -> None:
+    run.log.write_text(numbered("a", 100))
+    run.until(numbered("a", 100))
+    run.gateway.always = Failure(503, headers={"Retry-After": "0.01"})
+    with running_client(run.table, run.directory):
+        eventually(lambda: run.gateway.requests > 1)
+        append(run.log, numbered("b", 3))
+        shutil.copyfile(run.log, run.log.with_name("app.log.1"))
+        os.truncate(run.log, 0)
+        append(run.log, numbered("c", 2))
+        run.settle(None)
+        run.gateway.always = None
+        eventually(lambda: len(run.gateway.lines()) >= 105)
+        run.settle(None)
+    run.until(numbered("a", 100), numbered("b", 3), numbered("c", 2))
 
 
 def test_gap_of_a_writer_that_does_not_append_is_skipped(run: Run) -> None:
