@@ -113,7 +113,7 @@ class Sink:
                     if line.lower().startswith(b"content-length:"):
                         length = int(line.split(b":")[1])
                 body = stream.read(length)
-                found = {"last_seqno": 0, "session": "s", "written": 0, "skipped": 0, "rejected": []}
+                found = {"last_seqno": 0, "session": "s", "session_number": 1, "written": 0, "rejected": []}
                 if b"begin=" in request:
                     inflated = int.from_bytes(body[-4:], "little")
                     self.received += inflated

@@ -17,7 +17,7 @@ from headrace.push.source import safe_text
 
 RESPONSE_BYTES_MAX = 4_194_304
 FAILURES = (OSError, http.client.HTTPException, ValueError)
-"""Errors of a connection, and of a response that is no HTTP or no JSON."""
+"""Errors of a connection, and of a response that is no HTTP, no JSON or not of a gateway."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,17 @@ class GatewayAnswer:
     @property
     def problem(self) -> str:
         return f"HTTP {self.status}: {safe_text(str(self.body.get('message', ''))[:300])}"
+
+    def number(self, name: str) -> int:
+        """Returns a number of the body.
+
+        Raises:
+            ValueError: it is missing, as in the response of a proxy or of another server.
+        """
+        found = self.body.get(name)
+        if not isinstance(found, int):
+            raise ValueError(f"the response has no number {name}; is this a Headrace gateway?")
+        return found
 
 
 class GatewayClient:

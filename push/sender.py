@@ -106,15 +106,15 @@ class Sender:
         if source.is_new:
             self._change_incarnation(source, 1)  # also after a search that a failure ended
         answer, base = self._open_request(source)
-        while source.is_new and answer.answer is Answer.STORED and answer.body["last_seqno"] > 0:
+        while source.is_new and answer.answer is Answer.STORED and answer.number("last_seqno") > 0:
             previous = source.state.incarnation
             logger.info(
-                "found lines of an earlier run source=%s last_seqno=%d", source.state.id, answer.body["last_seqno"]
+                "found lines of an earlier run source=%s last_seqno=%d", source.state.id, answer.number("last_seqno")
             )
             self._change_incarnation(source, previous + 1)
             following, following_base = self._open_request(source)
-            if following.answer is Answer.STORED and following.body["last_seqno"] == 0:
-                if answer.body["last_seqno"] <= source.size:
+            if following.answer is Answer.STORED and following.number("last_seqno") == 0:
+                if answer.number("last_seqno") <= source.size:
                     self._change_incarnation(source, previous)
                     answer, base = self._open_request(source)
                 else:
@@ -126,11 +126,11 @@ class Sender:
             self._fail(source, answer)
             return
         self._succeed(source)
-        body = answer.body
+        body, last_seqno = answer.body, answer.number("last_seqno")
         url = str(body.get("url") or base).rstrip("/")
         with self._shared.changed:
-            source.session = PushSession(str(body["session"]), url, int(body.get("max_chunk_bytes", 1 << 62)))
-            self._resume(source, int(body["last_seqno"]))
+            source.session = PushSession(str(body.get("session", "")), url, int(body.get("max_chunk_bytes", 1 << 62)))
+            self._resume(source, last_seqno)
             source.is_new = False
             self._shared.changed.notify_all()
         logger.debug("session opened source=%s position=%d", source.state.id, source.cursor.position)
@@ -163,7 +163,7 @@ class Sender:
             body = json.dumps({**known, "previous": state.session_number}).encode()
             answer = self._client.request("POST", base, "/v1/sessions", body, {"Content-Type": "application/json"})
             if answer.answer in (Answer.OUTDATED, Answer.STORED):
-                state.session_number = int(answer.body["session_number"])
+                state.session_number = answer.number("session_number")
             if answer.answer is Answer.MOVED and answer.location:
                 base = base_of(urljoin(base, answer.location))
             elif answer.answer is not Answer.OUTDATED:
@@ -218,6 +218,7 @@ class Sender:
         path = f"/v1/sessions/{session.id}/chunks{query}"
         answer = self._client.request("POST", session.url, path, compressed(chunk.body, crc), headers)
         if answer.answer is Answer.STORED:
+            last_seqno = answer.number("last_seqno")
             rejected = answer.body.get("rejected") or ()
             rejects = [
                 PushReject(
@@ -230,7 +231,7 @@ class Sender:
             ]
             self._shared.sent_chunks += 1
             self._shared.sent_records += int(answer.body.get("written", 0))
-            self._confirm(source, chunk, int(answer.body["last_seqno"]), rejects)
+            self._confirm(source, chunk, last_seqno, rejects)
             self._succeed(source)
         elif answer.answer is Answer.REOPEN:
             self._close(source, None)

@@ -41,6 +41,7 @@ def log(tmp_path: Path) -> Path:
     [
         Failure(0),
         Failure(0, after=True),
+        Failure(200, {"status": "ok"}),
         Failure(400, {"message": "wrong checksum"}),
         Failure(401, {"error_code": 40101}),
         Failure(404, {"error_code": 40401, "message": "no topic"}),
