@@ -20,6 +20,8 @@ _SPACE: Final = re.compile(rb"[ \t\r\n]*")
 _LEADING_SPACE: Final = re.compile(r"[ \t\r\n]*")
 AT_ONCE_BYTES_MAX: Final = 64 * 1024
 """Size of a text that is parsed in less than a millisecond."""
+ITEMS_MAX: Final = 100_000
+"""Maximum number of items of a list in a body, such as records: small ones take much more memory than their text."""
 TEXT_BYTES_MAX: Final = 2**15 - 1
 """Maximum size of a text in Kafka's protocol."""
 OPENING_BRACE, QUOTE, BACKSLASH = b'{"\\'
@@ -27,6 +29,10 @@ OPENING_BRACE, QUOTE, BACKSLASH = b'{"\\'
 
 class MalformedJson(ValueError):
     """A text is no JSON, or has a value that JSON cannot represent. The message is a sentence."""
+
+
+class TooManyItems(ValueError):
+    """A list has more items than permitted. The message is a sentence."""
 
 
 class ObjectTooLarge(ValueError):
@@ -147,20 +153,21 @@ async def parse_json_in_turns(text: bytes, turn: Turn) -> Any:
     its members, such as the records of a request.
 
     Raises:
-        MalformedJson: as `parse_json`.
+        MalformedJson: as `parse_json`; or the text is large and no object.
+        TooManyItems: such a list has more than `ITEMS_MAX` items.
     """
     if len(text) <= AT_ONCE_BYTES_MAX:
         return parse_json(text)
     with _malformed():
         found = _Members(text.decode(json.detect_encoding(text), "surrogatepass"))
         if not found.begins("{"):
-            return parse_json(text)
+            raise MalformedJson("expected a JSON object")
         members: dict[str, Any] = {}
         is_at_end = found.begins("}")
         while not is_at_end:
             name = found.name()
             if found.begins("["):
-                members[name] = await _items(found, turn)
+                members[name] = await _items(name, found, turn)
             else:
                 members[name] = found.value()
             is_at_end = found.ends_with("}")
@@ -168,10 +175,12 @@ async def parse_json_in_turns(text: bytes, turn: Turn) -> Any:
         return members
 
 
-async def _items(found: _Members, turn: Turn) -> list[Any]:
+async def _items(name: str, found: _Members, turn: Turn) -> list[Any]:
     items: list[Any] = []
     is_at_end = found.begins("]")
     while not is_at_end:
+        if len(items) == ITEMS_MAX:
+            raise TooManyItems(f"{name!r:.80} has more than {ITEMS_MAX:,} items; send them in several requests")
         items.append(found.value())
         is_at_end = found.ends_with("]")
         if turn.is_over:
@@ -236,7 +245,7 @@ def _malformed() -> Iterator[None]:
         raise MalformedJson("the JSON is nested too deeply") from None
     except UnicodeDecodeError as error:
         raise MalformedJson(f"the JSON is not UTF-8: {error.reason} at byte {error.start}") from None
-    except MalformedJson:
+    except (MalformedJson, TooManyItems):
         raise
     except ValueError as error:
         raise MalformedJson(f"the body is no JSON: {error}") from None

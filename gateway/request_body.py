@@ -15,7 +15,14 @@ from starlette.requests import Request
 from headrace.gateway.access import caller_of
 from headrace.gateway.decompression import DECOMPRESSORS, DamagedBody
 from headrace.gateway.errors import GatewayError, Kind
-from headrace.gateway.json_stream import MalformedJson, UnusableText, check_texts, parse_json, parse_json_in_turns
+from headrace.gateway.json_stream import (
+    MalformedJson,
+    TooManyItems,
+    UnusableText,
+    check_texts,
+    parse_json,
+    parse_json_in_turns,
+)
 from headrace.gateway.turn import Turn
 
 RETRY_AFTER_S: Final = 1
@@ -245,12 +252,14 @@ async def json_of(body: bytes) -> Any:
     """Returns the JSON value of a body.
 
     Raises:
-        GatewayError: the body is no JSON.
+        GatewayError: the body is no JSON, or has too many records.
     """
     try:
         return await parse_json_in_turns(body, Turn())
     except MalformedJson as error:
         raise GatewayError(Kind.BAD_REQUEST, str(error)) from None
+    except TooManyItems as error:
+        raise GatewayError(Kind.BODY_TOO_LARGE, str(error)) from None
 
 
 def parse_names(text: bytes) -> Any:

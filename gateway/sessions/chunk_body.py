@@ -41,7 +41,7 @@ _Fields = tuple[int, Any, str, str]
 
 
 class ChunkBody:
-    """A validated body. Iterating yields its records.
+    """A validated body with `count` records. Iterating yields the records.
 
     Args:
         media_type: one of the three.
@@ -56,6 +56,7 @@ class ChunkBody:
         self._body = body
         self._begin = 0
         self._values: list[NumberedRecord] = []
+        self.count = 0
         self._iterate = {LINES: self._lines, FRAMED: self._framed, JSON: self._parsed}[media_type]
         if (begin is None) == (media_type == LINES):
             raise MalformedChunk(f"the parameter begin is for {LINES}, which needs it")
@@ -66,6 +67,7 @@ class ChunkBody:
             self._check_framed()
         else:
             self._values = list(_values(body))
+            self.count = len(self._values)
 
     @property
     def has_values(self) -> bool:
@@ -81,6 +83,7 @@ class ChunkBody:
             raise MalformedChunk(f"begin={self._begin} is outside of 0 … 2^63-1")
         if self._body and self._body[-1] != 10:
             raise MalformedChunk("the last line does not end with LF; send it when it is complete")
+        self.count = self._body.count(b"\n")
 
     def _lines(self) -> Iterator[_Fields]:
         seqno = self._begin
@@ -99,6 +102,7 @@ class ChunkBody:
                 raise MalformedChunk(f"at byte {position}: the record of {int(head[2])} bytes does not end with LF")
             last = _rising(seqno, last, f"at byte {position}")
             position = end + 1
+            self.count += 1
 
     def _framed(self) -> Iterator[NumberedRecord]:
         body, position = self._body, 0

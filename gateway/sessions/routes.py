@@ -44,6 +44,7 @@ from headrace.gateway.sessions.service import Sessions, TopicUnknown
 from headrace.gateway.sessions.sources import source_key
 
 CHUNK_BYTES_MAX: Final = 4 * 1024 * 1024
+CHUNK_RECORDS_MAX: Final = 100_000
 LEASE_S: Final = 60
 RETRY_AFTER_S: Final = 1
 NAME_BYTES_MAX: Final = 256
@@ -217,7 +218,13 @@ async def _store(request: Request) -> Response:
             )
         check_sum(request.headers.get(CHECKSUM_HEADER), zlib.crc32(body))
         try:
-            chunk = Chunk(session, authorize, ChunkBody(media_type, body, begin), time.time_ns() // 1000)
+            records = ChunkBody(media_type, body, begin)
+            if records.count > CHUNK_RECORDS_MAX:
+                raise GatewayError(
+                    Kind.BODY_TOO_LARGE,
+                    f"the chunk has {records.count:,} records, at most {CHUNK_RECORDS_MAX:,} are accepted",
+                )
+            chunk = Chunk(session, authorize, records, time.time_ns() // 1000)
             result = await sessions.submit(session.key, chunk, chunk.result)
         except MalformedChunk as error:
             raise GatewayError(Kind.BAD_REQUEST, str(error)) from None

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 from headrace.gateway.json_stream import (
     AT_ONCE_BYTES_MAX,
+    ITEMS_MAX,
     JsonStream,
     MalformedJson,
     ObjectTooLarge,
+    TooManyItems,
     UnusableText,
     check_texts,
     parse_json,
@@ -108,7 +110,8 @@ def test_a_large_text_parsed_in_turns_has_the_value_of_parse_json(
 ) -> None:
     text = json.dumps(value, ensure_ascii=is_ascii, indent=indent)
     damaged = (text[:at] + damage + text[at:]).encode() + b" " * AT_ONCE_BYTES_MAX
-    assert parsed_in_turns(damaged) == parsed(damaged)
+    expected = parsed(damaged)
+    assert parsed_in_turns(damaged) == (expected if isinstance(expected, dict) else MalformedJson)
 
 
 @pytest.mark.parametrize(
@@ -133,6 +136,15 @@ def test_the_ends_of_json_parsed_in_turns(text: bytes) -> None:
     padding = " " * AT_ONCE_BYTES_MAX
     padded = text + (padding.encode("utf-16")[2:] if text.startswith(b"\xff\xfe") else padding.encode())
     assert parsed_in_turns(padded) == parsed(padded)
+
+
+def test_number_of_items_is_limited() -> None:
+    def text(count: int) -> bytes:
+        return json.dumps({"records": [{}] * count}).encode()
+
+    assert len(parsed_in_turns(text(ITEMS_MAX))["records"]) == ITEMS_MAX
+    with pytest.raises(TooManyItems, match="'records' has more than 100,000 items"):
+        parsed_in_turns(text(ITEMS_MAX + 1))
 
 
 def test_other_requests_run_while_a_large_text_is_parsed() -> None:

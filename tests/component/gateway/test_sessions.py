@@ -220,6 +220,7 @@ def test_chunk_is_refused_as_a_whole(gateway: GatewayClient, topic: str, broker_
     assert source.send(b'{"records": []}', None, "application/json").problem == (415, 415)
     assert source.send(b"x" * (4 * 2**20) + b"\n").problem == (413, 41301)
     assert source.send(gzip.compress(b"\n" * (5 * 2**20)), content_encoding="gzip").problem == (413, 41301)
+    assert source.send(b"\n" * 100_001).problem == (413, 41301)
     assert source.send(gzip.compress(b"a\n")[:-4], content_encoding="gzip").problem == (400, 400)
     source.session = "0" * 32 + "-1"
     assert source.send(b"a\n").problem == (404, 40470)
