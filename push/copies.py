@@ -8,7 +8,7 @@ from typing import Optional
 from headrace.push.contents import Content, matches
 from headrace.push.directories import ScannedFile
 from headrace.push.identity import FileKey
-from headrace.push.rules import FINGERPRINT_BYTES, CopyCandidate, may_be_copy, unrotated_name
+from headrace.push.rules import FINGERPRINT_BYTES, CopyCandidate, Fingerprint, may_be_copy, unrotated_name
 from headrace.push.source import Shared, TailedFile, TailState
 
 
@@ -95,7 +95,7 @@ class SourceFinder:
         size = found.status.st_size
         if content.is_compressed:
             return matches(content, state.head, anchor, position) and self._is_rest(state, found, content, position)
-        if state.file is None or (not is_known and self._is_replaced(state)):
+        if state.file is None or self._is_replaced(state, anchor, position):
             if position <= size:
                 return matches(content, state.head, anchor, position)
             # The copy was made before the last lines that were read, between copy and truncation.
@@ -104,20 +104,26 @@ class SourceFinder:
             return position > 0 and matches(content, state.head, anchor, position)
         return self._begins_like(state, content, size)
 
-    def _is_replaced(self, state: TailState) -> bool:
-        """Whether the open file of a source was truncated before its session opened, so that nothing reads it yet."""
+    def _is_replaced(self, state: TailState, anchor: Fingerprint, position: int) -> bool:
+        """Whether the open file of a source was truncated, and the reader has not noticed it yet."""
         return any(
-            not matches(file.content, state.head, state.anchor, state.position)
+            not matches(file.content, state.head, anchor, position)
             for file in self._files.values()
             if file.source.state is state and not file.is_copy
         )
 
     def _is_rest(self, state: TailState, found: ScannedFile, content: Content, position: int) -> bool:
         """Whether a compressed file with equal bytes up to a position is that file: it has its time of change, or more
-        bytes, which were written after the last look at the file."""
+        bytes, which were written after the last look at the file; or it replaces the file, as a compressor that sets no
+        times makes it."""
         if not content.is_compressed or state.file is None or int(found.status.st_mtime) == state.mtime_s:
             return True
-        return bool(content.read(position, 1))
+        return bool(content.read(position, 1)) or (not state.copies and self._is_deleted(state))
+
+    def _is_deleted(self, state: TailState) -> bool:
+        """Whether the own file of a source has no name any more."""
+        own = (file for file in self._files.values() if file.source.state is state and not file.is_copy)
+        return state.gone_at_s is not None or any(not os.fstat(file.content.descriptor).st_nlink for file in own)
 
     def _begins_like(self, state: TailState, content: Content, size: int) -> bool:
         """Whether a file that is smaller than the position of a source begins like that source's file: a copy that is

@@ -200,6 +200,44 @@ def test_compressed_copy_of_a_read_file_is_not_sent_again(run: Run) -> None:
     run.until(text, "b\n")
 
 
+@pytest.mark.parametrize("is_running", [True, False])
+def test_copy_that_was_compressed_without_the_times_of_its_file_is_not_sent_again(
+    directory: Path, gateway: SessionGateway, is_running: bool
+) -> None:
+    run = Run(directory, gateway, "logs/app.log")
+    text = numbered("a", 1000)
+    run.log.write_text(text)
+    os.utime(run.log, (1_700_000_000, 1_700_000_000))
+
+    def rotate() -> None:
+        run.log.with_name("app.log.1.gz").write_bytes(gzip.compress(run.log.read_bytes()))
+        run.log.unlink()
+        run.log.write_text("b\n")
+
+    if is_running:
+        with running_client(run.table, directory) as shared:
+            eventually(lambda: len(gateway.lines()) == 1000)
+            rotate()
+            eventually(lambda: len(gateway.lines()) > 1000)
+            run.settle(shared)
+    else:
+        run.until(text)
+        rotate()
+    run.until(text, "b\n")
+
+
+def test_compressed_file_with_the_content_of_an_earlier_one_is_sent(directory: Path, gateway: SessionGateway) -> None:
+    """Two days with the same single line are two days, also if the compressor sets no times."""
+    run = Run(directory, gateway, "logs/app.log")
+    run.log.write_text("a\n")
+    os.utime(run.log, (1_700_000_000, 1_700_000_000))
+    run.until("a\n")
+    for day in ("20260131", "20260201"):
+        run.log.with_name(f"app.log-{day}.gz").write_bytes(gzip.compress(b"a\n"))
+        run.log.unlink(missing_ok=True)
+        run.until(*["a\n"] * (1 if day == "20260131" else 2))
+
+
 def test_compressed_copy_finishes_a_file_that_was_read_in_part(run: Run) -> None:
     text, rest = numbered("a", 1000), numbered("b", 10)
     run.log.write_text(text)
