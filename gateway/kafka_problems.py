@@ -13,6 +13,7 @@ _KINDS: Final = {
     KafkaError.UNKNOWN_TOPIC_OR_PART: Kind.TOPIC_NOT_FOUND,
     KafkaError._UNKNOWN_TOPIC: Kind.TOPIC_NOT_FOUND,
     KafkaError._UNKNOWN_PARTITION: Kind.PARTITION_NOT_FOUND,
+    KafkaError._NOENT: Kind.PARTITION_NOT_FOUND,  # of a query of offsets
     KafkaError.TOPIC_EXCEPTION: Kind.TOPIC_NOT_FOUND,
     KafkaError._INVALID_ARG: Kind.MALFORMED,
     KafkaError.OFFSET_OUT_OF_RANGE: Kind.KAFKA_REFUSED,

@@ -234,7 +234,7 @@ def send_without_serializer(platform: Platform, topic: str) -> None:
             value = json.dumps({"n": n}).encode()
             sender._counter.count_sent(topic, start_ms, None, value)
             done = sender._counter.on_delivery(start_ms)
-            sender._kafka.produce(topic, value, None, 0, done, start_ms)
+            sender._kafka.produce(topic, value, None, 0, done, timestamp=start_ms)
         sender.flush(TIMEOUT_S)
     platform.load(topic)
 
