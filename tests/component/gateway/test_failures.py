@@ -149,7 +149,7 @@ def test_bodies_in_memory_are_limited_by_client_and_freed_afterwards(
 
 def test_client_that_sends_too_much_per_second_waits(broker_address: str, start_gateway: StartGateway) -> None:
     gateway = start_gateway(broker_address, gateway__client_bytes_per_second_max="50000")
-    large = gzip.compress(b'{"records":[{"value":"%s"}]}' % (b"x" * 500_000))
+    large = gzip.compress(b'{"records":[{"partition":0,"value":"%s"}]}' % (b"x" * 500_000))
     assert gateway.post("/topics/t", large, JSON_V2, content_encoding="gzip").status == 200
     for path, media_type in (
         ("/topics/t", JSON_V2),
