@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -77,6 +78,7 @@ def next_tier(waiting: Iterable[Tier], running: Iterable[Tier], cores: int) -> T
 class Result:
     outcome: str  # passed, FAILED, interrupted or not run
     time: timedelta = timedelta()
+    cpu_time: timedelta = timedelta()
 
 
 @dataclass(slots=True)
@@ -95,6 +97,7 @@ class Runner:
     _running: dict[Tier, subprocess.Popen[bytes]] = field(default_factory=dict)
     _start_s: dict[Tier, float] = field(default_factory=dict)
     _printed_s: float = 0
+    _ended_cpu_s: float = 0  # the CPU time of all ended tiers
 
     def run(self, tiers: Sequence[Tier]) -> bool:
         """Runs each tier once and adds its result to `results`. Returns whether all tiers passed."""
@@ -133,7 +136,8 @@ class Runner:
 
     def _finish(self, tier: Tier, outcome: str) -> None:
         del self._running[tier]
-        self.results[tier] = Result(outcome, elapsed_since(self._start_s[tier]))
+        cpu_s, self._ended_cpu_s = cpu_s_of_ended() - self._ended_cpu_s, cpu_s_of_ended()
+        self.results[tier] = Result(outcome, elapsed_since(self._start_s[tier]), timedelta(seconds=round(cpu_s)))
         self._print(f"{outcome} {tier.name}")
         if outcome == "FAILED":
             tail = tier.log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:]
@@ -173,6 +177,12 @@ def signal_group(leader: subprocess.Popen[bytes], number: int) -> bool:
     return True
 
 
+def cpu_s_of_ended() -> float:
+    """The CPU time of the child processes that have ended, and of those of their children that they waited for."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
 def elapsed_since(start_s: float) -> timedelta:
     return timedelta(seconds=round(time.monotonic() - start_s))
 
@@ -183,12 +193,13 @@ FAILED_TEST = re.compile(r"^(?:FAILED|ERROR) \S+\.py\b.{0,300}", re.MULTILINE)
 
 
 def report(tiers: Iterable[Tier], results: dict[Tier, Result]) -> Iterator[str]:
-    """Yields the final report: a table of the tiers, then slow tests, failed tests and summaries from the logs."""
+    """Yields the final report: a table of the tiers with their time and CPU time, then slow tests, failed tests and
+    summaries from the logs."""
     logs = {tier: tier.log.read_text(encoding="utf-8", errors="replace") for tier in results}
     summaries = {tier: "".join(SUMMARY.findall(log)[-1:]) for tier, log in logs.items()}
     for tier in tiers:
         result = results.get(tier, Result("not run"))
-        yield f"{tier.name:<16} {result.outcome:<11} {result.time}  {summaries.get(tier, '').strip('= ')}".rstrip()
+        yield f"{tier.name:<16} {result.outcome:<11} {result.time} {result.cpu_time}  {summaries.get(tier, '').strip('= ')}".rstrip()
     for title, pattern in (("slowest tests", SLOW_TEST), ("failed tests", FAILED_TEST)):
         for tier, log in logs.items():
             if lines := pattern.findall(log):

@@ -65,7 +65,7 @@ def test_named_tier_alone_runs_after_setup(tmp_path: Path) -> None:
 def test_report_has_slow_tests_and_the_summary_of_pytest_on_a_line_of_its_own(tmp_path: Path) -> None:
     _, output = run(tmp_path, [Tier("good", 1, 1)])
     summary = "3 passed, 1 skipped in 90.01s (0:01:30)"
-    assert re.search(rf"^good +passed +\d:\d\d:\d\d  {re.escape(summary)}$", output, re.M)
+    assert re.search(rf"^good +passed +\d:\d\d:\d\d \d:\d\d:\d\d  {re.escape(summary)}$", output, re.M)
     assert f"\nslowest tests of good:\n2.50s call     tests/a.py::test_a\n\n=== {summary} ===\ntotal time: " in output
 
 

@@ -430,6 +430,7 @@ def test_no_subject_is_registered_for_a_missing_topic_that_brokers_do_not_create
         assert refused.value.topic == "absent"
         assert "absent-value" not in registry.subjects()
         admin = AdminClient({"bootstrap.servers": broker.addresses["broker"]})
-        admin.create_topics([NewTopic("absent", 1)])["absent"].result(30)
+        for created in admin.create_topics([NewTopic("absent", 1), NewTopic(settings.audit.topic, 1)]).values():
+            created.result(30)
         monkeypatch.setattr(topic_check, "CREATION_TIMEOUT_S", 30.0)
         producer.send("absent", {"id": 1, "timestamp": T0}, schema=ORDER).result(30)
