@@ -199,7 +199,8 @@ def report(tiers: Iterable[Tier], results: dict[Tier, Result]) -> Iterator[str]:
     summaries = {tier: "".join(SUMMARY.findall(log)[-1:]) for tier, log in logs.items()}
     for tier in tiers:
         result = results.get(tier, Result("not run"))
-        yield f"{tier.name:<16} {result.outcome:<11} {result.time} {result.cpu_time}  {summaries.get(tier, '').strip('= ')}".rstrip()
+        times = f"{result.time} {result.cpu_time}"
+        yield f"{tier.name:<16} {result.outcome:<11} {times}  {summaries.get(tier, '').strip('= ')}".rstrip()
     for title, pattern in (("slowest tests", SLOW_TEST), ("failed tests", FAILED_TEST)):
         for tier, log in logs.items():
             if lines := pattern.findall(log):
