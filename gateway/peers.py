@@ -24,6 +24,7 @@ import httpx
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
+from headrace.gateway.access import caller_of
 from headrace.gateway.errors import GatewayError, Kind
 from headrace.gateway.request_body import until_disconnected
 from headrace.settings import GatewaySettings, SettingsError
@@ -33,8 +34,12 @@ logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every request
 
 PASSED_ON: Final = "headrace-passed-on"
 """Header of a request from another gateway."""
+CLIENT: Final = "x-forwarded-for"
+"""Header with the address of the client. The other gateway trusts it if its `gateway.proxies` contains this gateway."""
 SENT_HEADERS: Final = ("authorization", "accept", "content-type", "idempotency-key")
 RETURNED_HEADERS: Final = ("content-type", "content-length", "retry-after", "www-authenticate", "idempotent-replayed")
+PROXY_ERRORS: Final = frozenset({502, 503, 504})
+"""Statuses of a proxy in front of a gateway that does not respond. Its body is not JSON, unlike that of a gateway."""
 CONNECT_S: Final = 2.0
 RESPONSE_S: Final = 90.0
 """Time limit of a response: the longest time-out of a read, the wait for the group's assignment, and a reserve."""
@@ -140,16 +145,22 @@ class Peers:
         if time.monotonic() < self._paused.get(url, 0.0):
             return None
         headers = {name: request.headers[name] for name in SENT_HEADERS if name in request.headers}
+        headers |= {PASSED_ON: "1", CLIENT: caller_of(request).address}
         passed = self._client.build_request(
-            method, httpx.URL(url).copy_with(raw_path=target), headers=headers | {PASSED_ON: "1"}, content=body
+            method, httpx.URL(url).copy_with(raw_path=target), headers=headers, content=body
         )
         try:
-            return await self._unless_gone(request, passed)
+            received = await self._unless_gone(request, passed)
         except httpx.TransportError as error:
             if isinstance(error, httpx.ConnectTimeout):
                 self._paused[url] = time.monotonic() + PAUSE_S
             logger.warning("peer_unreachable url=%s error=%s", url, type(error).__name__)
             return None
+        if received.status_code in PROXY_ERRORS and "json" not in received.headers.get("content-type", ""):
+            await received.aclose()
+            logger.warning("peer_unreachable url=%s status=%d", url, received.status_code)
+            return None
+        return received
 
     async def _unless_gone(self, request: Request, passed: httpx.Request) -> httpx.Response:
         sending = asyncio.ensure_future(self._client.send(passed, stream=True))

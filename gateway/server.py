@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import ipaddress
 import logging
 import signal
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol
 
@@ -21,13 +22,14 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from headrace.registry.api.listening import ServerCertificate
-from headrace.settings import Address
+from headrace.settings import Address, SettingsError
 
 logger = logging.getLogger(__name__)
 
 BACKLOG: Final = 1024
-IDLE_S: Final = 60
-"""How long a connection may be idle between requests."""
+IDLE_S: Final = 75
+"""How long a connection may be idle between requests. It exceeds the 60 s after which nginx and most load balancers
+close an idle connection: a proxy responds with 502 if it sends a request while the gateway closes the connection."""
 HEADERS_S: Final = 30.0
 """Time limit for the headers of a request, from its first byte; for the first request from the connection's start."""
 HEADERS_BYTES_MAX: Final = 64 * 1024
@@ -73,8 +75,33 @@ def listening_socket(address: Address) -> socket.socket:
     return bound
 
 
+def proxy_networks(proxies: Sequence[str]) -> list[str]:
+    """Returns the networks of `gateway.proxies`, and the IPv4-mapped IPv6 networks of those of IPv4, which a socket for
+    both versions reports.
+
+    Raises:
+        SettingsError: an item is neither an address nor a network.
+    """
+    found = []
+    for proxy in proxies:
+        try:
+            network = ipaddress.ip_network(proxy)
+        except ValueError as error:
+            raise SettingsError(
+                f"gateway.proxies: {error}; expected an address such as 10.0.0.5, or a network such as 10.0.0.0/24"
+            ) from None
+        found.append(str(network))
+        if network.version == 4:
+            found.append(f"::ffff:{network.network_address}/{96 + network.prefixlen}")
+    return found
+
+
 def serve(
-    listener: socket.socket, application: ServedApplication, connections_max: int, tls: ServerCertificate | None
+    listener: socket.socket,
+    application: ServedApplication,
+    connections_max: int,
+    tls: ServerCertificate | None,
+    proxies: Sequence[str] = (),
 ) -> int:
     """Serves until SIGTERM or SIGINT, and returns the exit code. Prints the ready line once requests are served. With
     TLS, SIGHUP reads the certificate again.
@@ -84,6 +111,7 @@ def serve(
         application: the gateway.
         connections_max: number of concurrent connections above which requests get 503.
         tls: the certificate for HTTPS; None serves HTTP.
+        proxies: the networks whose X-Forwarded-For and X-Forwarded-Proto are trusted.
     """
     config = uvicorn.Config(
         application,
@@ -94,7 +122,8 @@ def serve(
         interface="asgi3",
         log_config=None,
         access_log=False,
-        proxy_headers=False,
+        proxy_headers=bool(proxies),
+        forwarded_allow_ips=list(proxies),
         server_header=False,
         timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=GRACEFUL_STOP_S,

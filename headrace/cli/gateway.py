@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
 def serve_gateway(args: argparse.Namespace) -> int:
     settings = settings_from(args)
     from headrace.gateway.app import create_app
-    from headrace.gateway.server import listening_socket, serve
+    from headrace.gateway.server import listening_socket, proxy_networks, serve
     from headrace.registry.errors import RegistryError
 
     own = settings.gateway
@@ -52,6 +52,7 @@ def serve_gateway(args: argparse.Namespace) -> int:
     bound = replace(own, listen=Address(own.listen.host, listener.getsockname()[1]))  # port 0 has become a real one
     settings = replace(settings, gateway=bound)
     try:
+        proxies = proxy_networks(own.proxies)
         application = create_app(settings, registry_access.users_of(settings.registry))
     except (RegistryError, ValueError) as error:
         raise CommandError(str(error)) from error
@@ -59,7 +60,7 @@ def serve_gateway(args: argparse.Namespace) -> int:
         raise CommandError(
             f"gateway.access_log {own.access_log} cannot be written: {error.strerror}; choose another file"
         ) from error
-    return serve(listener, application, own.connections_max, tls)
+    return serve(listener, application, own.connections_max, tls, proxies)
 
 
 def check_access(settings: Settings) -> None:

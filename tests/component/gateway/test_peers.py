@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.server
 import itertools
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -63,6 +66,27 @@ def wait_for_disconnections(gateway: GatewayClient, count: int, seconds: float) 
     deadline = time.monotonic() + seconds
     while line not in gateway.request("GET", "/metrics").content.decode() and time.monotonic() < deadline:
         time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def proxy_of_a_dead_gateway(url: str) -> Iterator[None]:
+    """Responds at the address of a gateway like nginx in front of one that does not run."""
+
+    class Proxy(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            self.send_response(502)
+            self.send_header("content-type", "text/html")
+            self.end_headers()
+            self.wfile.write(b"<html>502 Bad Gateway</html>")
+
+        do_POST = do_GET  # noqa: N815  (its name is given)
+
+    client = GatewayClient(url)
+    with http.server.ThreadingHTTPServer((client.host, client.port), Proxy) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield
+        server.shutdown()
 
 
 Start = Callable[..., Gateways]
@@ -165,7 +189,8 @@ def test_other_gateway_checks_the_credentials_of_the_client(tmp_path: Path, star
     users = tmp_path / "users"
     grants = [f"user {name} {hashed}\ngrant {name} read {topic}*\n" for name in ("alice", "bob")]
     users.write_text("".join([*grants, f"grant alice payload {topic}\n"]))
-    gateways = start(registry__users=str(users))
+    log = tmp_path / "access.jsonl"
+    gateways = start(registry__users=str(users), gateway__proxies="127.0.0.1", gateway__access_log=str(log))
     alice, bob = (Balancer(gateways.urls, user=name, password="secret") for name in ("alice", "bob"))
     instance = InstanceClient(alice)
     for _ in gateways.urls:
@@ -178,6 +203,12 @@ def test_other_gateway_checks_the_credentials_of_the_client(tmp_path: Path, star
         assert wrong.request("GET", f"{instance.path}/records").problem == (401, 40101)
         assert GatewayClient(url).request("GET", f"{instance.path}/records").problem == (404, 40403)
     own = InstanceClient(bob, group=instance.group)
+    for _ in gateways.urls:
+        assert bob.request("GET", f"{own.path}/subscription", x_forwarded_for="203.0.113.9").status == 200
+    deadline = time.monotonic() + WAIT_S
+    while log.read_text().count('"client":"203.0.113.9"') < 3:  # one of them was passed on
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     assert bob.request("DELETE", own.path).status == 204
 
 
@@ -218,7 +249,9 @@ def test_instance_of_a_dead_gateway_is_created_on_another_one(start: Start, topi
     assert response.problem == (404, 40403)
     assert "create it again" in response.json["message"]
     body = {"name": instance.name, "format": "json", "auto.offset.reset": "earliest"}
-    created = client.post(f"/consumers/{instance.group}", body, V2)
+    with proxy_of_a_dead_gateway(owner):
+        assert client.request("GET", f"{instance.path}/records").problem == (404, 40403)
+        created = client.post(f"/consumers/{instance.group}", body, V2)
     assert created.json["base_uri"].startswith(other)
     gateways.services[owner] = gateways.start(owner)  # it is the first in the order, and does not have the instance
     for url in gateways.urls:

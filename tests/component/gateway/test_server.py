@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import signal
 import socket
@@ -14,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.gateway.server import HEADERS_BYTES_MAX
+from headrace.gateway.server import HEADERS_BYTES_MAX, proxy_networks
+from headrace.settings import SettingsError
 from support.certificates import Authority
 from support.gateway import GatewayClient
 from support.running_service import Service
@@ -132,6 +134,40 @@ def test_connection_serves_further_requests_after_pauses_and_refused_bodies(gate
 def test_requests_that_are_sent_at_once_are_all_served(gateway: GatewayClient) -> None:
     request = b"GET /healthz HTTP/1.1\r\nHost: x\r\n%s\r\n"
     assert received(gateway, request % b"" * 3 + request % b"Connection: close\r\n").count(b"HTTP/1.1 200") == 4
+
+
+def test_address_of_a_client_is_believed_of_listed_proxies_only(tmp_path: Path) -> None:
+    log = tmp_path / "access.jsonl"
+    settings = {"HEADRACE__GATEWAY__PROXIES": "127.0.0.2,10.0.0.0/8", "HEADRACE__GATEWAY__ACCESS_LOG": str(log)}
+    with gateway_process(tmp_path, **settings) as service:
+        gateway, expected = GatewayClient(service.addresses["gateway"]), []
+        for source, header, client in (
+            ("127.0.0.2", b"X-Forwarded-For: 203.0.113.9", "203.0.113.9"),
+            ("127.0.0.2", b"X-Forwarded-For: 192.0.2.1, 203.0.113.9, 10.1.2.3", "203.0.113.9"),  # a client, a proxy
+            ("127.0.0.2", b"X-Forwarded-For: 192.0.2.1\r\nX-Forwarded-For: 203.0.113.9", "203.0.113.9"),
+            ("127.0.0.2", b"X-Forwarded-For: 2001:db8::1", "2001:db8::1"),
+            ("127.0.0.2", b"X: y", "127.0.0.2"),
+            ("127.0.0.1", b"X-Forwarded-For: 203.0.113.9", "127.0.0.1"),
+        ):
+            request = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n%s\r\n\r\n" % header
+            with socket.create_connection((gateway.host, gateway.port), WAIT_S, (source, 0)) as connection:
+                connection.sendall(request)
+                assert connection.makefile("rb").read().startswith(b"HTTP/1.1 200")
+            expected.append(client)
+    # The log of a stopped gateway is complete.
+    assert [json.loads(line)["client"] for line in log.read_text().splitlines()] == expected
+
+
+def test_proxies_are_networks() -> None:
+    assert proxy_networks(["10.0.0.5", "10.1.0.0/16"]) == [
+        "10.0.0.5/32",
+        "::ffff:10.0.0.5/128",  # a socket for IPv6 shows the address so
+        "10.1.0.0/16",
+        "::ffff:10.1.0.0/112",
+    ]
+    for item in ("*", "proxy.example.com", "10.0.0.5/24", "", "10.0.0.5:8080"):
+        with pytest.raises(SettingsError, match=r"^gateway\.proxies: "):
+            proxy_networks([item])
 
 
 def served_serial(url: str, authority: Authority) -> int:
