@@ -106,6 +106,10 @@ class GatewayClient:
             assert parts.hostname is not None
             if parts.scheme == "https":
                 found = _TlsConnection(parts.hostname, parts.port, self._config)
+            elif all(urlsplit(url).scheme == "https" for url in self._config.gateways):
+                raise ValueError(
+                    f"requests were redirected to {base}, without TLS; set gateway.url of that gateway to its https URL"
+                )
             else:
                 found = http.client.HTTPConnection(parts.hostname, parts.port, timeout=self._config.timeout_s)
             self._connections[base] = found

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from headrace.push.sender import compressed
+from support.certificates import Authority
 from support.push_client import config_table, eventually, running_client
 from support.session_gateway import Failure, SessionGateway, session_gateway
 
@@ -111,6 +112,19 @@ def test_source_moves_to_the_gateway_that_has_it(gateway: SessionGateway, log: P
             eventually(lambda: len(other.lines()) == len(LINES))
         assert other.lines() == LINES
         assert gateway.lines() == []
+
+
+def test_credentials_are_not_sent_to_a_gateway_without_tls(
+    log: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = Authority(tmp_path / "certificates")
+    with session_gateway(authority.certificate("gateway")) as gateway, session_gateway() as other:
+        gateway.always = Failure(307, {}, {"Location": f"{other.url}/v1/sessions"})
+        with running_client(config_table(gateway.url, tmp_path, ca=str(authority.ca_file)), tmp_path):
+            eventually(lambda: f"redirected to {other.url}, without TLS" in caplog.text)
+            gateway.always = None
+            eventually(lambda: gateway.lines() == LINES)
+        assert other.requests == 0
 
 
 def test_next_gateway_is_used_when_one_is_away(gateway: SessionGateway, log: Path, tmp_path: Path) -> None:
