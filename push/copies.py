@@ -11,6 +11,9 @@ from headrace.push.identity import FileKey
 from headrace.push.rules import FINGERPRINT_BYTES, CopyCandidate, Fingerprint, may_be_copy, unrotated_name
 from headrace.push.source import Shared, TailedFile, TailState
 
+SEEN_LATE_S = 2
+"""How much later a file may have changed than the last scan saw."""
+
 
 class SourceFinder:
     """Searches the sources of `shared`.
@@ -94,7 +97,10 @@ class SourceFinder:
         anchor = source.cursor.anchor if source is not None and is_known else state.anchor
         size = found.status.st_size
         if content.is_compressed:
-            return matches(content, state.head, anchor, position) and self._is_rest(state, found, content, position)
+            if matches(content, state.head, anchor, position):
+                return self._is_rest(state, found, content, position)
+            is_truncated = state.file is None or self._is_replaced(state, anchor, position)
+            return is_truncated and _is_shorter_copy(state, found, content, position)
         if state.file is None or self._is_replaced(state, anchor, position):
             if position <= size:
                 return matches(content, state.head, anchor, position)
@@ -141,6 +147,15 @@ class SourceFinder:
             state.copies.append(key)
             self._by_inode.setdefault(key.inode, []).append(state)
             self._shared.state_is_dirty = True
+
+
+def _is_shorter_copy(state: TailState, found: ScannedFile, content: Content, position: int) -> bool:
+    """Whether a compressed file is a copy of a truncated file that was made before the last lines that were read,
+    between copy and truncation. Then it is not younger than these lines."""
+    if int(found.status.st_mtime) > state.mtime_s + SEEN_LATE_S:
+        return False
+    content.read(position, 1)  # a compressed file has a size after it was read
+    return content.size() < position and state.begins_like(content, content.size())
 
 
 def may_be_rotated(path: str, state: TailState) -> bool:

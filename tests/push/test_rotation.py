@@ -7,6 +7,7 @@ import gzip
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -74,8 +75,6 @@ class Run:
         assert sorted(self.gateway.lines()) == expected
 
     def settle(self, shared: object) -> None:
-        import time
-
         time.sleep(0.08)
 
 
@@ -437,26 +436,49 @@ def test_copytruncate_sends_the_rest_of_the_copy_once(
 
 
 @pytest.mark.parametrize("is_running", [True, False])
-@pytest.mark.parametrize("lines", [1, 100])
+@pytest.mark.parametrize(("lines", "compressed"), [(1, ""), (100, ""), (100, "at once"), (100, "later")])
 def test_lines_read_between_copy_and_truncation_do_not_double_the_copy(
-    directory: Path, gateway: SessionGateway, lines: int, is_running: bool
+    directory: Path, gateway: SessionGateway, lines: int, compressed: str, is_running: bool
 ) -> None:
     run = Run(directory, gateway)
     before, between, after = numbered("a", lines), numbered("b", 3), numbered("c", 2)
     run.log.write_text(before)
     run.until(before)
     with running_client(run.table, run.directory):
-        shutil.copyfile(run.log, run.log.with_name("app.log.1"))
+        # A name that is not read: logrotate copies and compresses faster than the client scans.
+        copy = run.log.with_name(".copy" if compressed == "at once" else "app.log.1")
+        shutil.copyfile(run.log, copy)
         append(run.log, between)
         eventually(lambda: len(run.gateway.lines()) == lines + 3)
         if is_running:
             os.truncate(run.log, 0)
+            if compressed == "at once":
+                compress(copy, run.log.with_name("app.log.1.gz"))
             append(run.log, after)
             eventually(lambda: len(run.gateway.lines()) >= lines + 5)
+            run.settle(None)
     if not is_running:
         os.truncate(run.log, 0)
         append(run.log, after)
+    if copy.exists() and compressed:
+        compress(copy, run.log.with_name("app.log.1.gz"))
     run.until(before, between, after)
+
+
+def test_compressed_file_that_begins_like_a_longer_one_is_sent(run: Run) -> None:
+    """Files that begin with the same heading: the younger one is no copy of the one that was truncated."""
+    heading = "#" * 300 + "\n"
+    first, second, missed = (heading + numbered(name, count) for name, count in (("a", 100), ("b", 2), ("c", 3)))
+    run.log.write_text(first)
+    with running_client(run.table, run.directory):
+        eventually(lambda: len(run.gateway.lines()) == 101)
+        os.truncate(run.log, 0)
+        append(run.log, second)
+        eventually(lambda: len(run.gateway.lines()) == 104)
+    copy = run.log.with_name("app.log.1.gz")
+    copy.write_bytes(gzip.compress(missed.encode()))
+    os.utime(copy, (time.time() + 10, time.time() + 10))
+    run.until(first, second, missed)
 
 
 def test_copytruncate_while_the_gateway_is_away_after_a_restart_doubles_nothing(run: Run) -> None:
