@@ -246,15 +246,34 @@ def check(args: argparse.Namespace) -> int:
     return EXIT_FINDINGS if findings else EXIT_OK
 
 
+def _exists(path: str, failed: dict[str, OSError]) -> bool:
+    """Whether a path exists. Adds it to `failed` if that cannot be known."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        failed[path] = error
+        return False
+    return True
+
+
 def _check_files(config: PushConfig) -> list[str]:
     findings = []
     for rule in config.rules:
         for pattern in rule.paths:
+            failed: dict[str, OSError] = {}
             paths = [
-                path for path in expand(pattern) if os.path.exists(path) and not rule.excludes(os.path.basename(path))
+                path
+                for path in expand(pattern, failed)
+                if _exists(path, failed) and not rule.excludes(os.path.basename(path))
             ]
             print(f"{pattern}: {len(paths)} files, to {rule.topic or f'the topic of log type {rule.log_type}'}")
-            if not paths:
+            findings += [
+                f"{safe_text(path)}: {error.strerror}; give this user permission, for example by the group of the directory"
+                for path, error in failed.items()
+            ]
+            if not paths and not failed:
                 findings.append(f"{pattern}: matches no file; a file that appears later is sent")
             findings += [
                 f"{safe_text(path)}: not readable; give this user permission, for example by its group"

@@ -47,6 +47,7 @@ class FileScanner:
     def __init__(self, rules: Sequence[FileRule]) -> None:
         self._rules = rules
         self._errors: dict[str, str] = {}
+        self._unlisted: frozenset[str] = frozenset()
         self._listed: dict[str, tuple[int, dict[str, list[str]]]] = {}
 
     def find(self, states: Sequence[TailState]) -> Iterator[ScannedFile]:
@@ -71,9 +72,15 @@ class FileScanner:
                 yield ScannedFile(path, rule, status)
 
     def _matching(self) -> Iterator[tuple[str, FileRule, int]]:
+        unlisted: dict[str, OSError] = {}
         for rule in self._rules:
             for pattern in rule.paths:
-                yield from ((path, rule, 0) for path in sorted(expand(pattern)))
+                yield from ((path, rule, 0) for path in sorted(expand(pattern, unlisted)))
+        for path in self._unlisted - unlisted.keys():
+            self.note_success(path)
+        for path, error in unlisted.items():
+            self.note_error(path, error)
+        self._unlisted = frozenset(unlisted)
 
     def _rotated(self, states: Sequence[TailState]) -> Iterator[tuple[str, FileRule, int]]:
         """Yields files with rotated names of known sources, also those that no pattern matches: a file may have been
@@ -178,8 +185,9 @@ class ChangeWatch:
             self._descriptor = -1
 
 
-def expand(pattern: str) -> Iterator[str]:
-    """Yields the paths that match an absolute pattern. `*` and `?` match within a name, and no leading dot."""
+def expand(pattern: str, unlisted: dict[str, OSError]) -> Iterator[str]:
+    """Yields the paths that match an absolute pattern. `*` and `?` match within a name, and no leading dot. Adds
+    directories that cannot be listed to `unlisted`; missing ones are no error."""
     parts = pattern.split("/")
     paths = ["/"]
     for at, part in enumerate(parts[1:], 1):
@@ -200,7 +208,10 @@ def expand(pattern: str) -> Iterator[str]:
                         and fnmatch.fnmatchcase(entry.name, part)
                         and (is_last or entry.is_dir())
                     ]
-            except OSError:
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                unlisted[path] = error
                 continue
             matched += [os.path.join(path, name) for name in names]
         paths = matched
@@ -213,7 +224,7 @@ def neighbours(path: str, rule: FileRule) -> Iterator[ScannedFile]:
     if rule.olddir is not None and rule.olddir not in directories:
         directories.append(rule.olddir)
     for directory in directories:
-        for name in sorted(expand(os.path.join(_escaped(directory), "*"))):
+        for name in sorted(expand(os.path.join(_escaped(directory), "*"), {})):
             try:
                 yield ScannedFile(name, rule, os.stat(name))
             except OSError:

@@ -192,6 +192,10 @@ def test_check_finds_nothing_or_names_each_finding(
     out = capsys.readouterr().out
     assert "not reachable" in out
     assert "matches no file" in out
+    logs.rmdir()
+    logs.symlink_to("logs")  # an error that root gets too, unlike that of a missing permission
+    assert main(["push", "check", "--config", config_file(tmp_path, url)]) == 1
+    assert f"{logs}: Too many levels of symbolic links; give" in capsys.readouterr().out
 
 
 def test_damaged_state_is_one_line(logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -230,6 +230,24 @@ def test_file_names_that_are_not_text_are_sent_escaped(gateway: SessionGateway, 
     assert names == {"a\\x0ab.log", "\\udcff.log"}
 
 
+def test_directory_that_cannot_be_listed_is_logged_once(
+    gateway: SessionGateway, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    logs = tmp_path / "logs"
+    logs.symlink_to("logs")  # an error that root gets too, unlike that of a missing permission
+    with running_client(config_table(gateway.url, tmp_path), tmp_path):
+        for number in (1, 2):
+            eventually(lambda number=number: caplog.text.count(f"cannot read {logs}: ") == number)  # type: ignore[misc]
+            time.sleep(0.05)  # some scans
+            logs.unlink()
+            logs.mkdir()
+            (logs / "app.log").write_text(f"{number}\n")
+            eventually(lambda number=number: len(gateway.lines()) == number)  # type: ignore[misc]
+            assert caplog.text.count("cannot read") == number
+            logs.rename(tmp_path / f"old{number}")
+            logs.symlink_to("logs")
+
+
 def test_pipes_and_directories_are_not_opened(gateway: SessionGateway, log: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "logs" / "pipe")
     (tmp_path / "logs" / "directory").mkdir()
