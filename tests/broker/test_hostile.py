@@ -159,7 +159,7 @@ async def respond(node: BrokerNode, key: int, version: int, raw: bytes, *, timeo
 
 
 @given(st.permutations(GENERATED), st.data())
-@settings(max_examples=examples(0.5))
+@settings(max_examples=examples(0.25))
 def test_null_and_extreme_requests_get_response_or_refusal(
     tmp_path_factory: pytest.TempPathFactory, rows: list[ApiVersions], data: st.DataObject
 ) -> None:
@@ -224,7 +224,7 @@ def test_request_items_limit_is_inclusive() -> None:
 
 
 @given(st.sampled_from(GENERATED), st.data())
-@settings(max_examples=examples(10))
+@settings(max_examples=examples(5))
 def test_yielding_decoder_agrees_with_compiled_decoder(row: ApiVersions, data: st.DataObject) -> None:
     version = data.draw(st.integers(row.lowest, row.highest))
     cls, raw = REQUESTS[row.key], body(data, row.key, version)

@@ -19,7 +19,7 @@ import pytest
 from headrace.broker.config import FsyncMode
 from headrace.broker.log import compaction
 from support.simulation.broker_history import Life, check, look_at, loses_data
-from support.simulation.extent import IS_FULL
+from support.simulation.extent import IS_FULL, every
 from support.simulation.power_loss import Forced, Named
 
 SEED = 20260101
@@ -225,7 +225,7 @@ def test_guarantees_survive_power_loss_at_some_points(memory_path: Path, scenari
 @pytest.mark.parametrize("fsync", [FsyncMode.ALWAYS, FsyncMode.INTERVAL])
 def test_guarantees_survive_power_loss_at_any_point(memory_path: Path, fsync: FsyncMode) -> None:
     life = Life(memory_path / "disk", fsync).live(whole_life)
-    assert check_disks(life, memory_path / "left", mixes=RANDOM_DISKS) > 500
+    assert check_disks(life, memory_path / "left", mixes=RANDOM_DISKS, step=every(3)) > 500
 
 
 @pytest.mark.simulation
@@ -233,7 +233,7 @@ def test_guarantees_survive_power_loss_at_any_point(memory_path: Path, fsync: Fs
 def test_concurrent_producers_survive_power_loss_at_any_point(memory_path: Path, fsync: FsyncMode) -> None:
     life = Life(memory_path / "disk", fsync).live(crowded_life)
     assert len(life.log(RETAINED).closed) > 8
-    assert check_disks(life, memory_path / "left", mixes=RANDOM_DISKS) > 300
+    assert check_disks(life, memory_path / "left", mixes=RANDOM_DISKS, step=every(2)) > 300
 
 
 @pytest.mark.simulation

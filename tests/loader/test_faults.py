@@ -1,7 +1,8 @@
 """A load meets each fault at each of its calls; the next loads must complete the tables.
 
 One process, real tasks, real files; brokers, registry and metastore are in memory. The process is killed only before
-and after calls that change something: a kill at a read leaves the same state as a kill at the last change.
+and after calls that change something: a kill at a read leaves the same state as a kill at the last change. The gate
+lets a third of the reads fail, `make test-full` each.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from support.simulation.fault_cases import Case, finish, quick_case, under
-from support.simulation.faults import CHANGES, Fault, Faults
+from support.simulation.faults import CHANGES, Fault, Faults, sampled
 from support.simulation.small_world import Lost
 
 HOURLY_STRIDE = 3
@@ -38,7 +39,7 @@ def calls_to_fail(case: Case, act: Callable[..., Any], fault: Fault) -> list[int
     under(undisturbed, case.fresh(), act)
     numbers = [at for at, call in enumerate(undisturbed.calls) if fault is Fault.FAILS or call in CHANGES]
     assert len(numbers) > 20, undisturbed.calls
-    return numbers
+    return sampled(undisturbed.calls, numbers)
 
 
 def test_after_any_fault_at_some_calls_of_a_load_the_next_loads_complete_it(

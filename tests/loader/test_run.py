@@ -47,6 +47,7 @@ from headrace.loader.report import RunReport
 from headrace.loader.run import plan_load, run_load
 from headrace.loader.work_unit import ImplausibleTimeCount, ImplausibleTimeKind, UnitResult, WorkUnit
 from headrace.registry.errors import AccessDenied, CredentialsRefused, ServiceError, StoreError
+from support.examples import examples
 from support.loader.loader_fakes import ORDER_V1, ORDER_V2, World
 from support.loader.loader_samples import POLICY, clean, step_of
 from support.simulation.remembered import keep_journal_in_memory, remember_results
@@ -919,7 +920,7 @@ def test_offsets_deleted_by_retention_from_the_new_log_are_a_gap(world: World) -
     assert re.search(r"\b80\b.*\b89\b", report.notes[0])
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(0.3), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
         st.tuples(st.sampled_from(["grow", "cut", "elect", "load", "broken"]), st.integers(0, 12), st.integers(0, 12)),

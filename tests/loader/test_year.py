@@ -16,6 +16,7 @@ import pytest
 from headrace.loader.commit.file_index import FileIndex
 from headrace.loader.inspect.verify import verify_topic
 from headrace.loader.storage.local import local_storage
+from support.simulation.extent import IS_FULL
 from support.simulation.year.life import Life, Size
 from support.simulation.year.plan import TO_ALL, TO_TOPICS, plan_year
 from support.simulation.year.story import Loss
@@ -81,7 +82,7 @@ def test_some_days_with_failures_load_every_message(memory_path: Path) -> None:
 
 
 @pytest.mark.simulation
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, 2] if IS_FULL else [1])
 def test_a_small_year_with_every_kind_of_failure_loads_every_message(memory_path: Path, seed: int) -> None:
     life = simulated(memory_path, seed, topics=10, days=90, rate=40)
     check(life)

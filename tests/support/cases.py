@@ -23,10 +23,17 @@ def all_cases() -> Iterator[Callable[[object], AbstractContextManager[None]]]:
     def case(name: object) -> Iterator[None]:
         try:
             yield
+        except BaseExceptionGroup as group:  # schemathesis: its class is no Exception, though its members are
+            if not all(isinstance(member, Exception) for member in group.exceptions):
+                raise
+            note(name, ExceptionGroup(group.message, group.exceptions).with_traceback(group.__traceback__))
         except Exception as error:
-            label = str(name)[:LABEL_CHARS_MAX]
-            error.add_note(f"failed case: {label}")
-            failed.append((label, error))
+            note(name, error)
+
+    def note(name: object, error: Exception) -> None:
+        label = str(name)[:LABEL_CHARS_MAX]
+        error.add_note(f"failed case: {label}")
+        failed.append((label, error))
 
     yield case
     if failed:

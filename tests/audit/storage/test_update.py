@@ -27,6 +27,7 @@ from headrace.audit.strip import EMPTY_STRIP, STATE_BYTES, STATE_VERDICTS, day_o
 from headrace.audit.verdict import Acceptance, AuditVerdict, FindingPolicy, Hop, Period
 from headrace.audit.window import OUT_OF_RANGE_MS, SCATTERED_MS, TIME_MS_MAX, WINDOW_MS, window_start
 from support.audit_rows import audit_row, three_tiers
+from support.examples import examples
 
 NewAddress = Callable[[], Path | str]
 GRACE_MS = 2 * WINDOW_MS
@@ -87,7 +88,7 @@ STEPS = st.lists(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=examples(0.4), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(steps=STEPS, last_ms=st.integers(0, 20), portion=st.sampled_from((1, 3, 4000)))
 def test_stored_verdicts_equal_those_of_all_rows(
     store: AuditStore, steps: list[tuple[str, Any]], last_ms: int, portion: int

@@ -362,7 +362,7 @@ class GeneratedFiles:
 
 @given(generated_files())
 @settings(
-    max_examples=examples(0.05),
+    max_examples=examples(0.03),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # shrinking a crowd takes minutes
 )

@@ -87,7 +87,7 @@ def test_generated_calls_conform_to_the_document(api: Any, mode: GenerationMode)
                     assert mode is GenerationMode.NEGATIVE, "nothing can be wrong with a call without parameters"
 
 
-MORE = settings(BOUNDED, max_examples=10 * EXAMPLES)
+MORE = settings(BOUNDED, max_examples=(10 if IS_LONG else 5) * EXAMPLES)
 SCALARS = st.one_of(
     st.none(),
     st.booleans(),

@@ -53,7 +53,7 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     yield path
 
 
-@settings(max_examples=examples(0.1), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(0.06), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_copy_of_a_random_history_exports_the_same(data: st.DataObject, empty_database: Path) -> None:
     with ExitStack() as stack:

@@ -635,6 +635,7 @@ def test_every_rule_has_a_reason():
     assert [row.reason for row in explain(state)] == [RULES["type-changed"]]
 
 
+@settings(max_examples=examples(0.4))
 @given(histories())
 def test_the_fold_is_deterministic_and_survives_json(versions):
     state = folded(*versions)
@@ -643,6 +644,7 @@ def test_the_fold_is_deterministic_and_survives_json(versions):
     assert all(rule.rule in RULES for rule in state.applied)
 
 
+@settings(max_examples=examples(0.4))
 @given(histories())
 def test_route_by_names_equals_the_stored_route_of_the_newest_version(versions):
     """Names and types also route writer schemas that are no versions, and versions of states without routes."""

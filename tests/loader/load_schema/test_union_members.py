@@ -17,7 +17,7 @@ from support.loader.projection_oracle import decode, encode, project, states_of
 from support.schemas.union_histories import UnionHistory, union_histories
 
 
-@settings(max_examples=examples(0.4))
+@settings(max_examples=examples(0.25))
 @given(union_histories())
 def test_values_of_one_full_name_are_in_one_member_and_equal_what_was_sent(history: UnionHistory) -> None:
     states = states_of(*history.versions)

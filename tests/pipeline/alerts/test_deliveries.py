@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.pipeline.alerts import evaluate, storage
@@ -35,6 +35,7 @@ from headrace.pipeline.alerts.rule import rules_of
 from headrace.pipeline.alerts.storage import AlertStore
 from headrace.pipeline.alerts.target import AlertTarget
 from headrace.pipeline.status.finding import SourceReport, finding
+from support.examples import examples
 from support.memory_directory import memory_parent
 
 MINUTE_MS = 60_000
@@ -419,6 +420,7 @@ STEPS = st.tuples(
 )
 
 
+@settings(max_examples=examples(0.3))
 @given(steps=st.lists(STEPS, max_size=12))
 def test_any_sequence_delivers_each_firing_and_one_resolution(
     steps: list[tuple[set[str], int, bool, str, str]],

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.registry import errors
@@ -22,6 +22,7 @@ from headrace.registry.transfer.parallel import run_parallel
 from headrace.registry.transfer.plan import ImportPlan, SetMode, TargetContent, plan_import
 from headrace.registry.transfer.remote import RemoteRegistry
 from headrace.registry.transfer.snapshot import ExportedVersion, Selection, Snapshot, json_text
+from support.examples import examples
 from support.golden import case_lines, golden
 from support.pages import page
 from support.registry.reference_registry import ReferenceRegistry
@@ -154,6 +155,7 @@ def test_interrupted_import_is_finished_by_another(shop: ReferenceRegistry) -> N
         assert exported(target) == content, done
 
 
+@settings(max_examples=examples(0.4))
 @given(st.data())
 def test_random_registry_is_copied_in_two_attempts(data: st.DataObject) -> None:
     source = ReferenceRegistry()

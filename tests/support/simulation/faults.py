@@ -11,7 +11,7 @@ import contextlib
 import errno
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -29,6 +29,7 @@ from headrace.loader.storage.local.staging import LocalStaging
 from headrace.registry.errors import RegistryUnavailable
 from support.loader.loader_fakes import FakeHive, FakeRegistry
 from support.loader.task_world import ServingCluster
+from support.simulation.extent import every
 from support.simulation.power_loss import Killed
 
 
@@ -92,6 +93,13 @@ CALLS: Mapping[type, _Calls] = {
 
 CHANGES = frozenset(f"{owner.__name__}.{name}" for owner, calls in CALLS.items() for name in calls.changes)
 """Names of the calls that change something."""
+
+
+def sampled(calls: Sequence[str], numbers: Sequence[int]) -> list[int]:
+    """Returns the numbers of all calls that change something, and of every third read; in `make test-full` of every
+    read."""
+    reads = [number for number in numbers if calls[number] not in CHANGES][:: every(3)]
+    return sorted([*reads, *(number for number in numbers if calls[number] in CHANGES)])
 
 
 @dataclass

@@ -35,8 +35,8 @@ from support.registry.registry_model import (
     request,
 )
 
-EXAMPLES_ON_SQLITE = 0.1  # of the profile
-EXAMPLES_ON_POSTGRES = 0.05  # each step takes several times as long
+EXAMPLES_ON_SQLITE = 0.06  # of the profile
+EXAMPLES_ON_POSTGRES = 0.03  # each step takes several times as long
 FRONTS = 2
 
 fronts = st.integers(0, FRONTS - 1)
