@@ -270,7 +270,7 @@ def _check_files(config: PushConfig) -> list[str]:
             ]
             print(f"{pattern}: {len(paths)} files, to {rule.topic or f'the topic of log type {rule.log_type}'}")
             findings += [
-                f"{safe_text(path)}: {error.strerror}; give this user permission, for example by the group of the directory"
+                f"{safe_text(path)}: {error.strerror}; give this user permission, for example by its group"
                 for path, error in failed.items()
             ]
             if not paths and not failed:
