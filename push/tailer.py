@@ -61,6 +61,7 @@ class Tailer:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             soft = hard
         self._files_max = max(16, soft - OPEN_FILES_SPARE)
+        self._is_limit_noted = False
 
     def close(self) -> None:
         for file in self._files.values():
@@ -155,6 +156,12 @@ class Tailer:
         if not found.status.st_size and not self._finder.has_inode(found.status.st_ino):
             return  # an empty file of a known source was truncated
         if len(self._files) >= self._files_max:
+            if not self._is_limit_noted:
+                self._is_limit_noted = True
+                logger.error(
+                    "%d files are open, others wait file=%s; raise the limit of open files (LimitNOFILE in systemd)",
+                    *(len(self._files), safe_text(found.path)),
+                )
             return
         if found.path.endswith(".gz") and self._gzip_seen.get(found.number) != found.version:
             return  # it may still be written; examined if the next scan finds it unchanged

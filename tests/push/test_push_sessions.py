@@ -248,6 +248,23 @@ def test_directory_that_cannot_be_listed_is_logged_once(
             logs.symlink_to("logs")
 
 
+def test_files_above_the_limit_of_open_files_wait_and_the_log_says_so(
+    gateway: SessionGateway, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda _: (64, 64))
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    for number in range(20):
+        (logs / f"{number}.log").write_text("line\n")
+    table = config_table(gateway.url, tmp_path, deleted_after="20ms", state="10ms")
+    with running_client(table, tmp_path):
+        eventually(lambda: len(gateway.lines()) == 16 and "16 files are open, others wait" in caplog.text)
+        for name in gateway.by_file():
+            (logs / name).unlink()
+        eventually(lambda: len(gateway.lines()) == 20)
+    assert caplog.text.count("others wait") == 1
+
+
 def test_pipes_and_directories_are_not_opened(gateway: SessionGateway, log: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "logs" / "pipe")
     (tmp_path / "logs" / "directory").mkdir()
