@@ -34,6 +34,10 @@ logger = logging.getLogger(__name__)
 
 CREATE_S: Final = 15.0
 START_RETRY_S: Final = 2.0
+FIRST_S: Final = 10.0
+"""How long requests wait for the topic and its lanes after the request that creates the topic."""
+FIRST_POLL_S: Final = 0.05
+STARTING: Final = "the gateway is starting"
 JOIN_S: Final = 5.0
 WILDCARDS: Final = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, not bound
 UNKNOWN_TOPIC: Final = 3
@@ -95,7 +99,8 @@ class Lanes:
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._is_wanted = threading.Event()
-        self._problem = "the gateway is starting"
+        self._wait_until = 0.0
+        self._problem = STARTING
         self._assignment: LaneAssignment | None = None
         self._owners = LaneOwners(cluster, topic.name)
         self._thread = threading.Thread(target=self._begin, name=f"lanes-{topic.name}", daemon=True)
@@ -112,14 +117,29 @@ class Lanes:
         return lane is not None and lane.is_serving
 
     async def require(self, key: bytes) -> LaneThread:
-        """Returns the lane of a key.
+        """Returns the lane of a key. The first requests wait until it is served.
 
         Raises:
             NotOwner: another gateway owns the lane.
             LaneUnavailable: the lane is not served now.
         """
-        if not self._lane_count:
+        if not self._lane_count and not self._is_wanted.is_set():
+            if self._problem == STARTING:
+                self._wait_until = time.monotonic() + FIRST_S
             self._is_wanted.set()
+        while True:
+            must_wait = time.monotonic() < self._wait_until
+            try:
+                lane = await self._lane(key)
+                if lane.is_serving or not must_wait:
+                    return lane
+            except LaneUnavailable:
+                if not must_wait:
+                    raise
+            await asyncio.sleep(FIRST_POLL_S)
+
+    async def _lane(self, key: bytes) -> LaneThread:
+        if not self._lane_count:
             raise LaneUnavailable(self._problem)
         number = lane_of(key, self._lane_count)
         lane = self._threads.get(number)

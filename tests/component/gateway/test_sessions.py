@@ -270,10 +270,11 @@ def test_two_gateways_share_the_sources_and_one_takes_over_all(
     two_gateways: dict[str, Service], topic: str, broker_address: str
 ) -> None:
     first, second = two_gateways
+    before: dict[str, str] = {}
     owners = {f"s{n}": _owner(first, topic, f"s{n}") for n in range(16)}
     deadline = time.monotonic() + READY_S
-    while set(owners.values()) != {first, second} and time.monotonic() < deadline:
-        owners = {name: _owner(second, topic, name) for name in owners}
+    while (set(owners.values()) != {first, second} or owners != before) and time.monotonic() < deadline:
+        before, owners = owners, {name: _owner(second, topic, name) for name in owners}
     assert set(owners.values()) == {first, second}
     for name, owner in owners.items():
         other = second if owner == first else first

@@ -286,7 +286,9 @@ def test_limits_expiry_and_a_failing_disk(tmp_path: Path, registry_url: str, bro
     try:
         gateway = GatewayClient(service.addresses["gateway"])
         body = b"x" * 999 + b"\n"
-        found = store(gateway, topic, body).json
+        first = gateway.post(f"/v1/store?topic={topic}", body, "text/plain")
+        assert first.status == 200, "the first request waits until the ledger exists"
+        found = first.json
         expires = datetime.fromisoformat(found["expires"]).timestamp()
         large = store(gateway, topic, body * 30_000)
         assert large.problem == (507, 50770) and large.headers["retry-after"] == "10"
