@@ -24,6 +24,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -152,9 +153,13 @@ def run_command(timer: Timer, name: str, environment: dict[str, str], *arguments
         command(*arguments), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment
     ) as process:
         assert process.stderr is not None
-        for line in process.stderr:
-            phases.add_line(line)
-            tail = [*tail[-20:], line]
+        try:
+            for line in process.stderr:
+                phases.add_line(line)
+                tail = [*tail[-20:], line]
+        except BaseException:
+            process.terminate()
+            raise
     if process.returncode not in (0, 1):
         raise RuntimeError(f"{' '.join(arguments)} ended with {process.returncode}: {''.join(tail)}")
     timer.phases(name, *phases.end())
@@ -301,6 +306,7 @@ def main() -> None:
     parser.add_argument("--keep-data", type=Path, metavar="DIRECTORY", help="an empty directory, which is not deleted")
     add_keep_flag(parser, "topics")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # stops the servers, too
     topics = Topics(args.topics, args.partitions, args.messages)
     base = args.keep_data or Path(tempfile.mkdtemp(prefix="headrace-bench-topics-"))
     timer = Timer()
