@@ -151,4 +151,6 @@ def _change(table: Mapping[str, Any], number: int) -> tuple[str, dict[str, Any]]
                 values[f"{key}_ms"] = Duration.parse(str(table[key])).ms
             except ValueError as error:
                 raise InvalidAlertSettings(f"{key} of {where}: {error}, found {table[key]!r}") from error
+    if not values:
+        raise InvalidAlertSettings(f"{where} changes nothing; set {', '.join(RULE_KEYS[1:])}")
     return pattern, values

@@ -68,6 +68,7 @@ def test_the_first_table_with_a_key_counts_for_each_key() -> None:
         ({"kind": "audit-missing", "severity": "critical"}, "page, ticket, none"),
         ({"kind": "audit-missing", "hold": 20}, "hold"),
         ({"kind": "audit-missing", "keep": "20m"}, "keep_firing"),
+        ({"kind": "audit-missing"}, "number 1 changes nothing; set severity, hold"),
         ({"kind": ["audit-missing"]}, "there is no kind"),
         ({"kind": "audit-missing", "severity": ["page"]}, "severity"),
     ],
