@@ -165,9 +165,9 @@ def schema_problem(schemas: WriterSchemas, topic: str, topic_schemas: TopicSchem
         topic_schemas: the schemas of this topic, which `schemas` returned.
     """
     if schemas.outage:
-        return f"{schemas.outage}; run this again when the registry is back"
+        return f"{schemas.outage}; try again when the registry responds"
     if topic_schemas.is_changed:
-        return "its subject has a version that no load has folded in yet: run `headrace load`, then this command again"
+        return "its subject has a version that no load has folded in yet: run `headrace load`, then try again"
     replaced = schemas.replaced({topic: frozenset(topic_schemas.writer_schemas)}, 0)
     return replaced[topic].reason if topic in replaced else ""
 

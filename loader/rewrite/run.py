@@ -426,9 +426,7 @@ def add_commit(
             # The conflict may concern the whole run and name no topic.
             refused = dict.fromkeys(chunk.topics, commit_result.conflict) | refused
         for topic, conflict in refused.items():
-            problems[topic] = (
-                f"not rewritten, because another command was faster ({conflict}); run this command again",
-            )
+            problems[topic] = (f"not rewritten, because another command was faster ({conflict}); try again",)
     applied = ports.engine.apply_pending()
     recheck_findings(ports, commits.keys())
     failures = {topic: (failure.message,) for topic, failure in applied.failures.items()}
