@@ -74,8 +74,8 @@ class _Zlib(_Members):
             if part:
                 yield part
             chunk = member.unconsumed_tail
-            if member.eof or (not chunk and len(part) < PART_BYTES):
-                return  # a part of the maximum size may have left output behind
+            if member.eof or not chunk:
+                return
 
 
 class _Zstd(_Members):

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
+from headrace.gateway import json_stream
 from headrace.gateway.access import CALLER_KEY, Caller
 from headrace.gateway.errors import GatewayError, Kind
-from headrace.gateway.request_body import SWEEP_S, BodyBudget, ByteRate, body_of, read_json
+from headrace.gateway.request_body import SWEEP_S, BodyBudget, ByteRate, body_of, json_of, parse_names, read_json
 from headrace.registry.access.permissions import ALL_PERMISSIONS
 from headrace.registry.access.users import Principal
 from headrace.settings import LoaderSettings
@@ -167,6 +168,17 @@ def test_incomplete_damaged_and_unknown_bodies_are_refused() -> None:
     assert asyncio.run(parse(b'{"a":1}')) == {"a": 1}
     with pytest.raises(GatewayError):
         asyncio.run(parse(b"{"))
+
+
+def test_json_that_cannot_be_used_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for body in (b"{", b'{"name": "\\ud800"}'):
+        with pytest.raises(GatewayError) as error:
+            parse_names(body)
+        assert error.value.kind is Kind.BAD_REQUEST
+    monkeypatch.setattr(json_stream, "ITEMS_MAX", 1)
+    with pytest.raises(GatewayError) as error:
+        asyncio.run(json_of(b'{"records": [1, 2]}' + b" " * json_stream.AT_ONCE_BYTES_MAX))
+    assert error.value.kind is Kind.BODY_TOO_LARGE
 
 
 def test_only_bodies_with_records_count_for_the_rate() -> None:

@@ -15,6 +15,7 @@ from headrace.gateway.sessions.lane import (
     CHECKPOINT_RECORDS,
     CHECKPOINT_S,
     IDLE_S,
+    RECORD_OVERHEAD,
     SESSION_IDLE_S,
     Chunk,
     ChunkResult,
@@ -31,7 +32,13 @@ from headrace.gateway.sessions.lane import (
 )
 from headrace.gateway.sessions.sources import LaneState, SourceKey, StateRecord
 from headrace.kafka_wire.errors import ErrorResponse, KafkaUnavailable
-from headrace.kafka_wire.record_batch import parse_headers, read_batch, split_batches
+from headrace.kafka_wire.record_batch import (
+    encode_headers,
+    parse_headers,
+    read_batch,
+    read_batch_header,
+    split_batches,
+)
 from headrace.kafka_wire.topic_partition import TopicPartition
 from support.gateway_audit import NotedAudit
 
@@ -302,6 +309,36 @@ def test_large_chunk_is_written_in_several_batches(served: Served) -> None:
     assert 10 <= served.log.writes <= 13
 
 
+def test_batch_and_record_have_at_most_the_size_that_the_topic_accepts(served: Served) -> None:
+    headers = encode_headers([(name, b"s" if name == "hr.s" else bytes(8)) for name in ("hr.s", "hr.q")])
+    size = len(headers) + RECORD_OVERHEAD + 100
+    session = served.open(record_bytes_max=2 * size).session
+    sizes: list[int] = []
+    write = served.log.write
+
+    def note(batches: Mapping[TopicPartition, bytes]) -> dict[TopicPartition, int | ErrorResponse]:
+        sizes.extend(read_batch_header(content).record_count for content in batches.values())
+        return write(batches)
+
+    served.log.write = note  # type: ignore[method-assign]
+    assert served.send(session, *[b"a" * 100] * 5).written == 5
+    assert sizes == [2, 2, 1]
+    found = served.send(session, b"a" * (size + 100), b"a" * (size + 101), begin=505)
+    assert (found.written, [seqno for seqno, _ in found.rejected]) == (1, [505 + 2 * size + 203])
+
+
+def test_message_time_of_lines_is_that_of_the_first_line_of_their_chunk(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[Any] = []
+    monkeypatch.setattr(served.audit, "time_of", lambda topic, value: (topic, value))
+    monkeypatch.setattr(served.audit, "count_sent", lambda *arguments: found.append(arguments[4]))
+    for source, has_arrival_times in (("own", False), ("arrival", True)):
+        session = served.open(source, has_arrival_times=has_arrival_times).session
+        served.send(session, b"a", b"b")
+    assert found == [None, None, ("t", b"a"), ("t", b"a")]
+
+
 def test_rejected_records_are_passed_and_not_stored(served: Served) -> None:
     session = served.open(record_bytes_max=1000).session
     found = served.send(session, b"a", b"unfit", b"x" * 1000, b"b", b"unfit")
@@ -383,12 +420,12 @@ def test_closing_ends_only_that_session(served: Served) -> None:
 
 @pytest.mark.parametrize(
     ("partition_count", "expected"),
-    [(8, lambda first: first), (1, lambda first: 0)],
-    ids=["added partitions", "created again with fewer"],
+    [(8, lambda first: first), (3, lambda first: first), (2, lambda first: 0), (1, lambda first: 0)],
+    ids=["added partitions", "created again with its own", "without its own", "with one"],
 )
 def test_source_stays_in_its_partition(served: Served, partition_count: int, expected: Callable[[int], int]) -> None:
     first = served.open("source-3", partition_count=4)
-    assert first.partition > 0
+    assert first.partition == 2
     again = served.open("source-3", partition_count=partition_count)
     assert again.partition == expected(first.partition)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,13 @@ def test_records_keep_their_order_in_batches_of_bounded_size(tmp_path: Path) -> 
     assert found.data_bytes == found.data.stat().st_size == sum(taken)
     assert set(found.prefixes) == {value[:5].hex() for value in values}
     assert StoredChunk.of_json(tmp_path, found.fields.read_bytes()) == found
+
+
+def test_batches_are_on_disk_before_the_fields_that_name_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(Path(f"/proc/self/fd/{descriptor}").readlink()))
+    run(stored(tmp_path, b"a\n"))
+    assert synced == [tmp_path / "chunk.batches", tmp_path / "chunk.new", tmp_path]
 
 
 def test_part_of_a_cut_record_is_a_header(tmp_path: Path) -> None:

@@ -156,23 +156,33 @@ def test_conversion_of_a_chunk_that_was_stored_again_is_deleted(tmp_path: Path) 
     assert sorted(files(tmp_path)) == sorted([later.data, later.fields])
     spool.delete(earlier)
     assert spool.find(later.key, NOW_MS) is later
+    converted = dataclasses.replace(later, record_count=1)
+    assert spool.replace(later, converted)
+    assert spool.find(later.key, NOW_MS) is converted
 
 
-def test_fields_that_cannot_be_written_leave_the_chunk_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("failing", [1, 2])
+def test_fields_that_cannot_be_written_with_their_directory_entry_fail_the_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
 ) -> None:
     spool = spool_in(tmp_path)
     chunk = add(spool, "t")
     before = chunk.fields.read_bytes()
+    calls: list[int] = []
 
-    def fail(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, "disk full")
+    def fsync(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) == failing:
+            raise OSError(errno.ENOSPC, "disk full")
 
-    monkeypatch.setattr(os, "fsync", fail)
+    monkeypatch.setattr(os, "fsync", fsync)
     with pytest.raises(OSError, match="disk full"):
         write_fields(dataclasses.replace(chunk, record_count=1))
-    assert chunk.fields.read_bytes() == before
+    assert (chunk.fields.read_bytes() == before) is (failing == 1)
     assert sorted(files(tmp_path)) == sorted([chunk.data, chunk.fields])
+    for descriptor in calls:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)
 
 
 def test_directory_that_another_process_locks_first_is_not_used(

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import dataclasses
+import errno
+import os
+import threading
+import zlib
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace.gateway.errors import GatewayError, Kind
+from headrace.gateway.sessions.chunk_body import LINES
+from headrace.gateway.sessions.routes import OpenRequest
 from headrace.gateway.transactions import service
 from headrace.gateway.transactions.identity import (
     AHEAD_MS_MAX,
@@ -20,8 +27,9 @@ from headrace.gateway.transactions.identity import (
     new_transaction_id,
     transaction_key,
 )
+from headrace.gateway.transactions.ledger import CommitRequest, OtherContent
 from headrace.gateway.transactions.service import LEDGER_CONFIG, Transactions, ledger_problem
-from headrace.gateway.transactions.spool import ChunkSpool
+from headrace.gateway.transactions.spool import ChunkSpool, StoredChunk
 
 NOW_MS = 1_700_000_000_000
 EXPIRY_MS = 60_000
@@ -106,6 +114,102 @@ def test_missing_chunk_has_expired_when_its_id_is_old_enough(
     with pytest.raises(GatewayError) as caught:
         transactions.chunk(transaction_key("user", transaction_id), transaction_id)
     assert caught.value.kind is kind
+
+
+class Body:
+    async def chunks(self) -> AsyncIterator[bytes]:
+        yield b"a\n"
+        yield b"b\n"
+
+
+def store(directory: Path, check: Callable[[int], None] = lambda crc32: None) -> tuple[Transactions, StoredChunk]:
+    lanes: Any = OwnLanes(lambda key: True)
+    reader: Any = Body()
+    transactions = Transactions(lanes, ChunkSpool(directory, 10**6, 10**6), EXPIRY_MS)
+    wanted = OpenRequest("t", new_transaction_id(NOW_MS), format="binary")
+    key = transaction_key("user", wanted.source_id)
+    return transactions, asyncio.run(transactions.store(key, "user", wanted, 0, LINES, reader, check))
+
+
+def test_stored_chunk_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(service, "CHUNK_BYTES_MAX", 4)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(Path(f"/proc/self/fd/{descriptor}").readlink()))
+    checked: list[int] = []
+    transactions, chunk = store(tmp_path, checked.append)
+    assert synced == [chunk.data, chunk.data.with_suffix(".new"), chunk.data.parent]
+    assert chunk.data.read_bytes() == b"a\nb\n"
+    assert (chunk.length, chunk.data_bytes, [chunk.crc32]) == (4, 4, [zlib.crc32(b"a\nb\n")]) and checked == [
+        chunk.crc32
+    ]
+    assert transactions.chunk(chunk.key, chunk.transaction_id) is chunk
+
+
+@pytest.mark.parametrize("kind", [Kind.BODY_TOO_LARGE, Kind.CHUNK_DIFFERS, Kind.DISK_FULL])
+def test_refused_chunk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind) -> None:
+    def refuse(_: int) -> None:
+        if kind is Kind.DISK_FULL:
+            raise OSError(errno.ENOSPC, "disk full")
+        raise GatewayError(kind, "refused")
+
+    if kind is Kind.DISK_FULL:
+        monkeypatch.setattr(os, "fsync", refuse)
+    if kind is Kind.BODY_TOO_LARGE:
+        monkeypatch.setattr(service, "CHUNK_BYTES_MAX", 3)
+    with pytest.raises(GatewayError) as caught:
+        store(tmp_path, refuse if kind is Kind.CHUNK_DIFFERS else lambda crc32: None)
+    assert caught.value.kind is kind
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["lock"]
+
+
+def test_conversion_runs_once_and_is_dropped_if_the_chunk_was_deleted(tmp_path: Path) -> None:
+    transactions, chunk = store(tmp_path)
+    may_end, encoded = threading.Event(), []
+
+    def encode(content: Any) -> bytes:
+        assert may_end.wait(30)
+        encoded.append(content)
+        return bytes(content)
+
+    async def convert(stored: StoredChunk, count: int, before_end: Callable[[], None]) -> list[Any]:
+        may_end.clear()
+        running = [asyncio.create_task(transactions.convert(stored, encode, 1000)) for _ in range(count)]
+        await asyncio.sleep(0)
+        running[0].cancel()  # its client disconnects
+        await asyncio.sleep(0)
+        before_end()
+        may_end.set()
+        return await asyncio.gather(*running, return_exceptions=True)
+
+    cancelled, *found = asyncio.run(convert(chunk, 3, lambda: None))
+    assert isinstance(cancelled, asyncio.CancelledError) and encoded == [b"a", b"b"]
+    assert found == [transactions.chunk(chunk.key, chunk.transaction_id)] * 2 and found[0].record_count == 2
+    again = dataclasses.replace(found[0], record_count=None, data=chunk.data)
+    chunk.data.write_bytes(b"a\nb\n")
+    transactions.spool.put(again)
+    _, error = asyncio.run(convert(again, 2, lambda: transactions.spool.delete(again)))
+    assert isinstance(error, GatewayError) and error.kind is Kind.CHUNK_EXPIRED
+    assert transactions._conversions == {} and transactions.spool.bytes_in_use == 0
+
+
+def test_chunk_is_deleted_after_its_commit_only(tmp_path: Path) -> None:
+    transactions, chunk = store(tmp_path)
+    committed: list[CommitRequest] = []
+
+    async def submit(key: bytes, request: CommitRequest, result: Any) -> Any:
+        assert key == chunk.key
+        committed.append(request)
+        if request.chunk is not None and len(committed) == 1:
+            raise OtherContent
+        return "committed"
+
+    transactions._lanes.submit = submit  # type: ignore[method-assign, assignment]
+    with pytest.raises(OtherContent):
+        asyncio.run(transactions.commit("user", chunk.transaction_id, chunk))
+    assert transactions.chunk(chunk.key, chunk.transaction_id) is chunk
+    for stored in (chunk, None):
+        assert asyncio.run(transactions.commit("user", chunk.transaction_id, stored)) == "committed"
+        assert len(transactions.spool) == 0 and not chunk.data.exists()
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,22 @@ def test_files_of_a_load_during_the_copy_are_copied_too(world: BackfillWorld) ->
     assert world.is_complete()
 
 
+def test_topic_that_changes_during_every_copy_stays_as_it_is(
+    world: BackfillWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ATTEMPTS_MAX", 1)
+    ports = world.rewrites()
+
+    def during_load(units: Sequence[MergeUnit]) -> Sequence[MergeResult]:
+        world.cluster.topics["orders"].logs[0].extend([2, 2])
+        world.load()
+        return ports.run_merges(units)
+
+    report = run(world, "day", dataclasses.replace(ports, run_merges=during_load))
+    assert report.commit_number == 0 and "changed the topic 1 times" in report.problems[0]
+    assert world.run_ids() == frozenset() and world.is_complete()
+
+
 def test_files_that_a_compaction_replaces_during_the_copy_are_copied_from_the_merged_file(world: BackfillWorld) -> None:
     ports = world.rewrites()
     settings = CompactSettings(lambda topic: 0, 2**20, 1_000, lambda topic: "null")
