@@ -33,11 +33,12 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST = $(BIN)/python -m pytest --durations=20 --durations-min=1
 SPREAD = -n $(WORKERS) --no-loadscope-reorder --dist loadfile
 # Tests with these markers need more than Python and Java, or run long; each marker has a target.
-SERVICES := postgres or kcat or node or go or java or kafka or hdfs or hive or pig or yarn or s3 or cluster or container or zig or browser or prometheus or soak
+SERVICES := postgres or kcat or node or go or java or kafka or hdfs or hive or pig or yarn or s3 or cluster or container or zig or browser or prometheus or proxies or soak
+PROXIES := nginx haproxy liblua5.3-0 libopentracing1 libopentracing-c-wrapper0
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-cluster ci test test-servers test-spark test-simulation test-fault test-kafka test-hdfs test-s3 \
-	test-hive test-pig test-yarn test-cluster test-container test-zig test-browser test-prometheus test-sparks test-postgres test-node test-go test-java \
+	test-hive test-pig test-yarn test-cluster test-container test-zig test-browser test-prometheus test-proxies test-sparks test-postgres test-node test-go test-java \
 	test-compat test-full equality fuzz fuzz-core fuzz-core-guided check docs hooks format bench setup setup-dev setup-spark \
 	wheel clean
 
@@ -110,6 +111,10 @@ test-prometheus: setup-dev ## the examples for Prometheus with its own programs,
 	@$(BIN)/python tools/setup_packages.py --unpack .make/prometheus prometheus prometheus-alertmanager || echo "its tests are skipped"
 	@$(PYTEST) -m prometheus $(PYTEST_ARGUMENTS)
 
+test-proxies: setup-dev ## the examples of nginx and HAProxy in front of gateways, downloaded from Debian and not installed. Not in `make ci`
+	@$(BIN)/python tools/setup_packages.py --unpack .make/proxies $(PROXIES) || echo "its tests are skipped"
+	@$(PYTEST) -m proxies $(PYTEST_ARGUMENTS)
+
 test-sparks: setup-dev ## loads, tables and views with other releases of Spark, in .make/spark-RELEASE; SPARKS="…". Not in `make ci`
 	@for release in $(SPARKS); do \
 	  echo "== Spark $$release"; $(BIN)/python tools/spark_environment.py $$release \
@@ -142,9 +147,10 @@ fuzz: setup-dev ## send generated requests to the registry, for minutes; FUZZ_EX
 fuzz-core: setup-dev ## run the core on mutated batches with sanitizers, for SECONDS=n; SEED=n repeats a run
 	@PYTHONPATH=tests $(BIN)/python tests/support/loader/core_fuzz.py $(SECONDS) $(SEED)
 
-test-full: setup-spark ## all tests, including those that `make ci` omits (cluster, container, go, hdfs, hive, pig, prometheus, yarn, s3, zig, browser, soak), with 40 kills each on HDFS and S3 and 2,000 histories of schemas (HEADRACE_TEST_KILLS=n, HEADRACE_HISTORIES=n); then test-sparks
+test-full: setup-spark ## all tests, including those that `make ci` omits (cluster, container, go, hdfs, hive, pig, prometheus, proxies, yarn, s3, zig, browser, soak), with 40 kills each on HDFS and S3 and 2,000 histories of schemas (HEADRACE_TEST_KILLS=n, HEADRACE_HISTORIES=n); then test-sparks
 	@$(BIN)/python tools/setup_packages.py postgresql kcat || echo "their tests are skipped"
 	@$(BIN)/python tools/setup_packages.py --unpack .make/prometheus prometheus prometheus-alertmanager || echo "its tests are skipped"
+	@$(BIN)/python tools/setup_packages.py --unpack .make/proxies $(PROXIES) || echo "its tests are skipped"
 	@HEADRACE_TEST_KILLS=$(HEADRACE_TEST_KILLS) HEADRACE_HISTORIES=$(HEADRACE_HISTORIES) HEADRACE_CONSOLE_REQUESTS=$(HEADRACE_CONSOLE_REQUESTS) HEADRACE_TEST_PROFILE=full $(PYTEST) $(PYTEST_ARGUMENTS)
 	@$(MAKE) --no-print-directory test-sparks
 

@@ -55,6 +55,7 @@ LEFT_OUT = {
     "postgres": "make test-postgres",
     "pig": "make test-pig",
     "prometheus": "make test-prometheus",
+    "proxies": "make test-proxies",
     "s3": "make test-s3",
     "servers": "make test-servers",
     "simulation": "make test-simulation",
