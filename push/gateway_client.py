@@ -111,7 +111,7 @@ class GatewayClient:
                     f"requests were redirected to {base}, without TLS; set gateway.url of that gateway to its https URL"
                 )
             else:
-                found = http.client.HTTPConnection(parts.hostname, parts.port, timeout=self._config.timeout_s)
+                found = _Connection(parts.hostname, parts.port, timeout=self._config.timeout_s)
             self._connections[base] = found
         return found
 
@@ -129,7 +129,29 @@ class GatewayClient:
         return {}
 
 
-class _TlsConnection(http.client.HTTPConnection):
+class _Connection(http.client.HTTPConnection):
+    """Sends the headers and the body of a request together. `http.client` sends two packets, for each of which the
+    gateway wakes up."""
+
+    _waiting: Optional[list[Any]] = None
+
+    def request(self, *arguments: Any, **named: Any) -> None:
+        self._waiting = []
+        try:
+            super().request(*arguments, **named)
+            data = b"".join(self._waiting)
+        finally:
+            self._waiting = None
+        self.send(data)
+
+    def send(self, data: Any) -> None:
+        if self._waiting is None:
+            super().send(data)
+        else:
+            self._waiting.append(data)
+
+
+class _TlsConnection(_Connection):
     """A connection with TLS. `http.client.HTTPSConnection` is missing in the single-file program, see `make_zipapp`."""
 
     default_port = 443
