@@ -90,22 +90,35 @@ class OpenRow:
             latency_s: seconds from sending to acknowledgement; None if unknown.
             now_ms: the current time, which decides whether the message is late.
         """
+        return self.acknowledge_together(1, size_bytes, fingerprint, latency_s, now_ms)
+
+    def acknowledge_together(
+        self, count: int, size_bytes: int, fingerprint: int, latency_s: float | None, now_ms: float
+    ) -> bool:
+        """Counts messages like `acknowledge`, from the sums of their sizes and of their hashes. They have the same
+        latency."""
         with self._lock:
             if not self.is_open:
                 return False
+            # CoreRow changes the words without this lock; as in `count`, no other thread runs within a statement.
             words, at = self.words, self.at
-            words[at + 1] += 1
+            words[at + 1] += count
             words[at + 2] += size_bytes
             words[at + 3] = (words[at + 3] + fingerprint) & FINGERPRINT_MASK
-            self.late += self.late_from_ms is not None and now_ms > self.late_from_ms
+            if self.late_from_ms is not None and now_ms > self.late_from_ms:
+                self.late += count
             if latency_s is not None:
-                self.latencies.add(int(min(max(0.0, latency_s * 1000), LATENCY_MS_MAX)))
+                self.latencies.add(int(min(max(0.0, latency_s * 1000), LATENCY_MS_MAX)), count)
             return True
 
-    def withdraw(self) -> None:
-        """Uncounts a sent message, unless the row is closed. The caller prevents that it is closed meanwhile."""
+    def add_sent(self, count: int) -> None:
+        """Counts messages like `count`, without their hashes. The caller prevents that the row is closed meanwhile."""
+        self.words[self.at] += count
+
+    def withdraw(self, count: int = 1) -> None:
+        """Uncounts sent messages, unless the row is closed. The caller prevents that it is closed meanwhile."""
         if self.is_open:
-            self.words[self.at] -= 1
+            self.words[self.at] -= count
 
     def sums(self) -> tuple[int, int, int, int]:
         """Returns the number of sent messages, and number, bytes and fingerprint of the acknowledged ones."""
@@ -139,11 +152,13 @@ RowType = Callable[[str, int, int | None, int, int, Spool | None], OpenRow]
 
 
 class Ticket:
-    """One counted message, returned by `ProducerCounter.count_sent` for `acknowledge`, `count_failed` or `withdraw`."""
+    """One counted message, returned by `ProducerCounter.count_sent` for `acknowledge`, `count_failed` or `withdraw`; or
+    `count` messages, with the sums of their sizes and of their hashes."""
 
-    __slots__ = ("fingerprint", "row", "size_bytes")
+    __slots__ = ("count", "fingerprint", "row", "size_bytes")
 
-    def __init__(self, row: OpenRow, size_bytes: int, fingerprint: int) -> None:
+    def __init__(self, row: OpenRow, size_bytes: int, fingerprint: int, count: int = 1) -> None:
         self.row = row
         self.size_bytes = size_bytes
         self.fingerprint = fingerprint
+        self.count = count

@@ -162,6 +162,20 @@ class ProducerCounter:
             self._log()
         return row, fingerprint
 
+    def count_sent_together(
+        self, topic: str, time_ms: int, count: int, size_bytes: int, fingerprint: int, *, has_time: bool = True
+    ) -> Ticket:
+        """Counts messages with the same message time like `count_sent`, from the sums of their sizes and of their
+        hashes."""
+        with self._lock:
+            row = self._latest[topic] = self._open_row(topic, self._window(topic, time_ms))
+            row.add_sent(count)
+            if not has_time:
+                row.no_time += count
+        if self._unlogged:
+            self._log()
+        return Ticket(row, size_bytes, fingerprint, count)
+
     def withdraw(self, ticket: Ticket | None) -> None:
         """Uncounts a message that the Kafka client did not accept; `ticket` is the result of `count_sent`.
 
@@ -169,12 +183,12 @@ class ProducerCounter:
         that may or may not be in the log.
         """
         if ticket is not None:
-            self.withdraw_from(ticket.row)
+            self.withdraw_from(ticket.row, ticket.count)
 
-    def withdraw_from(self, row: OpenRow) -> None:
-        """Uncounts a message like `withdraw`; `row` is the running count that contains it."""
+    def withdraw_from(self, row: OpenRow, count: int = 1) -> None:
+        """Uncounts messages like `withdraw`; `row` is the running count that contains them."""
         with self._lock:
-            row.withdraw()
+            row.withdraw(count)
 
     def acknowledge(
         self,
@@ -192,8 +206,12 @@ class ProducerCounter:
         """
         now_ms = wall_clock_ms() if now_ms is None else now_ms
         for ticket, latency_s in zip(tickets, latencies_s, strict=False):
-            if ticket is not None:
+            if ticket is None:
+                continue
+            if ticket.count == 1:
                 self.acknowledge_in(ticket.row, ticket.size_bytes, ticket.fingerprint, latency_s, now_ms)
+            else:
+                self._acknowledge_together(ticket, latency_s, now_ms)
 
     def acknowledge_in(
         self, row: OpenRow, size_bytes: int, fingerprint: int, latency_s: float | None, now_ms: float
@@ -206,17 +224,25 @@ class ProducerCounter:
         if self._unlogged:
             self._log()
 
+    def _acknowledge_together(self, ticket: Ticket, latency_s: float | None, now_ms: float) -> None:
+        row = ticket.row
+        while not row.acknowledge_together(ticket.count, ticket.size_bytes, ticket.fingerprint, latency_s, now_ms):
+            with self._lock:
+                row = self._open_row(row.topic, row.start_ms)
+        if self._unlogged:
+            self._log()
+
     def count_failed(self, ticket: Ticket | None) -> None:
         """Counts a message that was not acknowledged as an error; `ticket` is the result of `count_sent`."""
         if ticket is not None:
-            self.count_failed_in(ticket.row)
+            self.count_failed_in(ticket.row, ticket.count)
 
-    def count_failed_in(self, row: OpenRow) -> None:
-        """Counts an error like `count_failed`; `row` is the running count that contains the message."""
+    def count_failed_in(self, row: OpenRow, count: int = 1) -> None:
+        """Counts errors like `count_failed`; `row` is the running count that contains the messages."""
         with self._lock:
             if not row.is_open:
                 row = self._open_row(row.topic, row.start_ms)
-            row.errors += 1
+            row.errors += count
 
     def count_acknowledged(
         self, topic: str, time_ms: int, key: bytes | None, value: bytes | None, latency_s: float | None = None

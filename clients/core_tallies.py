@@ -57,11 +57,16 @@ class CoreRow(OpenRow):
         _ROW_HEAD.pack_into(self._block, 0, self.is_open, self.start_ms, self.end_ms, late_from_ms, sums, id(None))
 
     def close(self) -> None:
+        was_open = self.is_open
         super().close()
         self._update_block()
-        _, _, _, _, _, _, self.late, count, total_ms, max_ms, *buckets = _ROW.unpack_from(self._block)
-        self.latencies = LatencyHistogram(count, total_ms, max_ms)
-        self.latencies.buckets = {bucket: number for bucket, number in enumerate(buckets) if number}
+        if not was_open:
+            return
+        _, _, _, _, _, _, late, count, total_ms, max_ms, *buckets = _ROW.unpack_from(self._block)
+        latencies = LatencyHistogram(count, total_ms, max_ms)
+        latencies.buckets = {bucket: number for bucket, number in enumerate(buckets) if number}
+        self.late += late
+        self.latencies.merge(latencies)
 
     def leave_spool(self) -> None:
         super().leave_spool()

@@ -198,6 +198,24 @@ class GatewayAudit:
         time_ms, has_time = self.times.time_of(topic, value) if found is None else found
         return self._counter.count_sent(topic, record_ms if time_ms is None else time_ms, key, value, has_time=has_time)
 
+    def count_sent_together(
+        self,
+        topic: str,
+        count: int,
+        size_bytes: int,
+        fingerprint: int,
+        record_ms: int,
+        found: tuple[int | None, bool],
+    ) -> Ticket | None:
+        """Counts records with the same message time like `count_sent`, from the sums of the sizes and of the hashes of
+        their values."""
+        if topic == self._own_topic:
+            return None
+        time_ms, has_time = found
+        return self._counter.count_sent_together(
+            topic, record_ms if time_ms is None else time_ms, count, size_bytes, fingerprint, has_time=has_time
+        )
+
     def acknowledge(self, tickets: Sequence[Ticket | None], latency_s: float) -> None:
         """Counts records that the brokers acknowledged."""
         self._counter.acknowledge(tickets, repeat(latency_s))

@@ -483,16 +483,22 @@ def batch_of_records(
         timestamp_ms: the timestamp of all records.
         codec: number of the codec that compresses them.
     """
-    parts: list[bytes] = []
-    append = parts.append
-    for delta, (key, value, headers) in enumerate(records):
-        body = b"".join((b"\0\0", _zigzag(delta), _field(key), _field(value), headers))
-        append(_zigzag(len(body)))
-        append(body)
+    encoded = b"".join(encode_record(delta, *record) for delta, record in enumerate(records))
+    return batch_of_encoded(encoded, len(records), timestamp_ms, codec)
+
+
+def encode_record(delta: int, key: bytes | None, value: bytes | None, headers: bytes) -> bytes:
+    """Returns a record for `batch_of_encoded`. `delta` is the number of records before it in the batch."""
+    content = b"".join((b"\0\0", _zigzag(delta), _field(key), _field(value), headers))
+    return _zigzag(len(content)) + content
+
+
+def batch_of_encoded(records: bytes, count: int, timestamp_ms: int, codec: int = 0) -> bytes:
+    """Returns a batch like `batch_of_records` of encoded records."""
     from headrace.kafka_wire.codecs import compress  # libraries that not all clients install
 
-    payload = compress(codec, b"".join(parts))
-    length, count = HEADER_BYTES - LENGTH_OVERHEAD + len(payload), len(records)
+    payload = compress(codec, records)
+    length = HEADER_BYTES - LENGTH_OVERHEAD + len(payload)
     content = bytearray(
         HEADER.pack(0, length, -1, MAGIC, 0, codec, count - 1, timestamp_ms, timestamp_ms, -1, -1, -1, count)
     )

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-SOURCES = tuple(HERE / f"{name}.c" for name in ("hash", "program", "records", "run", "tally", "time_text"))
+SOURCES = tuple(HERE / f"{name}.c" for name in ("hash", "log_lines", "program", "records", "run", "tally", "time_text"))
 HEADERS = tuple(HERE / f"{name}.h" for name in ("bytes", "core", "hash", "program"))
 LIBRARY = "libheadrace_core.so"
 FLAGS = ("-std=c11", "-O3", "-fPIC", "-shared", "-fvisibility=default")

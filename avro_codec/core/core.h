@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define HR_ABI 8     /* version of the functions and structures below */
+#define HR_ABI 9     /* version of the functions and structures below */
 #define HR_PROGRAM 5 /* version of the operations in program.h */
 
 /* A record of a batch. Positions are in the decompressed payload. Sizes are -1 for null. */
@@ -172,6 +172,33 @@ typedef struct {
     uint32_t buckets[HR_LATENCY_BUCKETS];
 } hr_sent_row;
 
+/* Lines of a log, each of which becomes a record of one batch. */
+typedef struct {
+    const uint8_t *body; /* lines with their LF */
+    uint64_t body_size;
+    const uint8_t *before; /* bytes of each value before the length of its line, */
+    uint64_t before_size;
+    const uint8_t *after; /* and after the line */
+    uint64_t after_size;
+    const uint8_t *headers; /* encoded headers of each record, before the 8 bytes of its sequence number */
+    uint64_t headers_size;
+    uint8_t *records; /* output, a buffer of the caller */
+    uint64_t records_capacity;
+    uint64_t begin; /* a line's sequence number is this plus the position after its LF */
+    uint64_t delta; /* number of records before these in the batch */
+    uint64_t record_overhead; /* the size of a record is that of its value and headers plus this: */
+    uint64_t record_size_max; /* of one record, */
+    uint64_t sizes_max;       /* and of all */
+    uint64_t at; /* position of the next line, which the call moves */
+    /* Output for the lines before that position: */
+    uint64_t count;
+    uint64_t records_size; /* used bytes of the buffer */
+    uint64_t sizes;
+    uint64_t value_bytes;
+    uint64_t fingerprint; /* sum of the message hashes */
+    int32_t status; /* HR_DONE; HR_FULL if the next line does not fit; HR_MESSAGE if the reference must encode it */
+} hr_lines;
+
 int32_t hr_abi(void);
 int32_t hr_program_version(void);
 
@@ -203,6 +230,10 @@ void *hr_row_acknowledge(void *array, void *const *arguments, intptr_t count);
  * reference must add them up; a Python exception may be set then. */
 int32_t hr_tally_delivered(void *messages, void *none, int64_t now_ms, int64_t late_after_ms, int64_t window_ms,
                            uint64_t from, uint64_t to, hr_tally_output *output);
+
+/* Encodes lines as the records of a batch, until the end, the limit of sizes, or a line that is rejected because it is too
+ * large or invalid UTF-8. */
+void hr_encode_lines(hr_lines *lines);
 
 /* The message hash of headrace.audit.count (XXH64). */
 uint64_t hr_message_hash(const uint8_t *key, int64_t key_size, const uint8_t *value, uint64_t value_size);

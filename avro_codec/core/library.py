@@ -15,7 +15,7 @@ from typing import Any
 from headrace.avro_codec.core.build import LIBRARY
 from headrace.avro_codec.program import TIME_FIELDS_MAX, Program, pack_words
 
-ABI = 8
+ABI = 9
 PROGRAM_VERSION = 5
 
 DONE, FULL, MESSAGE = 0, 1, 2
@@ -124,6 +124,35 @@ class CTallyOutput(ctypes.Structure):
     )
 
 
+class CLines(ctypes.Structure):
+    """`hr_lines` in `core.h`."""
+
+    _fields_ = (
+        ("body", c_char_p),
+        ("body_size", c_uint64),
+        ("before", c_char_p),
+        ("before_size", c_uint64),
+        ("after", c_char_p),
+        ("after_size", c_uint64),
+        ("headers", c_char_p),
+        ("headers_size", c_uint64),
+        ("records", c_void_p),
+        ("records_capacity", c_uint64),
+        ("begin", c_uint64),
+        ("delta", c_uint64),
+        ("record_overhead", c_uint64),
+        ("record_size_max", c_uint64),
+        ("sizes_max", c_uint64),
+        ("at", c_uint64),
+        ("count", c_uint64),
+        ("records_size", c_uint64),
+        ("sizes", c_uint64),
+        ("value_bytes", c_uint64),
+        ("fingerprint", c_uint64),
+        ("status", c_int32),
+    )
+
+
 class Library:
     """The compiled core, loaded as a shared library.
 
@@ -172,6 +201,9 @@ class Library:
             py_object, py_object, c_int64, c_int64, c_int64, c_uint64, c_uint64, POINTER(CTallyOutput)
         )  # fmt: skip
         self.tally_delivered.restype = c_int32
+        self.encode_lines = found.hr_encode_lines
+        self.encode_lines.argtypes = (POINTER(CLines),)
+        self.encode_lines.restype = None
         self.message_hash = found.hr_message_hash
         self.message_hash.argtypes = (c_char_p, c_int64, c_char_p, c_uint64)
         self.message_hash.restype = c_uint64

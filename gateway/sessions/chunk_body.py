@@ -41,7 +41,8 @@ _Fields = tuple[int, Any, str, str]
 
 
 class ChunkBody:
-    """A validated body with `count` records. Iterating yields the records.
+    """A validated body with `count` records. Iterating yields the records. `content` and `begin` are the arguments, 0
+    for bodies without `begin`.
 
     Args:
         media_type: one of the three.
@@ -53,15 +54,15 @@ class ChunkBody:
     """
 
     def __init__(self, media_type: str, body: bytes, begin: int | None) -> None:
-        self._body = body
-        self._begin = 0
+        self.content = body
+        self.begin = 0
         self._values: list[NumberedRecord] = []
         self.count = 0
         self._iterate = {LINES: self._lines, FRAMED: self._framed, JSON: self._parsed}[media_type]
         if (begin is None) == (media_type == LINES):
             raise MalformedChunk(f"the parameter begin is for {LINES}, which needs it")
         if begin is not None:
-            self._begin = begin
+            self.begin = begin
             self._check_lines()
         elif media_type == FRAMED:
             self._check_framed()
@@ -74,25 +75,33 @@ class ChunkBody:
         """Whether the contents are values that were parsed from JSON, instead of bytes."""
         return self._iterate == self._parsed
 
+    @property
+    def is_lines(self) -> bool:
+        return self._iterate == self._lines
+
     def __iter__(self) -> Iterator[_Fields]:
         """Yields the records in rising order of their numbers, as tuples with the fields of `NumberedRecord`."""
         return self._iterate()
 
     def _check_lines(self) -> None:
-        if not 0 <= self._begin <= SEQNO_MAX - len(self._body):
-            raise MalformedChunk(f"begin={self._begin} is outside of 0 … 2^63-1")
-        if self._body and self._body[-1] != 10:
+        if not 0 <= self.begin <= SEQNO_MAX - len(self.content):
+            raise MalformedChunk(f"begin={self.begin} is outside of 0 … 2^63-1")
+        if self.content and self.content[-1] != 10:
             raise MalformedChunk("the last line does not end with LF; send it when it is complete")
-        self.count = self._body.count(b"\n")
+        self.count = self.content.count(b"\n")
 
-    def _lines(self) -> Iterator[_Fields]:
-        seqno = self._begin
-        for line in self._body.split(b"\n")[:-1]:
+    def lines_from(self, position: int) -> Iterator[_Fields]:
+        """Yields the lines from a position in `content`, the beginning of a line, like `__iter__`."""
+        seqno = self.begin + position
+        for line in self.content[position:].split(b"\n")[:-1]:
             seqno += len(line) + 1
             yield seqno, line, "", ""
 
+    def _lines(self) -> Iterator[_Fields]:
+        return self.lines_from(0)
+
     def _check_framed(self) -> None:
-        body, position, last = self._body, 0, 0
+        body, position, last = self.content, 0, 0
         while position < len(body):
             head = _HEAD.match(body, position)
             if head is None:
@@ -105,7 +114,7 @@ class ChunkBody:
             self.count += 1
 
     def _framed(self) -> Iterator[NumberedRecord]:
-        body, position = self._body, 0
+        body, position = self.content, 0
         while position < len(body):
             head = _HEAD.match(body, position)
             assert head is not None

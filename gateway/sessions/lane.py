@@ -19,11 +19,13 @@ from typing import Any, Final, TypeVar
 from zlib import crc32
 
 from headrace.audit.open_row import Ticket
+from headrace.avro_codec.core.library import Library
 from headrace.gateway.audit import GatewayAudit
 from headrace.gateway.encoding import Unencodable
 from headrace.gateway.errors import GatewayError
 from headrace.gateway.sessions.chunk_body import ChunkBody
 from headrace.gateway.sessions.lane_log import LaneLog
+from headrace.gateway.sessions.log_line import BlockEncoder, LineBlock, LineEncoder
 from headrace.gateway.sessions.sources import (
     SEQNO_HEADER,
     SOURCE_HEADER,
@@ -34,7 +36,7 @@ from headrace.gateway.sessions.sources import (
     source_key,
 )
 from headrace.kafka_wire.errors import ErrorResponse
-from headrace.kafka_wire.record_batch import batch_of_records, encode_headers
+from headrace.kafka_wire.record_batch import batch_of_encoded, encode_headers, encode_record
 from headrace.kafka_wire.topic_partition import TopicPartition
 
 CHECKPOINT_S: Final = 1.0
@@ -126,7 +128,7 @@ class Opening:
         partition_count: partitions of the topic, for a source that has none yet.
         encoder: returns the encoder of the records that arrive at a time in microseconds since 1970.
         accepts_values: whether it takes values that were parsed from JSON, besides bytes.
-        has_arrival_times: whether the message time of each record is that of its chunk.
+        has_arrival_times: whether the encoder is a `LineEncoder`; the message time of each record is that of its chunk.
         record_bytes_max: largest record that the topic accepts.
         headers: headers of each record besides those of source and sequence number.
         previous: number of the newest session that the client knows; None if it opens one regardless of others.
@@ -214,15 +216,15 @@ class Session:
     headers: tuple[tuple[str, bytes], ...]
     used_at: float
     queued_seqno: int
-    _before_seqno: bytes = field(init=False)
+    before_seqno: bytes = field(init=False)
     """The encoded headers up to the value of the last one, the sequence number."""
 
     def __post_init__(self) -> None:
-        self._before_seqno = encode_headers((*self.headers, (SEQNO_HEADER, NO_SEQNO)))[: -len(NO_SEQNO)]
+        self.before_seqno = encode_headers((*self.headers, (SEQNO_HEADER, NO_SEQNO)))[: -len(NO_SEQNO)]
 
     def encode_headers(self, seqno: int, part: str, time_text: str) -> bytes:
         if not part and not time_text:
-            return self._before_seqno + _SEQNO.pack(seqno)
+            return self.before_seqno + _SEQNO.pack(seqno)
         named = ((PART_HEADER, part), (TIME_HEADER, time_text))
         extra = [(name, text.encode()) for name, text in named if text]
         return encode_headers((*self.headers, *extra, (SEQNO_HEADER, _SEQNO.pack(seqno))))
@@ -234,11 +236,14 @@ _Encoded = tuple[int, Any, bytes | None, bytes, int]
 
 @dataclass(slots=True)
 class _Batch:
-    """Records for one partition that are not written yet, with their message times. `last` has, by source, the session,
-    the number and content of the last record, and its index."""
+    """Encoded records for one partition that are not written yet. The audit counts `values` one by one, with their
+    message times, and `blocks` together. `last` has, by source, the session, the number and
+    content of the last record, and its index."""
 
-    records: list[tuple[None, bytes | None, bytes]] = field(default_factory=list)
-    times: list[MessageTime | None] = field(default_factory=list)
+    records: list[bytes] = field(default_factory=list)
+    count: int = 0
+    values: list[tuple[bytes | None, MessageTime | None]] = field(default_factory=list)
+    blocks: list[tuple[LineBlock, MessageTime]] = field(default_factory=list)
     size: int = 0
     chunks: dict[int, Chunk] = field(default_factory=dict)
     last: dict[SourceKey, tuple[Session, int, Any, int]] = field(default_factory=dict)
@@ -254,12 +259,20 @@ class Lane:
         log: the lane's logs.
         audit: counts the records.
         clock: monotonic clock in seconds.
+        core: encodes lines; without it, and other records, `_encoded` does, which is the specification.
     """
 
-    def __init__(self, log: LaneLog, audit: GatewayAudit, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        log: LaneLog,
+        audit: GatewayAudit,
+        clock: Callable[[], float] = time.monotonic,
+        core: Library | None = None,
+    ) -> None:
         self._log = log
         self._audit = audit
         self._clock = clock
+        self._blocks = None if core is None else BlockEncoder(core, BATCH_BYTES, RECORD_OVERHEAD)
         self._sessions: dict[SourceKey, Session] = {}
         self._batches: dict[TopicPartition, _Batch] = {}
         self._refused: dict[TopicPartition, WriteRefused] = {}
@@ -363,14 +376,46 @@ class Lane:
             chunk.error = WrongMediaType("the session has a format of bytes; it takes application/json only with json")
             return
         session.used_at = self._clock()
+        position = self._put_lines(session, chunk)
+        if chunk.error is not None:
+            return
         try:
-            records = _encoded(session, chunk)
+            records = _encoded(session, chunk, position)
         except Exception as error:  # a defect must end this session, not all of the lane
             self._sessions.pop(session.key, None)
             chunk.error = error
             return
         if records:
             self._put(session, chunk, records)
+
+    def _put_lines(self, session: Session, chunk: Chunk) -> int:
+        """Adds lines that the core encodes to the batch of their partition, and writes the batch whenever it is full.
+        Returns the position in the chunk of the first line that is left for `_encoded`: 0 if no line can be encoded by
+        the core, or one may be stored."""
+        body, position = chunk.body, 0
+        if self._blocks is None or not (session.has_arrival_times and body.is_lines and body.content):
+            return 0
+        if body.begin < session.queued_seqno:
+            return 0
+        encoder, topic_partition = session.encoder(chunk.received_us), session.source.topic_partition
+        assert isinstance(encoder, LineEncoder)
+        message_time = self._audit.times.time_of(topic_partition.topic, encoder(body.content.partition(b"\n")[0]))
+        record_size_max = session.record_bytes_max
+        size_max = min(BATCH_BYTES, record_size_max)
+        while position < len(body.content):
+            if topic_partition in self._refused:
+                chunk.error = self._refused[topic_partition]
+                break
+            batch = self._batches.setdefault(topic_partition, _Batch())
+            limits = record_size_max, max(0, size_max - batch.size)
+            block = self._blocks.encode(body, position, encoder, session.before_seqno, *limits, batch.count)
+            if block.count:
+                _put_block(batch, session, chunk, block, message_time)
+                position = block.end
+            if not block.is_full or not batch.count:
+                break
+            self._flush(topic_partition)
+        return position
 
     def _put(self, session: Session, chunk: Chunk, records: Sequence[_Encoded]) -> None:
         """Adds records to the batch of their partition. Writes the batch whenever it is full."""
@@ -383,7 +428,7 @@ class Lane:
         at = 0
         while at < len(records):
             batch = self._batches.setdefault(topic_partition, _Batch())
-            if batch.records and batch.size + sizes[at] > size_max:
+            if batch.count and batch.size + sizes[at] > size_max:
                 self._flush(topic_partition)
                 continue
             if topic_partition in self._refused:
@@ -394,10 +439,15 @@ class Lane:
                 size += sizes[end]
                 end += 1
             batch.size = size
-            batch.records += [(None, value, headers) for _, _, value, headers, _ in records[at:end]]
-            batch.times += [message_time] * (end - at)
-            seqno, content, _, _, _ = records[end - 1]
-            batch.last[session.key] = session, seqno, content, len(batch.records) - 1
+            added = records[at:end]
+            batch.records += [
+                encode_record(delta, None, value, headers)
+                for delta, (_, _, value, headers, _) in enumerate(added, batch.count)
+            ]
+            batch.values += [(value, message_time) for _, _, value, _, _ in added]
+            batch.count += len(added)
+            seqno, content, _, _, _ = added[-1]
+            batch.last[session.key] = session, seqno, content, batch.count - 1
             batch.chunks[id(chunk)] = chunk
             session.queued_seqno = seqno
             chunk.outcome.written += end - at
@@ -409,12 +459,15 @@ class Lane:
             batches, self._batches = self._batches, {}
         else:
             batches = {only: self._batches.pop(only)}
-        batches = {tp: batch for tp, batch in batches.items() if batch.records}
+        batches = {tp: batch for tp, batch in batches.items() if batch.count}
         if not batches:
             return
         now_ms, started_at = time.time_ns() // 1_000_000, time.monotonic()
         tickets = {tp: self._count(tp.topic, batch, now_ms) for tp, batch in batches.items()}
-        results = self._log.write({tp: batch_of_records(batch.records, now_ms, LZ4) for tp, batch in batches.items()})
+        encoded = {
+            tp: batch_of_encoded(b"".join(batch.records), batch.count, now_ms, LZ4) for tp, batch in batches.items()
+        }
+        results = self._log.write(encoded)
         for topic_partition, batch in batches.items():
             result = results[topic_partition]
             if isinstance(result, ErrorResponse):
@@ -425,18 +478,21 @@ class Lane:
                 self._reflect(topic_partition, batch, result)
 
     def _count(self, topic: str, batch: _Batch, now_ms: int) -> list[Ticket | None]:
-        count_sent = self._audit.count_sent
+        count_sent, count_together = self._audit.count_sent, self._audit.count_sent_together
         return [
-            count_sent(topic, None, value, now_ms, message_time)
-            for (_, value, _), message_time in zip(batch.records, batch.times, strict=True)
+            *(count_sent(topic, None, value, now_ms, message_time) for value, message_time in batch.values),
+            *(
+                count_together(topic, block.count, block.value_bytes, block.fingerprint, now_ms, message_time)
+                for block, message_time in batch.blocks
+            ),
         ]
 
     def _reflect(self, topic_partition: TopicPartition, batch: _Batch, base: int) -> None:
         for session, seqno, content, index in batch.last.values():
             source = session.source
             source.last_seqno, source.offset, source.checksum = seqno, base + index, _checksum(content)
-        self._log.stored(topic_partition, base + len(batch.records), batch.last)
-        self._since_checkpoint += len(batch.records)
+        self._log.stored(topic_partition, base + batch.count, batch.last)
+        self._since_checkpoint += batch.count
 
     def _refuse(self, topic_partition: TopicPartition, batch: _Batch, error: ErrorResponse) -> None:
         """Fails the chunks of a refused batch, and all later ones of the same requests for its partition. Their
@@ -516,12 +572,29 @@ class Lane:
         return replace(found, partition=partition)
 
 
-def _encoded(session: Session, chunk: Chunk) -> list[_Encoded]:
-    """Returns the records of a chunk that are not stored, and notes the others in its outcome."""
+def _put_block(batch: _Batch, session: Session, chunk: Chunk, block: LineBlock, message_time: MessageTime) -> None:
+    content, seqno = chunk.body.content, chunk.body.begin + block.end
+    batch.records.append(block.records)
+    batch.blocks.append((block, message_time))
+    batch.count += block.count
+    batch.size += block.size
+    last = content[content.rfind(b"\n", 0, block.end - 1) + 1 : block.end - 1]
+    batch.last[session.key] = session, seqno, last, batch.count - 1
+    batch.chunks[id(chunk)] = chunk
+    session.queued_seqno = chunk.outcome.last_seqno = seqno
+    chunk.outcome.written += block.count
+
+
+def _encoded(session: Session, chunk: Chunk, position: int) -> list[_Encoded]:
+    """Returns the records of a chunk that are not stored, and notes the others in its outcome.
+
+    Args:
+        position: where the first line begins; 0 for all records.
+    """
     encode, outcome, source = session.encoder(chunk.received_us), chunk.outcome, session.source
     queued_seqno, size_max = session.queued_seqno, session.record_bytes_max
     found: list[_Encoded] = []
-    for seqno, content, part, time_text in chunk.body:
+    for seqno, content, part, time_text in chunk.body.lines_from(position) if position else chunk.body:
         outcome.last_seqno = seqno
         if seqno <= queued_seqno:
             outcome.skipped += 1

@@ -39,7 +39,7 @@ from headrace.gateway.sessions.lane import (
     WrongMediaType,
 )
 from headrace.gateway.sessions.lanes import NotOwner
-from headrace.gateway.sessions.log_line import LOG_LINE, line_encoder
+from headrace.gateway.sessions.log_line import LOG_LINE, LineEncoder
 from headrace.gateway.sessions.service import Sessions, TopicUnknown
 from headrace.gateway.sessions.sources import source_key
 
@@ -174,7 +174,7 @@ async def encoder_of(
     is_line = wanted.format == LINE_FORMAT
     found = await schemas.find(SchemaChoice(subject, text=LOG_LINE if is_line else None))
     await audit.times.prepare(wanted.topic, (found.prefix,))
-    return partial(line_encoder, found.prefix, wanted.host, wanted.file) if is_line else partial(_json_encoder, found)
+    return partial(LineEncoder, found.prefix, wanted.host, wanted.file) if is_line else partial(_json_encoder, found)
 
 
 def _binary_encoder(time_us: int) -> Encode:

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from headrace.avro_codec import core_library
 from headrace.gateway.audit import GatewayAudit
 from headrace.gateway.sessions.lane import Lane, LaneUnavailable, Request
 from headrace.gateway.sessions.lane_log import LaneLog
@@ -145,7 +146,7 @@ def sessions_of(settings: Settings, options: dict[str, Any], audit: GatewayAudit
     topic = LaneTopic(own.sessions_topic, STATE_TOPIC_CONFIG, _state_topic_problem)
 
     def create(number: int, sleep: Callable[[float], None]) -> Lane:
-        return Lane(LaneLog(cluster(), topic.name, number, sleep=sleep), audit)
+        return Lane(LaneLog(cluster(), topic.name, number, sleep=sleep), audit, core=core_library())
 
     return Sessions(cluster, Lanes(options, cluster, topic, own.lanes, url_of(own), create))
 

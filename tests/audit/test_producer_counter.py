@@ -8,12 +8,15 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 
 import pytest
 
 from headrace.audit import window
 from headrace.audit.count import message_hash
+from headrace.audit.open_row import Ticket
 from headrace.audit.producer_counter import WINDOWS_RETENTION_MS, ProducerCounter, RowSelection
 from headrace.audit.row import AuditRow
 from headrace.audit.spool import SLOTS, Spool, leftover_spools, sums_index
@@ -65,6 +68,39 @@ def test_take_rows_returns_counts_since_the_last_call(tmp_path: Path) -> None:
     assert early.id != late.id
     assert (early.application, early.host, early.instance, early.crashed) == ("shop", "h", "i", False)
     counter.close()
+
+
+def test_messages_that_are_counted_together_count_like_single_ones() -> None:
+    rows = []
+    for is_together in (False, True):
+        counter = ProducerCounter("shop", spool_dir=None, late_after_ms=0)
+        hashes = sum(message_hash(None, value) for value in (b"a", b"bc", b"d"))
+
+        def sent(
+            counter: ProducerCounter = counter, hashes: int = hashes, is_together: bool = is_together
+        ) -> list[Ticket]:
+            if is_together:
+                return [counter.count_sent_together("t", 5, 3, 4, hashes, has_time=False)]
+            found = [counter.count_sent("t", 5, None, value, has_time=False) for value in (b"a", b"bc", b"d")]
+            return [ticket for ticket in found if ticket is not None]
+
+        for ticket in sent():
+            counter.withdraw(ticket)
+        for ticket in sent():
+            counter.count_failed(ticket)
+        counter.acknowledge(sent(), repeat(0.02), now_ms=NOW)
+        late = sent()
+        rows += counter.take_rows(NOW, RowSelection.ALL)
+        counter.acknowledge(late, repeat(0.5), now_ms=NOW)
+        rows += counter.take_rows(NOW, RowSelection.ALL)
+    single, together = rows[:2], rows[2:]
+    assert [replace(row, instance="", id="") for row in together] == [
+        replace(row, instance="", id="") for row in single
+    ]
+    assert [(row.sent, row.count, row.errors, row.no_time, row.late) for row in together] == [
+        (9, 3, 3, 12, 3),
+        (0, 3, 0, 0, 3),
+    ]
 
 
 def test_take_unchanged_returns_ended_windows_without_new_counts(tmp_path: Path) -> None:

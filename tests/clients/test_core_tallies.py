@@ -81,7 +81,11 @@ def test_core_adds_up_delivered_messages_like_the_reference(
 CALLS = st.one_of(
     st.tuples(st.just("count"), st.none() | TIMES, st.none() | BODIES, BODIES),
     st.tuples(st.just("acknowledge"), st.integers(0, 2**40), st.integers(0, 2**64 - 1), LATENCIES_S, st.integers(0, 3)),
-    st.sampled_from([("withdraw",), ("leave_spool",), ("close",)]),
+    st.tuples(
+        *(st.just("acknowledge_together"), st.integers(2, 2**20), st.integers(0, 2**40), st.integers(0, 2**64 - 1)),
+        *(LATENCIES_S, st.integers(0, 3)),
+    ),
+    st.sampled_from([("add_sent", 3), ("withdraw",), ("withdraw", 2), ("leave_spool",), ("close",)]),
 )
 SPECIAL = -WINDOW_MS
 MESSAGES_MAX = 40
@@ -96,7 +100,7 @@ def test_row_of_the_core_counts_like_the_reference(
     calls: list[tuple[Any, ...]], start_ms: int, late_from_ms: int | None
 ) -> None:
     rows = [each("t", start_ms, late_from_ms, 1, -1, None) for each in (OpenRow, CORE_ROW)]
-    for row in rows * MESSAGES_MAX:
+    for row in rows * 2 * MESSAGES_MAX:
         row.count(None, None, b"to withdraw")
     for name, *arguments in calls:
         expected, found = (getattr(row, name)(*arguments) for row in rows)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
+from headrace.avro_codec.core.library import Library
 from headrace.gateway.encoding import Unencodable
 from headrace.gateway.errors import GatewayError, Kind
 from headrace.gateway.sessions.chunk_body import FRAMED, JSON, LINES, ChunkBody
@@ -30,6 +34,7 @@ from headrace.gateway.sessions.lane import (
     WriteRefused,
     WrongMediaType,
 )
+from headrace.gateway.sessions.log_line import LineEncoder
 from headrace.gateway.sessions.sources import LaneState, SourceKey, StateRecord
 from headrace.kafka_wire.errors import ErrorResponse, KafkaUnavailable
 from headrace.kafka_wire.record_batch import (
@@ -40,7 +45,8 @@ from headrace.kafka_wire.record_batch import (
     split_batches,
 )
 from headrace.kafka_wire.topic_partition import TopicPartition
-from support.gateway_audit import NotedAudit
+from support.gateway_audit import NotedAudit, sums_of
+from support.loader.compiled_core import required_core
 
 RECEIVED_US = 1_700_000_000_000_000
 Stored = tuple[bytes, int, bytes | None]
@@ -100,11 +106,11 @@ class MemoryLog:
 class Served:
     """A lane with a clock that tests set."""
 
-    def __init__(self) -> None:
+    def __init__(self, core: Library | None = None) -> None:
         self.log = MemoryLog()
         self.now_s = 0.0
         self.audit = NotedAudit()
-        self.lane = Lane(self.log, self.audit, lambda: self.now_s)  # type: ignore[arg-type]
+        self.lane = Lane(self.log, self.audit, lambda: self.now_s, core)  # type: ignore[arg-type]
 
     def serve(self, *requests: Any) -> None:
         self.lane.serve(requests)
@@ -490,3 +496,73 @@ def test_audit_counts_stored_records_once_and_refused_ones_as_failed(served: Ser
         served.send(served.open().session, b"e", begin=6)
     assert served.audit.sent == [b"a", b"b", b"c", b"d", b"e"]
     assert (served.audit.acknowledged, served.audit.failed) == ([b"a", b"b", b"c"], [b"d"])
+
+
+LOG_LINES = st.lists(
+    st.one_of(
+        st.binary(max_size=80).map(lambda line: line.replace(b"\n", b"\0")),
+        st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"]), max_size=40).map(str.encode),
+        st.sampled_from([b"", b"\0", b"\xff", b"a" * 63, b"a" * 64, b"a" * 180, b"a" * 400, "ä".encode() * 100]),
+    ),
+    max_size=12,
+)
+SENT_CHUNKS = st.lists(st.tuples(st.sampled_from("st"), LOG_LINES, st.integers(-1, 1)), max_size=3)
+REFUSED = ErrorResponse("b", "a batch", 10, "MESSAGE_TOO_LARGE")
+
+
+def results_of(
+    served: Served, rounds: Sequence[Sequence[tuple[str, Sequence[bytes], int]]], record_bytes_max: int
+) -> list[Any]:
+    """Returns the result or the error of each chunk. Sessions that have ended are opened again. A chunk begins before,
+    at or after the end of the chunk before it."""
+    results: list[Any] = []
+    ends = dict.fromkeys("st", 0)
+    for chunks in rounds:
+        opened = {
+            source: served.open(
+                source,
+                encoder=partial(LineEncoder, b"\0\0\0\0\1", "host", "/file"),
+                has_arrival_times=True,
+                record_bytes_max=record_bytes_max,
+                headers=(("host", b"host"),),
+            )
+            for source in ends
+        }
+        sent = []
+        for source, lines, gap in chunks:
+            begin = max(0, ends[source] + gap * 7)
+            sent.append(lines_of(opened[source].session, *lines, begin=begin))
+            ends[source] = begin + sum(len(line) + 1 for line in lines)
+        served.serve(*sent)
+        results += [chunk.result.exception(0) or chunk.result.result(0) for chunk in sent]
+    return results
+
+
+@given(st.lists(SENT_CHUNKS, max_size=4), st.sampled_from([200, 600, 1_000_000]), st.sets(st.integers(0, 5)))
+@example([[("s", [b"a" * 100_000] * 12, 0)]], 1_000_000, set())
+@example([[("s", [b"a" * 600_000, b"b", b"a" * 600_000], 0), ("t", [b"c"], 0)]], 1_000_000, set())
+def test_core_stores_lines_like_the_reference(
+    rounds: list[list[tuple[str, list[bytes], int]]], record_bytes_max: int, refused: set[int]
+) -> None:
+    lanes = [Served(), Served(required_core())]
+    results = []
+    for served in lanes:
+        write = served.log.write
+
+        def refusing(
+            batches: Mapping[TopicPartition, bytes], log: MemoryLog = served.log, write: Any = write
+        ) -> dict[TopicPartition, int | ErrorResponse]:
+            log.failures = [REFUSED] if log.writes in refused else []
+            found: dict[TopicPartition, int | ErrorResponse] = write(batches)
+            return found
+
+        served.log.write = refusing  # type: ignore[method-assign]
+        results.append(results_of(served, rounds, record_bytes_max))
+    expected, found = lanes
+    assert [repr(one) for one in results[1]] == [repr(one) for one in results[0]]
+    assert found.log.logs == expected.log.logs
+    assert found.log.headers == expected.log.headers
+    assert found.log.writes == expected.log.writes
+    assert found.log.state.sources == expected.log.state.sources
+    for name in ("sent", "acknowledged", "failed"):
+        assert sums_of(getattr(found.audit, name)) == sums_of(getattr(expected.audit, name))
