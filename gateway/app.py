@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 
 from starlette.applications import Starlette
@@ -29,7 +30,7 @@ from headrace.gateway.metrics import GatewayMetrics
 from headrace.gateway.openapi.document import openapi
 from headrace.gateway.peers import Peers
 from headrace.gateway.record_stream import RecordStream
-from headrace.gateway.request_body import BodyBudget, ByteRate, body_of, json_of, read_json
+from headrace.gateway.request_body import BodyBudget, ByteRate, body_of, json_of
 from headrace.gateway.responses import (
     JSON,
     json_bytes,
@@ -195,19 +196,20 @@ async def _respond_once(
 ) -> Response:
     """Responds with the result of a body's records. A repeated request with a key gets that of the first one."""
     state, key = request.app.state, first_results.key_of(request)
+
+    async def process(body: bytes) -> bytes:
+        return await produce(await json_of(body) if body.strip() else None)
+
     async with body_of(request, state.budget, has_records=True) as reader:
-        if key is None:
-            return Response(await produce(await read_json(reader)), status, media_type=media_type)
         body = await reader.read()
+        if key is None:
+            return Response(await process(body), status, media_type=media_type)
         if state.peers.may_pass_on(request):
             passed: Response | None = await state.peers.first(request, *key[1:], body)
             if passed is not None:
                 return passed
 
-        async def process() -> bytes:
-            return await produce(await json_of(body))
-
-        content, is_repeated = await state.first_results.first(key, body, process)
+        content, is_repeated = await state.first_results.first(key, body, partial(process, body))
         headers = {"Idempotent-Replayed": "true"} if is_repeated else {}
         return Response(content, status, headers, media_type)
 

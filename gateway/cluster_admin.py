@@ -35,6 +35,8 @@ from headrace.gateway.errors import GatewayError, Kind
 from headrace.gateway.topics import TOPIC_NAME
 
 REQUEST_S: Final = 15.0
+ANY_CLUSTER: Final = "any"
+"""Stands for the id of the cluster in paths."""
 DESCRIBED_S: Final = 10.0
 """Time for which the partitions of a topic are cached, to check that one exists."""
 DESCRIBED_MAX: Final = 10_000
@@ -57,10 +59,21 @@ class ClusterAdmin:
         self._admin = client
         self._problem = problem
         self._partitions: dict[str, tuple[frozenset[int], float]] = {}
+        self._cluster_id: str | None = None
 
     async def cluster(self) -> Any:
         """Returns the cluster id, the controller and the brokers."""
         return await self._result(self._admin.describe_cluster(request_timeout=REQUEST_S))
+
+    async def check_cluster(self, wanted: str) -> None:
+        """Raises:
+        GatewayError: `wanted` is neither the id of the cluster nor "any".
+        """
+        if wanted in (ANY_CLUSTER, self._cluster_id):
+            return
+        self._cluster_id = (await self.cluster()).cluster_id
+        if wanted != self._cluster_id:
+            raise GatewayError(Kind.NOT_FOUND, f"Cluster {wanted} cannot be found; the id is {self._cluster_id}")
 
     async def topics(self) -> Mapping[str, Any]:
         """Returns the metadata of all topics by name."""

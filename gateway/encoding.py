@@ -99,11 +99,12 @@ PLAIN: dict[Format, Encode] = {
 """The encoders of the formats without a schema."""
 
 
-def encoded(encode: Encode, value: Any, where: str) -> bytes | None:
+def encoded(encode: Encode, value: Any, where: str, kind: Kind = Kind.UNCONVERTIBLE) -> bytes | None:
     """Returns the bytes of a value.
 
     Args:
         where: the place of the value in the request, for the error.
+        kind: the kind of the error.
 
     Raises:
         GatewayError: the value cannot be encoded.
@@ -111,4 +112,4 @@ def encoded(encode: Encode, value: Any, where: str) -> bytes | None:
     try:
         return encode(value)
     except Unencodable as error:
-        raise GatewayError(Kind.UNCONVERTIBLE, f"{where}: {error}") from None
+        raise GatewayError(kind, f"{where}: {error}") from None

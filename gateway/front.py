@@ -78,13 +78,14 @@ class GatewayFront:
 
     async def _respond(self, scope: Any, receive: Any, send: Any) -> None:
         if "\0" in scope["path"] or len(scope["path"]) > PATH_CHARS_MAX:  # the Kafka client would truncate a name
-            await error_response(GatewayError(Kind.NOT_FOUND, "the path does not exist"))(scope, receive, send)
+            error = GatewayError(Kind.NOT_FOUND, "the path does not exist")
+            await error_response(error, scope["path"])(scope, receive, send)
             return
         if scope["path"] not in PUBLIC:
             try:
                 scope[CALLER_KEY] = await self._access.caller(scope)
-            except GatewayError as error:
-                await error_response(error)(scope, receive, send)
+            except GatewayError as refused:
+                await error_response(refused, scope["path"])(scope, receive, send)
                 return
         await self._application(scope, receive, send)
 

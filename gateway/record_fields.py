@@ -5,13 +5,22 @@ from __future__ import annotations
 import base64
 import binascii
 import datetime
+import re
 from typing import Any, Final
 
 from headrace.gateway.errors import GatewayError, Kind
 from headrace.gateway.json_stream import UnusableText, check_text
 
+_DIGITS: Final = re.compile(r"-?[0-9]{1,19}")
 TIME_MS_MAX: Final = 253_402_300_799_999
 """The end of the year 9999."""
+
+
+def whole_number(value: Any) -> int | None:
+    """Returns the whole number of a value, which may be a text of digits, as in the REST Proxy; else None."""
+    if type(value) is int:
+        return value
+    return int(value) if isinstance(value, str) and _DIGITS.fullmatch(value) else None
 
 
 def headers_of(value: Any, where: str = "headers") -> tuple[tuple[str, bytes | None], ...]:

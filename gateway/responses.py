@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from typing import Any, Final
 
 from starlette.exceptions import HTTPException
@@ -15,6 +16,8 @@ from headrace.gateway.errors import GatewayError, Kind
 logger = logging.getLogger(__name__)
 
 JSON: Final = "application/json"
+V2_JSON: Final = "application/vnd.kafka.v2+json"
+_V2_PATH: Final = re.compile(r"/|/(brokers|topics|consumers)(/.*)?", re.DOTALL)
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 CHALLENGE: Final = 'Basic realm="Headrace gateway"'
 
@@ -22,6 +25,11 @@ CHALLENGE: Final = 'Basic realm="Headrace gateway"'
 def json_response(content: Any, status: int = 200, media_type: str = JSON, **headers: str) -> Response:
     """Returns a response with compact JSON."""
     return Response(json_bytes(content), status, headers, media_type)
+
+
+def media_type_of(path: str) -> str:
+    """Returns the media type for a path. Version 2 of the REST Proxy's interface has its own, for errors too."""
+    return V2_JSON if _V2_PATH.fullmatch(path) else JSON
 
 
 def json_bytes(content: Any) -> bytes:
@@ -32,24 +40,24 @@ def json_bytes(content: Any) -> bytes:
         return json.dumps(content, separators=(",", ":")).encode()
 
 
-def error_response(error: GatewayError) -> Response:
-    """Returns the response to a request that was refused or failed."""
+def error_response(error: GatewayError, path: str) -> Response:
+    """Returns the response to a request for a path that was refused or failed."""
     headers = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
     if error.status == 401:
         headers["WWW-Authenticate"] = CHALLENGE
-    return json_response(error.body, error.status, **headers)
+    return json_response(error.body, error.status, media_type_of(path), **headers)
 
 
 async def on_gateway_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, GatewayError)
-    return error_response(error)
+    return error_response(error, request.url.path)
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:
     """Responds to requests without a route (404) or with another method than its routes (405)."""
     assert isinstance(error, HTTPException)
     body = {"error_code": error.status_code, "message": f"HTTP {error.status_code} {error.detail}"}
-    return json_response(body, error.status_code, **(error.headers or {}))
+    return json_response(body, error.status_code, media_type_of(request.url.path), **(error.headers or {}))
 
 
 async def on_disconnect(request: Request, error: Exception) -> Response:
@@ -59,7 +67,7 @@ async def on_disconnect(request: Request, error: Exception) -> Response:
 
 async def on_defect(request: Request, error: Exception) -> Response:
     logger.exception("request_failed method=%s path=%s", request.method, request.url.path)
-    return error_response(defect())
+    return error_response(defect(), request.url.path)
 
 
 def defect() -> GatewayError:

@@ -27,10 +27,10 @@ from headrace.gateway.consumer_polling import PolledConsumer, Read, ReadLimits
 from headrace.gateway.decoding import Formats
 from headrace.gateway.encoding import Format
 from headrace.gateway.errors import GatewayError, Kind
-from headrace.gateway.record_fields import time_ms
+from headrace.gateway.record_fields import time_ms, whole_number
 from headrace.gateway.request_body import body_of, parse_names, until_disconnected
 from headrace.gateway.responses import json_bytes, json_response
-from headrace.gateway.rest_v2 import MEDIA_TYPE, PARTITION_MAX, check_accept
+from headrace.gateway.rest_v2 import MEDIA_TYPE, PARTITION_MAX, accepted_types, check_accept
 
 TIMEOUT_MS: Final = 1_000
 TIMEOUT_MS_MAX: Final = 60_000
@@ -167,8 +167,8 @@ def parse_partitions(body: Mapping[str, Any], name: str = "partitions") -> list[
 
 
 def _partition(item: Mapping[str, Any], where: str) -> TopicPartition:
-    partition = item.get("partition")
-    if type(partition) is not int or not 0 <= partition <= PARTITION_MAX:
+    partition = whole_number(item.get("partition"))
+    if partition is None or not 0 <= partition <= PARTITION_MAX:
         raise GatewayError(Kind.MALFORMED, f"{where}.partition: expected a number from 0 on")
     return TopicPartition(_topic(item.get("topic"), f"{where}.topic"), partition)
 
@@ -181,8 +181,9 @@ def parse_offsets(body: Mapping[str, Any], *, is_required: bool) -> list[TopicPa
     """
     found = []
     for index, item in enumerate(_list(body, "offsets", is_required=is_required)):
-        one, offset, metadata = _partition(item, f"offsets[{index}]"), item.get("offset"), item.get("metadata")
-        if type(offset) is not int or not 0 <= offset < 2**63 - 1:
+        one, metadata = _partition(item, f"offsets[{index}]"), item.get("metadata")
+        offset = whole_number(item.get("offset"))
+        if offset is None or not 0 <= offset < 2**63 - 1:
             raise GatewayError(Kind.MALFORMED, f"offsets[{index}].offset: expected a number from 0 on")
         if metadata is not None and not isinstance(metadata, str):
             raise GatewayError(Kind.MALFORMED, f"offsets[{index}].metadata: expected a text")
@@ -197,13 +198,12 @@ def accepted_format(accept: str, own: Format | None = None) -> Format:
         GatewayError: the client accepts only other formats.
     """
     check_accept(accept)
-    names = [one.partition(";")[0].strip().lower() for one in accept.split(",")]
-    named = [found[1] for found in map(_RECORD_TYPE.fullmatch, names) if found]
-    for form in FORMATS if own is None else (own,):
-        if form.value in named:
-            return form
-    if len(named) < len(names):
-        return own or Format.BINARY
+    for name in accepted_types(accept):
+        found = _RECORD_TYPE.fullmatch(name)
+        if found is None:
+            return own or Format.BINARY
+        if found[1] in (FORMATS if own is None else (own,)):
+            return Format(found[1])
     known = " or ".join(media_type(form) for form in (FORMATS if own is None else (own,)))
     raise GatewayError(Kind.FORMAT_MISMATCH, f"expected Accept {known}, found {accept!r:.80}")
 

@@ -90,7 +90,12 @@ async def topics(request: Request) -> Response:
 
 async def topic(request: Request) -> Response:
     cluster, name = request.app.state.cluster, _topic(request)
-    described = await cluster.topic(name)
+    try:
+        described = await cluster.topic(name)
+    except GatewayError as error:
+        if error.kind is Kind.TOPIC_NOT_FOUND:  # the REST Proxy has Kafka's code here, and its own for partitions
+            raise GatewayError(Kind.INSTANCE_OR_PARTITION_NOT_FOUND, error.message) from error
+        raise
     configs = {key: entry.value for key, entry in (await cluster.configs(name)).items()}
     return respond({"name": name, "configs": configs, "partitions": _partitions(described)})
 

@@ -17,7 +17,7 @@ from headrace.gateway.access import Caller
 from headrace.gateway.encoding import PLAIN, Format, avro_encoder, encoded
 from headrace.gateway.errors import GatewayError, Kind
 from headrace.gateway.kafka_problems import problem_of
-from headrace.gateway.record_fields import headers_of, time_ms, usable_text
+from headrace.gateway.record_fields import headers_of, time_ms, usable_text, whole_number
 from headrace.gateway.schemas import ResolvedSchema, SchemaChoice, Schemas
 from headrace.gateway.sender import OutgoingRecord, RecordSender, SendResult
 
@@ -147,11 +147,12 @@ async def _encode(topic: str, part: str, data: Any, schemas: Schemas, caller: Ca
     check_fields(data, DATA_FIELDS, part)
     form, content = _format(part, data), data.get("data")
     if form in PLAIN:
-        return Data(encoded(PLAIN[form], content, part), form)
+        return Data(encoded(PLAIN[form], content, part, Kind.BAD_REQUEST), form)
     choice = await _schema_choice(topic, part, data, schemas)
     caller.require_schema(topic, choice)
     schema = await schemas.find(choice)
-    return Data(encoded(avro_encoder(schema), content, part), form, schema)
+    # With every schema, null is a tombstone, as in the REST Proxy.
+    return Data(None if content is None else encoded(avro_encoder(schema), content, part), form, schema)
 
 
 def _format(part: str, data: Mapping[str, Any]) -> Format:
@@ -161,10 +162,10 @@ def _format(part: str, data: Mapping[str, Any]) -> Format:
     if not isinstance(name, str) or name not in Format.__members__:
         known = ", ".join(Format.__members__)
         raise GatewayError(Kind.BAD_REQUEST, f"{part}.type: expected one of {known}, found {name!r:.40}")
-    form = Format[name]
-    if form in PLAIN and not SCHEMA_FIELDS.isdisjoint(data):
+    form, given = Format[name], {field for field, value in data.items() if value is not None}
+    if form in PLAIN and not SCHEMA_FIELDS.isdisjoint(given):
         raise GatewayError(Kind.BAD_REQUEST, f"{part}: the type {name} has no schema; omit its fields or the type")
-    if form is Format.AVRO and (data.get("schema") is None or {"schema_id", "schema_version"} & data.keys()):
+    if form is Format.AVRO and ("schema" not in given or {"schema_id", "schema_version"} & given):
         raise GatewayError(
             Kind.BAD_REQUEST,
             f"{part}: with the type AVRO, expected schema, without schema_id and schema_version; omit the type to use "
@@ -176,8 +177,8 @@ def _format(part: str, data: Mapping[str, Any]) -> Format:
 async def _schema_choice(topic: str, part: str, data: Mapping[str, Any], schemas: Schemas) -> SchemaChoice:
     schema_id, version = (_number(part, data, name) for name in ("schema_id", "schema_version"))
     subject, text, strategy = (_text(part, data, name) for name in ("subject", "schema", "subject_name_strategy"))
-    if schema_id is not None and version is not None:
-        raise GatewayError(Kind.BAD_REQUEST, f"{part}: expected schema_id or schema_version, found both")
+    if sum(one is not None for one in (schema_id, version, text)) > 1:
+        raise GatewayError(Kind.BAD_REQUEST, f"{part}: expected only one of schema_id, schema_version and schema")
     if strategy is not None and (strategy not in STRATEGIES or subject):
         expected = f"expected {', '.join(STRATEGIES)}, found {strategy!r:.40}" if not subject else "omit it, or subject"
         raise GatewayError(Kind.BAD_REQUEST, f"{part}.subject_name_strategy: {expected}")
@@ -198,10 +199,12 @@ async def _subject(topic: str, part: str, strategy: str | None, choice: SchemaCh
 
 
 def _number(part: str, data: Mapping[str, Any], name: str) -> int | None:
-    value = data.get(name)
-    if value is None or (type(value) is int and 0 <= value <= PARTITION_MAX):
-        return value
-    raise GatewayError(Kind.BAD_REQUEST, f"{part}.{name}: expected a number from 0 on")
+    if data.get(name) is None:
+        return None
+    value = whole_number(data[name])
+    if value is None or not 0 <= value <= PARTITION_MAX:
+        raise GatewayError(Kind.BAD_REQUEST, f"{part}.{name}: expected a number from 0 on")
+    return value
 
 
 def _text(part: str, data: Mapping[str, Any], name: str) -> str | None:
@@ -227,11 +230,12 @@ def check_fields(value: Any, names: frozenset[str], what: str) -> None:
 def _partition(value: Any) -> int | None:
     if value is None:
         return None
-    if type(value) is not int or value > PARTITION_MAX:
+    number = whole_number(value)
+    if number is None or number > PARTITION_MAX:
         raise GatewayError(Kind.BAD_REQUEST, "partition_id: expected a number")
-    if value < 0:
-        raise GatewayError(Kind.PARTITION_NOT_FOUND, f"partition_id: there is no partition {value}")
-    return value
+    if number < 0:
+        raise GatewayError(Kind.PARTITION_NOT_FOUND, f"partition_id: there is no partition {number}")
+    return number
 
 
 @functools.lru_cache(maxsize=64)

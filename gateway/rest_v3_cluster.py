@@ -1,12 +1,14 @@
 """Version 3 of the REST Proxy's interface: clusters, brokers, topics, configurations and consumer groups.
 
 Each resource has its kind, its URL, the fields that identify it, and URLs of related resources. The cluster id of a
-path is not compared with that of the brokers, as in the REST Proxy.
+path is that of the brokers, or "any".
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -79,11 +81,8 @@ async def clusters(request: Request) -> Response:
 
 
 async def cluster(request: Request) -> Response:
-    caller_of(request).require_any()
-    urls, found = _urls(request), await _admin(request).cluster()
-    if urls.cluster != found.cluster_id:
-        raise GatewayError(Kind.NOT_FOUND, f"Cluster {urls.cluster} cannot be found; the id is {found.cluster_id}")
-    return json_response(_cluster(urls, found))
+    found = await _admin(request).cluster()
+    return json_response(_cluster(Urls(request, found.cluster_id), found))
 
 
 def _cluster(urls: Urls, found: Any) -> dict[str, Any]:
@@ -99,13 +98,11 @@ def _cluster(urls: Urls, found: Any) -> dict[str, Any]:
 
 
 async def brokers(request: Request) -> Response:
-    caller_of(request).require_any()
     urls, found = _urls(request), await _admin(request).cluster()
     return urls.collection("Broker", ("brokers",), [_broker(urls, node) for node in found.nodes])
 
 
 async def broker(request: Request) -> Response:
-    caller_of(request).require_any()
     urls, found, wanted = _urls(request), await _admin(request).cluster(), request.path_params["broker"]
     for node in found.nodes:
         if node.id == wanted:
@@ -120,7 +117,6 @@ def _broker(urls: Urls, node: Any) -> dict[str, Any]:
 
 async def topics(request: Request) -> Response:
     urls, caller = _urls(request), caller_of(request)
-    caller.require_any()
     found = await _admin(request).topics()
     data = [
         _topic(urls, name, len(topic.partitions), max((len(p.replicas) for p in topic.partitions.values()), default=0))
@@ -175,7 +171,8 @@ async def create_topic(request: Request) -> Response:
         urls = _urls(request)
         return json_response(_topic(urls, name, max(partitions, 0), max(replicas, 0)), 200)
     request.app.state.sender.forget_topic(name)
-    return json_response(await _described(request, name), 201)
+    created = await _described(request, name)
+    return json_response(created, 201, Location=created["metadata"]["self"])
 
 
 async def delete_topic(request: Request) -> Response:
@@ -309,9 +306,7 @@ def _source(number: int) -> str:
 async def set_config(request: Request) -> Response:
     caller_of(request).require_administer(request.path_params["topic"])
     body = await _json_body(request, frozenset({"value"}))
-    if not isinstance(body.get("value"), str):
-        raise GatewayError(Kind.BAD_REQUEST, "value: expected a text")
-    return await _altered(request, [(request.path_params["config"], body["value"])])
+    return await _altered(request, [(request.path_params["config"], _config_text(body.get("value"), "value"))])
 
 
 async def reset_config(request: Request) -> Response:
@@ -332,13 +327,15 @@ async def _altered(
     request: Request, changes: Sequence[tuple[str, str | None]], *, only_validates: bool = False
 ) -> Response:
     topic = request.path_params["topic"]
-    await _admin(request).topic(topic)
+    known = await _configs(request)
+    unknown = next((name for name, _ in changes if name not in known), None)
+    if unknown is not None:
+        raise GatewayError(Kind.NOT_FOUND, f"Config {unknown} cannot be found for topic {topic}")
     await _admin(request).alter_configs(topic, changes, only_validates)
     return Response(status_code=204)
 
 
 async def groups(request: Request) -> Response:
-    caller_of(request).require_any()
     urls, admin = _urls(request), _admin(request)
     found = await admin.describe_groups(await admin.groups())
     return urls.collection("ConsumerGroup", ("consumer-groups",), [_group(urls, one) for one in found])
@@ -350,7 +347,6 @@ async def group(request: Request) -> Response:
 
 async def _one_group(request: Request) -> Any:
     """Returns the description of the group of the path. Kafka describes missing groups as dead."""
-    caller_of(request).require_any()
     (found,) = await _admin(request).describe_groups([request.path_params["group"]])
     if found.state.name == "DEAD":
         raise GatewayError(Kind.NOT_FOUND, f"Consumer Group {found.group_id} could not be found.")
@@ -515,7 +511,7 @@ async def _lags(request: Request, urls: Urls, found: Any) -> list[dict[str, Any]
                 lag=max(0, end - committed),
             )
         )
-    return rows
+    return sorted(rows, key=lambda row: (-row["lag"], row["topic_name"], row["partition_id"]))
 
 
 async def _json_body(request: Request, names: frozenset[str]) -> Mapping[str, Any]:
@@ -558,41 +554,64 @@ def _changes(value: Any, name: str, *, with_operation: bool) -> list[tuple[str, 
         operation = entry.get("operation") or "SET"
         if operation not in ("SET", "DELETE"):
             raise GatewayError(Kind.BAD_REQUEST, f"{where}.operation: expected SET or DELETE")
-        if operation == "SET" and not isinstance(entry.get("value"), str):
-            raise GatewayError(Kind.BAD_REQUEST, f"{where}.value: expected a text")
-        found.append((entry["name"], entry["value"] if operation == "SET" else None))
+        is_set = operation == "SET"
+        found.append((entry["name"], _config_text(entry.get("value"), f"{where}.value") if is_set else None))
     return found
+
+
+def _config_text(value: Any, where: str) -> str:
+    """Returns the value of a configuration. Numbers and booleans are texts too, as in the REST Proxy."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, (bool, int, float)):
+        return json.dumps(value)
+    raise GatewayError(Kind.BAD_REQUEST, f"{where}: expected a text")
+
+
+def with_cluster(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    """Returns an endpoint that first checks that the client has any permission, and the cluster id of the path."""
+
+    @functools.wraps(endpoint)
+    async def checked(request: Request) -> Response:
+        caller_of(request).require_any()
+        await _admin(request).check_cluster(request.path_params["cluster"])
+        return await endpoint(request)
+
+    return checked
 
 
 _CLUSTER: Final = "/v3/clusters/{cluster}"
 _TOPIC: Final = f"{_CLUSTER}/topics/{{topic}}"
 _GROUP: Final = f"{_CLUSTER}/consumer-groups/{{group}}"
+_ENDPOINTS: Final = (
+    ("GET", _CLUSTER, cluster),
+    ("GET", f"{_CLUSTER}/brokers", brokers),
+    ("GET", f"{_CLUSTER}/brokers/{{broker:int}}", broker),
+    ("GET", f"{_CLUSTER}/topics", topics),
+    ("POST", f"{_CLUSTER}/topics", create_topic),
+    ("GET", _TOPIC, topic),
+    ("DELETE", _TOPIC, delete_topic),
+    ("PATCH", _TOPIC, change_topic),
+    ("GET", f"{_TOPIC}/partitions", partitions),
+    ("GET", f"{_TOPIC}/partitions/{{partition:int}}", partition),
+    ("GET", f"{_TOPIC}/partitions/{{partition:int}}/replicas", replicas),
+    ("GET", f"{_TOPIC}/partitions/{{partition:int}}/replicas/{{broker:int}}", replica),
+    ("GET", f"{_TOPIC}/configs", configs),
+    ("POST", f"{_TOPIC}/configs:alter", alter_configs),
+    ("GET", f"{_TOPIC}/configs/{{config}}", config),
+    ("PUT", f"{_TOPIC}/configs/{{config}}", set_config),
+    ("DELETE", f"{_TOPIC}/configs/{{config}}", reset_config),
+    ("GET", f"{_CLUSTER}/consumer-groups", groups),
+    ("GET", _GROUP, group),
+    ("GET", f"{_GROUP}/consumers", consumers),
+    ("GET", f"{_GROUP}/consumers/{{consumer}}", consumer),
+    ("GET", f"{_GROUP}/consumers/{{consumer}}/assignments", assignments),
+    ("GET", f"{_GROUP}/consumers/{{consumer}}/assignments/{{topic}}/partitions/{{partition:int}}", assignment),
+    ("GET", f"{_GROUP}/lags", lags),
+    ("GET", f"{_GROUP}/lags/{{topic}}/partitions/{{partition:int}}", lag),
+    ("GET", f"{_GROUP}/lag-summary", lag_summary),
+)
 ROUTES: Final = (
     Route("/v3/clusters", clusters),
-    Route(_CLUSTER, cluster),
-    Route(f"{_CLUSTER}/brokers", brokers),
-    Route(f"{_CLUSTER}/brokers/{{broker:int}}", broker),
-    Route(f"{_CLUSTER}/topics", topics, methods=["GET"]),
-    Route(f"{_CLUSTER}/topics", create_topic, methods=["POST"]),
-    Route(_TOPIC, topic, methods=["GET"]),
-    Route(_TOPIC, delete_topic, methods=["DELETE"]),
-    Route(_TOPIC, change_topic, methods=["PATCH"]),
-    Route(f"{_TOPIC}/partitions", partitions),
-    Route(f"{_TOPIC}/partitions/{{partition:int}}", partition),
-    Route(f"{_TOPIC}/partitions/{{partition:int}}/replicas", replicas),
-    Route(f"{_TOPIC}/partitions/{{partition:int}}/replicas/{{broker:int}}", replica),
-    Route(f"{_TOPIC}/configs", configs),
-    Route(f"{_TOPIC}/configs:alter", alter_configs, methods=["POST"]),
-    Route(f"{_TOPIC}/configs/{{config}}", config, methods=["GET"]),
-    Route(f"{_TOPIC}/configs/{{config}}", set_config, methods=["PUT"]),
-    Route(f"{_TOPIC}/configs/{{config}}", reset_config, methods=["DELETE"]),
-    Route(f"{_CLUSTER}/consumer-groups", groups),
-    Route(_GROUP, group),
-    Route(f"{_GROUP}/consumers", consumers),
-    Route(f"{_GROUP}/consumers/{{consumer}}", consumer),
-    Route(f"{_GROUP}/consumers/{{consumer}}/assignments", assignments),
-    Route(f"{_GROUP}/consumers/{{consumer}}/assignments/{{topic}}/partitions/{{partition:int}}", assignment),
-    Route(f"{_GROUP}/lags", lags),
-    Route(f"{_GROUP}/lags/{{topic}}/partitions/{{partition:int}}", lag),
-    Route(f"{_GROUP}/lag-summary", lag_summary),
+    *(Route(path, with_cluster(endpoint), methods=[method]) for method, path, endpoint in _ENDPOINTS),
 )

@@ -295,7 +295,7 @@ class GatewaySettings(Section):
     connections_max: int = 4096  # concurrent connections, including idle ones; above it requests get 503
     consumer_instances_max: int = 500  # consumer instances of all clients; above it requests for more get 429
     consumer_idle: Duration = Duration(300_000)  # a consumer instance is deleted after this time without a request
-    json_records: str = "binary"  # binary | json: format of the records of version 2 with Content-Type application/json
+    json_records: str = "binary"  # binary | json: format of records of version 2 with Content-Type application/json
     access_log: str = ""  # file that receives one JSON line per request; "-" is standard error, "" is no log
     # addresses and networks of the reverse proxies in front of the gateway, whose headers X-Forwarded-For and
     # X-Forwarded-Proto are trusted; with `peers`, also the addresses of all gateways

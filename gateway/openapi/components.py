@@ -36,6 +36,11 @@ def _or_null(schema: Json) -> Json:
     return {"anyOf": [schema, {"type": "null"}]}
 
 
+def _or_digits(schema: Json, most: int) -> Json:
+    """The schema of a number, which may also be a text of its digits."""
+    return {"anyOf": [schema, {"type": "string", "pattern": f"^[0-9]{{1,{most}}}$"}]}
+
+
 def _with(schema: Json, required: str = "", /, **properties: Json) -> Json:
     """An object's schema with more properties."""
     names = [*schema.get("required", ()), *required.split()]
@@ -51,9 +56,11 @@ ANY: Final[Json] = {}
 INT32: Final[Json] = {"type": "integer", "format": "int32"}
 INT64: Final[Json] = {"type": "integer", "format": "int64"}
 OPTIONAL_INT: Final[Json] = {"type": ["integer", "null"]}
-NUMBER: Final[Json] = {**INT32, "minimum": 0, "maximum": PARTITION_MAX}
-OPTIONAL_NUMBER: Final[Json] = {**NUMBER, "type": ["integer", "null"]}
-OFFSET: Final[Json] = {**INT64, "minimum": 0, "maximum": 2**63 - 2}
+PLAIN_NUMBER: Final[Json] = {**INT32, "minimum": 0, "maximum": PARTITION_MAX}
+NUMBER: Final[Json] = _or_digits(PLAIN_NUMBER, 9)
+OPTIONAL_NUMBER: Final[Json] = _or_null(NUMBER)
+PLAIN_OFFSET: Final[Json] = {**INT64, "minimum": 0, "maximum": 2**63 - 2}
+OFFSET: Final[Json] = _or_digits(PLAIN_OFFSET, 18)
 SEQNO: Final[Json] = {**INT64, "minimum": 1, "maximum": SEQNO_MAX}
 BASE64: Final[Json] = {"type": ["string", "null"], "contentEncoding": "base64"}
 TOPIC: Final[Json] = {"type": "string", "pattern": "^[a-zA-Z0-9._-]{1,249}$"}
@@ -78,6 +85,7 @@ RECORD_HEADERS: Final[Json] = {
 PLACE: Final[Json] = _object("*", topic=TOPIC, partition=NUMBER)
 OFFSETS: Final[Json] = _list(_with(PLACE, "offset", offset=OFFSET, metadata=OPTIONAL_TEXT))
 TIMES: Final[Json] = _list(_with(PLACE, "timestamp", timestamp=TIME))
+CONFIG_VALUE: Final[Json] = {"type": ["string", "number", "boolean"]}
 SESSION_NAME: Final[Json] = {"type": ["string", "null"], "maxLength": NAME_BYTES_MAX}
 
 
@@ -92,20 +100,24 @@ def _count(most: int) -> Json:
     }
 
 
+def _produce_request(record: str) -> Json:
+    return _object(
+        "records",
+        records=_list(ref(record), minItems=1),
+        key_schema=OPTIONAL_TEXT,
+        key_schema_id=OPTIONAL_NUMBER,
+        value_schema=OPTIONAL_TEXT,
+        value_schema_id=OPTIONAL_NUMBER,
+        key_format={"enum": [str(one) for one in Format]},
+    )
+
+
+PARTITION_RECORD: Final[Json] = _object(key=ANY, value=ANY, headers=RECORD_HEADERS, timestamp=TIME)
 REQUESTS: Final[Mapping[str, Json]] = {
-    "ProduceRequest": {
-        "type": "object",
-        "properties": {
-            "records": _list(ref("ProduceRecord"), minItems=1),
-            "key_schema": OPTIONAL_TEXT,
-            "key_schema_id": OPTIONAL_NUMBER,
-            "value_schema": OPTIONAL_TEXT,
-            "value_schema_id": OPTIONAL_NUMBER,
-            "key_format": {"enum": [str(one) for one in Format]},
-        },
-        "required": ["records"],
-    },
-    "ProduceRecord": _object(key=ANY, value=ANY, partition=OPTIONAL_NUMBER, headers=RECORD_HEADERS, timestamp=TIME),
+    "ProduceRequest": _produce_request("ProduceRecord"),
+    "ProduceRecord": _with(PARTITION_RECORD, partition=OPTIONAL_NUMBER),
+    "PartitionProduceRequest": _produce_request("PartitionProduceRecord"),
+    "PartitionProduceRecord": PARTITION_RECORD,
     "InstanceRequest": _object(
         **{
             "id": OPTIONAL_TEXT,
@@ -183,17 +195,17 @@ REQUESTS: Final[Mapping[str, Json]] = {
         topic_name=TOPIC,
         partitions_count=_count(PARTITIONS_MAX),
         replication_factor=_count(REPLICAS_MAX),
-        configs=_or_null(_list(_object("*", name=NAME, value=TEXT))),
+        configs=_or_null(_list(_object("*", name=NAME, value=CONFIG_VALUE))),
         validate_only=OPTIONAL_FLAG,
     ),
     "PartitionsCount": _object("*", partitions_count={**INT32, "minimum": 1, "maximum": PARTITIONS_MAX}),
-    "ConfigValue": _object("*", value=TEXT),
+    "ConfigValue": _object("*", value=CONFIG_VALUE),
     "ConfigChanges": _object(
         "data",
         data=_list(
             {
                 "anyOf": [
-                    _object("name value", name=NAME, value=TEXT, operation=_one_of(["SET"])),
+                    _object("name value", name=NAME, value=CONFIG_VALUE, operation=_one_of(["SET"])),
                     _object("name operation", name=NAME, value=OPTIONAL_TEXT, operation={"const": "DELETE"}),
                 ]
             },
@@ -487,11 +499,11 @@ SCHEMAS: Final[Mapping[str, Json]] = {**RESPONSES, **REQUESTS}
 
 PATH_PARAMETERS: Final[Mapping[str, tuple[Json, str]]] = {
     "topic": (TOPIC, "a topic"),
-    "partition": (NUMBER, "a partition"),
+    "partition": (PLAIN_NUMBER, "a partition"),
     "group": (NAME, "a consumer group"),
     "instance": (NAME, "a consumer instance"),
     "cluster": (NAME, "the id of the cluster; only its own resource compares it"),
-    "broker": (NUMBER, "a broker"),
+    "broker": (PLAIN_NUMBER, "a broker"),
     "config": (NAME, "the name of a configuration"),
     "consumer": (NAME, "the id of a member of the group"),
     "session": ({"type": "string", "minLength": 1, "examples": ["fcdff7f6dfb69f22337d19a33071cff0-1"]}, "a session"),
@@ -502,11 +514,11 @@ MILLISECONDS: Final[Json] = {**INT64, "minimum": -(10**18), "maximum": 10**18}
 QUERY: Final[Mapping[str, tuple[Json, str]]] = {
     "timeout": (MILLISECONDS, "longest wait for records in milliseconds, at most 60,000; negative for the default"),
     "max_bytes": (MILLISECONDS, "size of the records above which the read ends; it has one at least"),
-    "offset": (OFFSET, "the offset of the first record"),
+    "offset": (PLAIN_OFFSET, "the offset of the first record"),
     "topic": (_list(TOPIC), "the topic of the n-th partition"),
-    "partition": (_list(NUMBER), "the n-th partition"),
+    "partition": (_list(PLAIN_NUMBER), "the n-th partition"),
     "store:topic": (TOPIC, "the topic"),
-    "store:partition": (NUMBER, "the partition; by default one that the transaction determines"),
+    "store:partition": (PLAIN_NUMBER, "the partition; by default one that the transaction determines"),
     "transaction_id": (TRANSACTION_ID, "the id of a transaction whose chunk is stored again"),
     "log_type": (TEXT, "the log type, from which the topic follows; becomes a header of the records"),
     "host": (TEXT, "the host of the records"),

@@ -6,6 +6,7 @@ import functools
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from http import HTTPStatus
 from itertools import groupby
 from typing import Final
@@ -17,7 +18,7 @@ from headrace.gateway.errors import Kind
 from headrace.gateway.front import PUBLIC
 from headrace.gateway.openapi.components import HEADERS, PATH_PARAMETERS, QUERY, SCHEMAS, TEXT, Json, ref
 from headrace.gateway.openapi.operations import ERROR_TEXTS, OPERATIONS, GatewayOperation
-from headrace.gateway.responses import json_bytes
+from headrace.gateway.responses import V2_JSON, json_bytes, media_type_of
 from headrace.gateway.sessions.chunk_body import JSON as JSON_CHUNK
 from headrace.version import VERSION
 
@@ -59,7 +60,7 @@ def document(version: str) -> Json:
     paths: dict[str, Json] = defaultdict(dict)
     for operation in OPERATIONS:
         paths[operation.path][operation.method.lower()] = _operation(operation)
-    problems = {_problem_name(status, kinds): _problem(status, kinds) for status, kinds in _all_problems()}
+    problems = {_problem_name(one): _problem(one) for operation in OPERATIONS for one in _problems(operation)}
     return {
         "openapi": OPENAPI,
         "info": {
@@ -124,8 +125,8 @@ def _responses(operation: GatewayOperation) -> Json:
     return {
         **{str(status): _success(operation, status) for status in operation.statuses},
         **{
-            str(status): {"$ref": f"#/components/responses/{_problem_name(status, kinds)}"}
-            for status, kinds in _problems(operation)
+            str(problem.status): {"$ref": f"#/components/responses/{_problem_name(problem)}"}
+            for problem in _problems(operation)
         },
     }
 
@@ -137,43 +138,46 @@ def _success(operation: GatewayOperation, status: int) -> Json:
     return {"description": operation.summary, "content": {name: {"schema": schema} for name in operation.produces}}
 
 
-Kinds = tuple[Kind, ...]
-"""The kinds of errors that an operation may have with one status, ordered by their codes."""
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """The errors that an operation may have with one status, ordered by their codes."""
+
+    status: int
+    kinds: tuple[Kind, ...]
+    media_type: str
 
 
-def _problems(operation: GatewayOperation) -> Iterator[tuple[int, Kinds]]:
-    """Yields the statuses of an operation's errors, and their kinds."""
+def _problems(operation: GatewayOperation) -> Iterator[_Problem]:
+    """Yields the errors of an operation."""
     kinds = {Kind.DEFECT, *operation.errors}
     if operation.path not in PUBLIC:
         kinds |= set(ALWAYS)
     if "{" in operation.path:
         kinds.add(Kind.NOT_FOUND)
     for status, found in groupby(sorted(kinds, key=_order), lambda kind: kind.value.status):
-        yield status, tuple(found)
+        yield _Problem(status, tuple(found), media_type_of(operation.path))
 
 
 def _order(kind: Kind) -> tuple[int, int]:
     return kind.value.status, kind.value.code
 
 
-def _all_problems() -> set[tuple[int, Kinds]]:
-    return {problem for operation in OPERATIONS for problem in _problems(operation)}
+def _problem_name(problem: _Problem) -> str:
+    version = ["v2"] if problem.media_type == V2_JSON else []
+    return "_".join([*version, f"status_{problem.status}", *(str(kind.value.code) for kind in problem.kinds)])
 
 
-def _problem_name(status: int, kinds: Kinds) -> str:
-    return "_".join([f"status_{status}", *(str(kind.value.code) for kind in kinds)])
-
-
-def _problem(status: int, kinds: Kinds) -> Json:
+def _problem(problem: _Problem) -> Json:
+    kinds = problem.kinds
     codes = {"properties": {"error_code": {"enum": [kind.value.code for kind in kinds]}}}
     name = next((name for kind, name in OWN_ERRORS.items() if kind in kinds), "Error")
-    content: Json = {"application/json": {"schema": {"allOf": [ref(name), codes]}}}
-    if status == 503:
+    content: Json = {problem.media_type: {"schema": {"allOf": [ref(name), codes]}}}
+    if problem.status == 503:
         content["text/plain"] = {"schema": {"const": "Service Unavailable"}}  # too many connections
     found: Json = {
         "description": "; ".join(f"{kind.value.code}: {ERROR_TEXTS[kind]}" for kind in kinds),
         "content": content,
     }
-    if status in ERROR_HEADERS:
-        found["headers"] = {ERROR_HEADERS[status]: {"schema": TEXT}}
+    if problem.status in ERROR_HEADERS:
+        found["headers"] = {ERROR_HEADERS[problem.status]: {"schema": TEXT}}
     return found

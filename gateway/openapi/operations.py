@@ -15,7 +15,7 @@ from headrace.gateway.sessions.chunk_body import JSON as JSON_CHUNK
 JSON: Final = ("application/json",)
 V2: Final = (MEDIA_TYPE,)
 RECORDS: Final = tuple(media_type(form) for form in FORMATS)
-PRODUCED: Final = (*RECORDS, MEDIA_TYPE, "application/vnd.kafka+json", *JSON)
+PRODUCED: Final = (*RECORDS, MEDIA_TYPE, "application/vnd.kafka+json", "application/octet-stream", *JSON)
 METRICS: Final = ("text/plain", "application/openmetrics-text")
 
 
@@ -142,7 +142,7 @@ OPERATIONS: Final = (
     # Version 2
     _read_v2("/brokers", "listBrokerIds", "Ids of the brokers", "BrokerIds"),
     _read_v2("/topics", "listTopicNames", "Names of the topics", "Names"),
-    _read_v2(_TOPIC, "describeTopic", "A topic with its configuration and partitions", "TopicDescription"),
+    _read_v2(_TOPIC, "describeTopic", "A topic with its configuration and partitions", "TopicDescription", INSTANCE),
     GatewayOperation(
         "POST",
         _TOPIC,
@@ -164,7 +164,7 @@ OPERATIONS: Final = (
         "Stores records in a partition",
         "ProduceResult",
         (*PRODUCE_V2, Kind.PARTITION_NOT_FOUND),
-        "ProduceRequest",
+        "PartitionProduceRequest",
         produces=V2,
         headers=("Idempotency-Key",),
         consumes=PRODUCED,

@@ -81,7 +81,6 @@ def test_every_url_has_a_resource(cluster: Cluster, broker_address: str, topic: 
         assert cluster.problem("GET", group + path) == (404, 404)
     assert any(url.endswith(f"/topics/{topic}/partitions/1/replicas") for url in found)
     assert cluster.problem("GET", "/brokers/99") == (404, 404)
-    assert cluster.gateway.request("GET", "/v3/clusters/other").problem == (404, 404)
 
 
 def test_topic_is_created_extended_and_deleted(cluster: Cluster, topic: str) -> None:
@@ -95,17 +94,14 @@ def test_topic_is_created_extended_and_deleted(cluster: Cluster, topic: str) -> 
     assert cluster.problem("GET", f"/topics/{topic}") == (404, 40403)
     created = cluster.gateway.post(f"/v3/clusters/{cluster.id}/topics", body)
     assert (created.status, created.json["partitions_count"]) == (201, 2)
+    assert created.headers["location"] == created.json["metadata"]["self"]
     assert cluster.problem("POST", "/topics", body) == (400, 40002)
     assert topic in [one["topic_name"] for one in cluster.data("/topics")]
     assert [one["partition_id"] for one in cluster.data(f"/topics/{topic}/partitions")] == [0, 1]
     (replica,) = cluster.data(f"/topics/{topic}/partitions/1/replicas")
     assert (replica["is_leader"], replica["is_in_sync"]) == (True, True)
-    assert (
-        cluster.gateway.request("PATCH", f"/v3/clusters/x/topics/{topic}", {"partitions_count": 3}).json[
-            "partitions_count"
-        ]
-        == 3
-    )
+    extended = cluster.gateway.request("PATCH", f"/v3/clusters/any/topics/{topic}", {"partitions_count": 3})
+    assert extended.json["partitions_count"] == 3
     assert cluster.problem("PATCH", f"/topics/{topic}", {"partitions_count": 1}) == (400, 40002)
     assert cluster.gateway.produce(topic, RECORD)[0]["error_code"] == 200
     assert cluster.status("DELETE", f"/topics/{topic}") == 204
@@ -117,7 +113,7 @@ def test_configurations_are_set_and_reset(cluster: Cluster, topic: str) -> None:
     cluster.status("POST", "/topics", {"topic_name": topic})
     path = f"/topics/{topic}/configs"
     defaults = {one["name"]: one["value"] for one in cluster.data(path)}
-    assert cluster.status("PUT", f"{path}/retention.ms", {"value": "70000"}) == 204
+    assert cluster.status("PUT", f"{path}/retention.ms", {"value": 70000}) == 204
     found = cluster.get(f"{path}/retention.ms")
     assert (found["value"], found["is_default"], found["source"]) == ("70000", False, "DYNAMIC_TOPIC_CONFIG")
     changes = [{"name": "retention.ms", "operation": "DELETE"}, {"name": "segment.ms", "value": "80000"}]
@@ -127,6 +123,13 @@ def test_configurations_are_set_and_reset(cluster: Cluster, topic: str) -> None:
     assert cluster.get(f"{path}/retention.ms")["value"] == defaults["retention.ms"]
     assert cluster.get(f"{path}/segment.ms")["value"] == "80000"
     assert cluster.status("DELETE", f"{path}/segment.ms") == 204
+    for method, end, body in (
+        ("GET", "/none", None),
+        ("PUT", "/none", {"value": "1"}),
+        ("DELETE", "/none", None),
+        ("POST", ":alter", {"data": [changes[1], {"name": "none", "value": "1"}]}),
+    ):
+        assert (method, cluster.problem(method, f"{path}{end}", body)) == (method, (404, 404))
     assert {one["name"]: one["value"] for one in cluster.data(path)} == defaults
 
 
@@ -191,13 +194,30 @@ REFUSED: list[tuple[str, str, Any, tuple[int, int]]] = [
     ("GET", "/topics/a%20b", None, (404, 40403)),
     ("GET", "/topics/none/configs", None, (404, 40403)),
     ("PUT", "/topics/none/configs/retention.ms", {"value": "1"}, (404, 40403)),
-    ("PUT", "/topics/none/configs/retention.ms", {"value": 1}, (400, 400)),
+    ("PUT", "/topics/none/configs/retention.ms", {"value": [1]}, (400, 400)),
     ("POST", "/topics/none/configs:alter", {"data": []}, (400, 400)),
     ("POST", "/topics/none/configs:alter", {"data": [{"name": "", "operation": "DELETE"}]}, (400, 400)),
     ("POST", "/topics/none/configs:alter", {"data": [{"name": "a", "operation": "ADD"}]}, (400, 400)),
     ("GET", "/consumer-groups/none/lags", None, (404, 404)),
     ("PUT", "/topics", {}, (405, 405)),
 ]
+
+
+def test_requests_for_another_cluster_are_refused(cluster: Cluster, topic: str) -> None:
+    cluster.status("POST", "/topics", {"topic_name": topic})
+    for method, path, body in (
+        ("GET", "", None),
+        ("GET", "/brokers", None),
+        ("GET", "/topics", None),
+        ("POST", "/topics", {"topic_name": "other"}),
+        ("GET", f"/topics/{topic}/configs", None),
+        ("DELETE", f"/topics/{topic}", None),
+        ("GET", "/consumer-groups", None),
+    ):
+        response = cluster.gateway.request(method, f"/v3/clusters/other{path}", body)
+        assert (method, path, response.problem) == (method, path, (404, 404))
+    assert cluster.gateway.request("GET", "/v3/clusters/any").json["cluster_id"] == cluster.id
+    assert cluster.status("GET", f"/topics/{topic}") == 200
 
 
 def test_invalid_requests_are_refused(cluster: Cluster) -> None:

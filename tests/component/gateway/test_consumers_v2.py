@@ -306,7 +306,7 @@ def test_malformed_requests_are_refused(gateway: GatewayClient, topic: str) -> N
         ("assignments", {}),
         ("assignments", {"partitions": [{"topic": topic, "partition": -1}]}),
         ("offsets", {"partitions": []}),
-        ("positions", {"offsets": [{"topic": topic, "partition": 0, "offset": "1"}]}),
+        ("positions", {"offsets": [{"topic": topic, "partition": 0, "offset": "first"}]}),
     ):
         assert instance.post(path, body).problem == (422, 422), (path, body)
     for text in ("\ud800", "a\0b", "a" * 40_000):  # the Kafka client would end the process, or truncate the text

@@ -150,11 +150,11 @@ def test_bodies_in_memory_are_limited_by_client_and_freed_afterwards(
 def test_client_that_sends_too_much_per_second_waits(broker_address: str, start_gateway: StartGateway) -> None:
     gateway = start_gateway(broker_address, gateway__client_bytes_per_second_max="50000")
     large = gzip.compress(b'{"records":[{"partition":0,"value":"%s"}]}' % (b"x" * 500_000))
-    assert gateway.post("/topics/t", large, JSON_V2, content_encoding="gzip").status == 200
+    assert gateway.post("/topics/rate", large, JSON_V2, content_encoding="gzip").status == 200
     for path, media_type in (
-        ("/topics/t", JSON_V2),
-        ("/v3/clusters/c/topics/t/records", "application/json"),
-        ("/v3/clusters/c/topics/t/records:batch", "application/json"),
+        ("/topics/rate", JSON_V2),
+        ("/v3/clusters/c/topics/rate/records", "application/json"),
+        ("/v3/clusters/c/topics/rate/records:batch", "application/json"),
         (f"/v1/sessions/{'0' * 32}-1/chunks?begin=0", "text/plain"),
     ):
         with socket.create_connection((gateway.host, gateway.port)) as connection:  # the body is not read
@@ -162,7 +162,7 @@ def test_client_that_sends_too_much_per_second_waits(broker_address: str, start_
             connection.sendall(head.encode())
             refused = connection.recv(65536)
         assert refused.startswith(b"HTTP/1.1 429 ") and b"\r\nretry-after: " in refused.lower(), (path, refused)
-    instance = InstanceClient(gateway).assign("t")  # requests without records do not count
+    instance = InstanceClient(gateway).assign("rate")  # requests without records do not count
     assert len(instance.read_until(1)) == 1
     assert instance.post("offsets").status == 200
 

@@ -39,9 +39,9 @@ def test_brokers_topics_and_partitions(gateway: GatewayClient, topic: str) -> No
 @pytest.mark.parametrize(
     ("path", "problem"),
     [
-        ("/topics/none", (404, 40401)),
+        ("/topics/none", (404, 40403)),
         ("/topics/%2e%2e%2fx", (404, 404)),
-        ("/topics/a%20b", (404, 40401)),
+        ("/topics/a%20b", (404, 40403)),
         ("/topics/none/partitions", (404, 40401)),
         ("/topics/none/partitions/0/offsets", (404, 40401)),
         ("/topics/none/partitions/0/records?offset=0", (404, 40401)),
@@ -55,12 +55,15 @@ def test_brokers_topics_and_partitions(gateway: GatewayClient, topic: str) -> No
 )
 def test_errors_of_reads(gateway: GatewayClient, topic: str, path: str, problem: tuple[int, int]) -> None:
     produce(gateway, topic, 1, 2)
-    assert gateway.request("GET", path.replace("{topic}", topic)).problem == problem
+    response = gateway.request("GET", path.replace("{topic}", topic))
+    assert (response.problem, response.headers["content-type"]) == (problem, V2)
 
 
 def test_unacceptable_media_type_is_refused(gateway: GatewayClient) -> None:
-    assert gateway.request("GET", "/brokers", accept="text/html").problem == (406, 406)
-    assert gateway.request("GET", "/topics", accept="text/html, */*;q=0.1").status == 200
+    for accept in ("text/html", "application/octet-stream", "*/baz", "*/*;q=0", "text/html, application/json; q=0.0"):
+        assert (accept, gateway.request("GET", "/brokers", accept=accept).problem) == (accept, (406, 406))
+    for accept in ("text/html, */*;q=0.1", "*/json", "application/*", "", "application/json;charset=utf-8"):
+        assert (accept, gateway.request("GET", "/topics", accept=accept).status) == (accept, 200)
 
 
 def test_records_are_read_from_an_offset_on(gateway: GatewayClient, topic: str) -> None:
@@ -72,6 +75,8 @@ def test_records_are_read_from_an_offset_on(gateway: GatewayClient, topic: str) 
     binary = gateway.request("GET", f"{path}4")
     assert (binary.headers["content-type"], binary.json[0]["value"]) == (BINARY_V2, base64.b64encode(b"4").decode())
     assert "error" in gateway.request("GET", f"{path}4", accept=AVRO_V2).json[0]
+    for accept in (f"*/*, {JSON_V2}", f"{BINARY_V2};q=0.5, {JSON_V2};q=0.8", f"{JSON_V2}, {BINARY_V2}"):
+        assert gateway.request("GET", f"{path}4", accept=accept).headers["content-type"] == JSON_V2
     assert len(gateway.request("GET", f"{path}0&max_bytes=2").json) == 2
     assert gateway.request("GET", f"{path}5&timeout=0".replace("timeout=10000&", "")).json == []
 

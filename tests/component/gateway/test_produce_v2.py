@@ -67,6 +67,8 @@ def test_partition_of_the_path_has_all_records(gateway: GatewayClient, broker_ad
     body = {"records": [{"key": number, "value": number} for number in range(5)]}
     assert gateway.post(f"/topics/{topic}/partitions/2", body, JSON_V2).status == 200
     assert [message.partition() for message in stored(broker_address, topic, 5)] == [2] * 5
+    body = {"records": [{"value": 1, "partition": 2}]}
+    assert gateway.post(f"/topics/{topic}/partitions/2", body, JSON_V2).problem == (422, 422)
 
 
 def test_avro_values_get_the_wire_format_with_both_encodings_of_unions(
@@ -75,7 +77,7 @@ def test_avro_values_get_the_wire_format_with_both_encodings_of_unions(
     values = [{"name": "a"}, {"name": "b", "age": {"int": 3}}, {"name": "c", "age": 4}, {"name": "d", "age": None}]
     body = {"value_schema": json.dumps(USER), "records": [{"value": value, "partition": 1} for value in values]}
     first = gateway.post(f"/topics/{topic}", body, AVRO_V2).json
-    again = {"value_schema_id": first["value_schema_id"], "records": [{"value": values[0], "partition": 1}]}
+    again = {"value_schema_id": str(first["value_schema_id"]), "records": [{"value": values[0], "partition": "1"}]}
     assert gateway.post(f"/topics/{topic}", again, AVRO_V2).json["value_schema_id"] == first["value_schema_id"]
     expected = [avro(registry_url, f"{topic}-value", value) for value in [*values, values[0]]]
     assert [message.value() for message in stored(broker_address, topic, 5)] == expected
@@ -146,20 +148,28 @@ def test_compressed_bodies_are_accepted(
 
 VALUE = '"string"'
 REFUSED: list[tuple[str, bytes | dict[str, Any], tuple[int, int]]] = [
-    (JSON_V2, b"", (400, 400)),
+    (JSON_V2, b"", (422, 422)),
+    (JSON_V2, b"null", (422, 422)),
+    (JSON_V2, b"[1]", (400, 400)),
     (JSON_V2, b'{"records":[{"value":1}', (400, 400)),
     (JSON_V2, b'{"records":[{"value":NaN}]}', (400, 400)),
     (JSON_V2, b'{"records":[{"value":"\xff"}]}', (400, 400)),
     (JSON_V2, b"[" * 100_000, (400, 400)),
     (JSON_V2, {}, (422, 422)),
     (JSON_V2, {"records": []}, (422, 422)),
-    (JSON_V2, {"records": [1]}, (422, 422)),
+    (JSON_V2, {"records": None}, (422, 422)),
+    (JSON_V2, {"records": "x"}, (400, 400)),
+    (JSON_V2, {"records": [1]}, (400, 400)),
+    (JSON_V2, {"records": [{"value": 1}], "value_schemaid": 1}, (422, 422)),
     (JSON_V2, {"records": [{"value": 1, "valu": 2}]}, (422, 422)),
     (JSON_V2, {"records": [{"value": 1, "partition": -1}]}, (422, 422)),
-    (JSON_V2, {"records": [{"value": 1, "partition": True}]}, (422, 422)),
-    (BINARY_V2, {"records": [{"value": "%"}]}, (422, 42203)),
-    (BINARY_V2, {"records": [{"value": 1}]}, (422, 42203)),
-    (BINARY_V2, {"records": [{"value": "é"}]}, (422, 42203)),
+    (JSON_V2, {"records": [{"value": 1, "partition": True}]}, (400, 400)),
+    (JSON_V2, {"records": [{"value": 1, "partition": "first"}]}, (400, 400)),
+    (JSON_V2, {"records": [{"value": 1, "partition": 2**31}]}, (400, 400)),
+    (BINARY_V2, {"records": [{"value": "%"}]}, (422, 422)),
+    (BINARY_V2, {"records": [{"value": "aGVsbG8=="}]}, (422, 422)),
+    (BINARY_V2, {"records": [{"value": 1}]}, (422, 422)),
+    (BINARY_V2, {"records": [{"key": "é"}]}, (422, 422)),
     (JSON_V2, {"records": [{"value": "\ud800"}]}, (422, 42203)),
     (JSON_V2, {"records": [{"value": 1, "headers": [{"name": "\ud800"}]}]}, (400, 400)),
     (JSON_V2, {"records": [{"value": 1, "headers": [{"name": "a\0b"}]}]}, (400, 400)),
@@ -172,7 +182,8 @@ REFUSED: list[tuple[str, bytes | dict[str, Any], tuple[int, int]]] = [
     (AVRO_V2, {"value_schema_id": 999_999, "records": [{"value": 1}]}, (422, 42205)),
     (AVRO_V2, {"value_schema_id": -1, "records": [{"value": 1}]}, (422, 422)),
     (AVRO_V2, {"value_schema_id": 2**31, "records": [{"value": 1}]}, (422, 422)),
-    (AVRO_V2, {"value_schema_id": "1", "records": [{"value": 1}]}, (422, 422)),
+    (AVRO_V2, {"value_schema_id": "x", "records": [{"value": 1}]}, (400, 400)),
+    (AVRO_V2, {"value_schema": {"type": "string"}, "records": [{"value": "x"}]}, (400, 400)),
     (JSON_V2, {"key_format": "xml", "records": [{"value": 1}]}, (422, 422)),
     (JSON_V2, {"key_format": "string", "records": [{"key": 1, "value": 1}]}, (422, 42203)),
     (JSON_V2, {"key_format": "avro", "records": [{"key": 1, "value": 1}]}, (422, 42201)),
@@ -182,11 +193,9 @@ REFUSED: list[tuple[str, bytes | dict[str, Any], tuple[int, int]]] = [
 
 
 def test_invalid_requests_are_refused_with_the_codes_of_the_rest_proxy(gateway: GatewayClient, topic: str) -> None:
-    found = [
-        (content_type, body, gateway.post(f"/topics/{topic}", body, content_type).problem)
-        for content_type, body, _ in REFUSED
-    ]
-    assert found == REFUSED
+    responses = [gateway.post(f"/topics/{topic}", body, content_type) for content_type, body, _ in REFUSED]
+    assert [(*row[:2], one.problem) for row, one in zip(REFUSED, responses, strict=True)] == REFUSED
+    assert {one.headers["content-type"] for one in responses} == {V2}
 
 
 def test_schema_that_is_registered_is_found_by_its_text(gateway: GatewayClient, topic: str) -> None:
@@ -200,16 +209,38 @@ def test_schema_that_is_registered_is_found_by_its_text(gateway: GatewayClient, 
     assert len(ids) == 1
 
 
-def test_body_without_a_format_is_binary(gateway: GatewayClient, broker_address: str, topic: str) -> None:
-    for content_type in ("application/json", "application/vnd.kafka+json"):
-        assert gateway.post(f"/topics/{topic}", {"records": [{"value": "YQ=="}]}, content_type).status == 200
-    assert [message.value() for message in stored(broker_address, topic, 2)] == [b"a", b"a"]
+MEDIA_TYPES = {
+    "application/json": b"a",
+    "application/octet-stream": b"a",
+    "application/vnd.kafka+json": b"a",
+    "application/vnd.kafka.v1+json; charset=utf-8": b"a",
+    "Application/vnd.Kafka.v2+JSON": b"a",
+    "application/vnd.kafka.binary.v1+json": b"a",
+    "application/vnd.kafka.json+json": b'"YQ=="',
+    "application/vnd.kafka.json.v2+json;charset=UTF-8": b'"YQ=="',
+}
+NO_MEDIA_TYPES = (
+    *("", "bar/baz", "application/vnd.kafka", "application/vnd.kafka+binary", "application/x-www-form-urlencoded"),
+    *("application/vnd.kafka.v3+json", "application/vnd.kafka.binary.v1+foo", "application/vnd.kafka.avro.v0+json"),
+)
+
+
+def test_media_type_names_the_format_which_is_binary_by_default(
+    gateway: GatewayClient, broker_address: str, topic: str
+) -> None:
+    body = {"records": [{"value": "YQ==", "partition": 0}]}
+    for content_type in MEDIA_TYPES:
+        assert (content_type, gateway.post(f"/topics/{topic}", body, content_type).status) == (content_type, 200)
+    for content_type in NO_MEDIA_TYPES:
+        response = gateway.post(f"/topics/{topic}", body, content_type)
+        assert (content_type, response.problem) == (content_type, (415, 415))
+    assert [message.value() for message in stored(broker_address, topic, len(MEDIA_TYPES))] == [*MEDIA_TYPES.values()]
 
 
 def test_too_large_record_is_an_error_of_the_record(gateway: GatewayClient, topic: str) -> None:
     sizes = (1, 1_048_000, 1_100_000)  # the second one fits the producer's limit, but not the batch of the topic
     body = {"records": [{"value": "x" * size, "partition": index} for index, size in enumerate(sizes)]}
-    topics = "/v3/clusters/c/topics"
+    topics = "/v3/clusters/any/topics"
     config = {"name": "max.message.bytes", "value": "500000"}
     assert gateway.post(topics, {"topic_name": topic, "partitions_count": 3, "configs": [config]}).status == 201
     response = gateway.post(f"/topics/{topic}", body, JSON_V2)
