@@ -15,7 +15,15 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.clients.kafka_client import broker_options
-from headrace.gateway import first_results, rest_v2, rest_v2_consumers, rest_v2_metadata, rest_v3, rest_v3_cluster
+from headrace.gateway import (
+    first_results,
+    rest_v2,
+    rest_v2_consumers,
+    rest_v2_metadata,
+    rest_v3,
+    rest_v3_cluster,
+    rest_v3_groups,
+)
 from headrace.gateway.access import GatewayAccess, caller_of
 from headrace.gateway.audit import GatewayAudit
 from headrace.gateway.cluster_admin import ClusterAdmin, admin_client, no_partition
@@ -227,4 +235,5 @@ ROUTES: Final = (
     Route("/v3/clusters/{cluster}/topics/{topic}/records", produce_v3, methods=["POST"]),
     Route("/v3/clusters/{cluster}/topics/{topic}/records:batch", produce_batch_v3, methods=["POST"]),
     *rest_v3_cluster.ROUTES,
+    *rest_v3_groups.ROUTES,
 )

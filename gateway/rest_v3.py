@@ -125,6 +125,8 @@ async def produce_batch(
 
 
 def _entries(body: Any) -> list[tuple[str, Mapping[str, Any]]]:
+    if body is None:
+        raise GatewayError(Kind.BATCH, "the body is empty")
     check_fields(body, frozenset({"entries"}), "the batch")
     entries = body.get("entries")
     if not isinstance(entries, list) or not 0 < len(entries) <= BATCH_ENTRIES_MAX:

@@ -1,7 +1,8 @@
-"""Version 3 of the REST Proxy's interface: clusters, brokers, topics, configurations and consumer groups.
+"""Version 3 of the REST Proxy's interface: clusters, brokers, topics and configurations.
 
 Each resource has its kind, its URL, the fields that identify it, and URLs of related resources. The cluster id of a
-path is that of the brokers, or "any".
+path is that of the brokers, or "any". Clients that were generated from the REST Proxy's OpenAPI document require all
+URLs of related resources; those of ACLs, configurations of brokers and reassignments lead to 404.
 """
 
 from __future__ import annotations
@@ -61,19 +62,19 @@ class Urls:
         return json_response({"kind": f"Kafka{kind}List", "metadata": metadata, "data": data})
 
 
-def _admin(request: Request) -> ClusterAdmin:
+def admin_of(request: Request) -> ClusterAdmin:
     found = request.app.state.admin
     assert isinstance(found, ClusterAdmin)
     return found
 
 
-def _urls(request: Request) -> Urls:
+def urls_of(request: Request) -> Urls:
     return Urls(request, request.path_params["cluster"])
 
 
 async def clusters(request: Request) -> Response:
     caller_of(request).require_any()
-    found = await _admin(request).cluster()
+    found = await admin_of(request).cluster()
     base = str(request.base_url).rstrip("/")
     data = [_cluster(Urls(request, found.cluster_id), found)]
     metadata = {"self": f"{base}/v3/clusters", "next": None}
@@ -81,7 +82,7 @@ async def clusters(request: Request) -> Response:
 
 
 async def cluster(request: Request) -> Response:
-    found = await _admin(request).cluster()
+    found = await admin_of(request).cluster()
     return json_response(_cluster(Urls(request, found.cluster_id), found))
 
 
@@ -91,19 +92,22 @@ def _cluster(urls: Urls, found: Any) -> dict[str, Any]:
         "",
         (),
         controller=None if found.controller is None else urls.related("brokers", found.controller.id),
+        acls=urls.related("acls"),
         brokers=urls.related("brokers"),
+        broker_configs=urls.related("broker-configs"),
         consumer_groups=urls.related("consumer-groups"),
         topics=urls.related("topics"),
+        partition_reassignments=urls.related("topics", "-", "partitions", "-", "reassignment"),
     )
 
 
 async def brokers(request: Request) -> Response:
-    urls, found = _urls(request), await _admin(request).cluster()
+    urls, found = urls_of(request), await admin_of(request).cluster()
     return urls.collection("Broker", ("brokers",), [_broker(urls, node) for node in found.nodes])
 
 
 async def broker(request: Request) -> Response:
-    urls, found, wanted = _urls(request), await _admin(request).cluster(), request.path_params["broker"]
+    urls, found, wanted = urls_of(request), await admin_of(request).cluster(), request.path_params["broker"]
     for node in found.nodes:
         if node.id == wanted:
             return json_response(_broker(urls, node))
@@ -111,13 +115,37 @@ async def broker(request: Request) -> Response:
 
 
 def _broker(urls: Urls, node: Any) -> dict[str, Any]:
-    fields = {"broker_id": node.id, "host": node.host, "port": node.port, "rack": node.rack}
-    return urls.resource("Broker", f"/broker={node.id}", ("brokers", node.id), **fields)
+    place = ("brokers", node.id)
+    return urls.resource(
+        "Broker",
+        f"/broker={node.id}",
+        place,
+        broker_id=node.id,
+        host=node.host,
+        port=node.port,
+        rack=node.rack,
+        configs=urls.related(*place, "configs"),
+        partition_replicas=urls.related(*place, "partition-replicas"),
+    )
+
+
+async def broker_replicas(request: Request) -> Response:
+    urls, caller, wanted = urls_of(request), caller_of(request), request.path_params["broker"]
+    if wanted not in {node.id for node in (await admin_of(request).cluster()).nodes}:
+        raise GatewayError(Kind.NOT_FOUND, f"Broker {wanted} cannot be found")
+    found = [
+        _replica(urls, name, number, wanted, is_leader=one.leader == wanted, is_in_sync=wanted in one.isrs)
+        for name, topic in sorted((await admin_of(request).topics()).items())
+        if caller.may_describe(name)
+        for number, one in sorted(topic.partitions.items())
+        if wanted in one.replicas
+    ]
+    return urls.collection("Replica", ("brokers", wanted, "partition-replicas"), found)
 
 
 async def topics(request: Request) -> Response:
-    urls, caller = _urls(request), caller_of(request)
-    found = await _admin(request).topics()
+    urls, caller = urls_of(request), caller_of(request)
+    found = await admin_of(request).topics()
     data = [
         _topic(urls, name, len(topic.partitions), max((len(p.replicas) for p in topic.partitions.values()), default=0))
         for name, topic in sorted(found.items())
@@ -133,9 +161,9 @@ async def topic(request: Request) -> Response:
 
 
 async def _described(request: Request, name: str) -> dict[str, Any]:
-    found = await _admin(request).topic(name)
+    found = await admin_of(request).topic(name)
     replicas = max((len(one.replicas) for one in found.partitions), default=0)
-    return _topic(_urls(request), name, len(found.partitions), replicas, found.is_internal)
+    return _topic(urls_of(request), name, len(found.partitions), replicas, found.is_internal)
 
 
 def _topic(urls: Urls, name: str, partitions: int, replicas: int, is_internal: bool | None = None) -> dict[str, Any]:
@@ -150,6 +178,7 @@ def _topic(urls: Urls, name: str, partitions: int, replicas: int, is_internal: b
         partitions_count=partitions,
         partitions=urls.related(*place, "partitions"),
         configs=urls.related(*place, "configs"),
+        partition_reassignments=urls.related(*place, "partitions", "-", "reassignment"),
         authorized_operations=[],
     )
 
@@ -166,9 +195,9 @@ async def create_topic(request: Request) -> Response:
     replicas = _count(body, "replication_factor", REPLICAS_MAX)
     configs = {key: value for key, value in _changes(body.get("configs"), "configs", with_operation=False) if value}
     only_validates = _flag(body, "validate_only")
-    await _admin(request).create_topic(name, partitions, replicas, configs, only_validates)
+    await admin_of(request).create_topic(name, partitions, replicas, configs, only_validates)
     if only_validates:
-        urls = _urls(request)
+        urls = urls_of(request)
         return json_response(_topic(urls, name, max(partitions, 0), max(replicas, 0)), 200)
     request.app.state.sender.forget_topic(name)
     created = await _described(request, name)
@@ -178,8 +207,8 @@ async def create_topic(request: Request) -> Response:
 async def delete_topic(request: Request) -> Response:
     name = request.path_params["topic"]
     caller_of(request).require_administer(name)
-    await _admin(request).topic(name)
-    await _admin(request).delete_topic(name)
+    await admin_of(request).topic(name)
+    await admin_of(request).delete_topic(name)
     request.app.state.sender.forget_topic(name)
     return Response(status_code=204)
 
@@ -191,54 +220,62 @@ async def change_topic(request: Request) -> Response:
     count = _count(body, "partitions_count", PARTITIONS_MAX)
     if count == DEFAULT_COUNT:
         raise GatewayError(Kind.BAD_REQUEST, "partitions_count: expected the number of partitions")
-    await _admin(request).add_partitions(name, count)
+    await admin_of(request).add_partitions(name, count)
     return json_response(await _described(request, name))
 
 
 async def partitions(request: Request) -> Response:
-    urls, name = _urls(request), request.path_params["topic"]
+    urls, name = urls_of(request), request.path_params["topic"]
     caller_of(request).require_describe(name)
-    found = await _admin(request).topic(name)
+    found = await admin_of(request).topic(name)
     place = ("topics", name, "partitions")
     return urls.collection("Partition", place, [_partition(urls, name, one) for one in found.partitions])
 
 
 async def partition(request: Request) -> Response:
-    return json_response(_partition(_urls(request), request.path_params["topic"], await _one_partition(request)))
+    return json_response(_partition(urls_of(request), request.path_params["topic"], await _one_partition(request)))
 
 
 async def replicas(request: Request) -> Response:
-    urls, name, found = _urls(request), request.path_params["topic"], await _one_partition(request)
+    urls, name, found = urls_of(request), request.path_params["topic"], await _one_partition(request)
     place = ("topics", name, "partitions", found.id, "replicas")
-    return urls.collection("Replica", place, [_replica(urls, name, found, node) for node in found.replicas])
+    return urls.collection("Replica", place, [_described_replica(urls, name, found, node) for node in found.replicas])
 
 
 async def replica(request: Request) -> Response:
     wanted, found = request.path_params["broker"], await _one_partition(request)
     for node in found.replicas:
         if node.id == wanted:
-            return json_response(_replica(_urls(request), request.path_params["topic"], found, node))
+            return json_response(_described_replica(urls_of(request), request.path_params["topic"], found, node))
     raise GatewayError(Kind.NOT_FOUND, f"Replica {wanted} cannot be found")
 
 
-def _replica(urls: Urls, name: str, found: Any, node: Any) -> dict[str, Any]:
+def _described_replica(urls: Urls, name: str, found: Any, node: Any) -> dict[str, Any]:
+    is_leader = found.leader is not None and found.leader.id == node.id
+    is_in_sync = any(one.id == node.id for one in found.isr)
+    return _replica(urls, name, found.id, node.id, is_leader=is_leader, is_in_sync=is_in_sync)
+
+
+def _replica(
+    urls: Urls, name: str, partition: int, broker: int, *, is_leader: bool, is_in_sync: bool
+) -> dict[str, Any]:
     return urls.resource(
         "Replica",
-        f"/topic={name}/partition={found.id}/replica={node.id}",
-        ("topics", name, "partitions", found.id, "replicas", node.id),
+        f"/topic={name}/partition={partition}/replica={broker}",
+        ("topics", name, "partitions", partition, "replicas", broker),
         topic_name=name,
-        partition_id=found.id,
-        broker_id=node.id,
-        is_leader=found.leader is not None and found.leader.id == node.id,
-        is_in_sync=any(one.id == node.id for one in found.isr),
-        broker=urls.related("brokers", node.id),
+        partition_id=partition,
+        broker_id=broker,
+        is_leader=is_leader,
+        is_in_sync=is_in_sync,
+        broker=urls.related("brokers", broker),
     )
 
 
 async def _one_partition(request: Request) -> Any:
     name, wanted = request.path_params["topic"], request.path_params["partition"]
     caller_of(request).require_describe(name)
-    for one in (await _admin(request).topic(name)).partitions:
+    for one in (await admin_of(request).topic(name)).partitions:
         if one.id == wanted:
             return one
     raise GatewayError(Kind.PARTITION_NOT_FOUND, f"topic {name} has no partition {wanted}")
@@ -254,11 +291,12 @@ def _partition(urls: Urls, name: str, found: Any) -> dict[str, Any]:
         partition_id=found.id,
         leader=None if found.leader is None else urls.related(*place, "replicas", found.leader.id),
         replicas=urls.related(*place, "replicas"),
+        reassignment=urls.related(*place, "reassignment"),
     )
 
 
 async def configs(request: Request) -> Response:
-    urls, name = _urls(request), request.path_params["topic"]
+    urls, name = urls_of(request), request.path_params["topic"]
     caller_of(request).require_describe(name)
     found = await _configs(request)
     return urls.collection(
@@ -272,12 +310,12 @@ async def config(request: Request) -> Response:
     found = (await _configs(request)).get(key)
     if found is None:
         raise GatewayError(Kind.NOT_FOUND, f"Config {key} cannot be found for topic {name}")
-    return json_response(_config(_urls(request), name, found))
+    return json_response(_config(urls_of(request), name, found))
 
 
 async def _configs(request: Request) -> Mapping[str, Any]:
-    await _admin(request).topic(request.path_params["topic"])  # some brokers describe missing topics too
-    return await _admin(request).configs(request.path_params["topic"])
+    await admin_of(request).topic(request.path_params["topic"])  # some brokers describe missing topics too
+    return await admin_of(request).configs(request.path_params["topic"])
 
 
 def _config(urls: Urls, name: str, entry: Any) -> dict[str, Any]:
@@ -331,187 +369,8 @@ async def _altered(
     unknown = next((name for name, _ in changes if name not in known), None)
     if unknown is not None:
         raise GatewayError(Kind.NOT_FOUND, f"Config {unknown} cannot be found for topic {topic}")
-    await _admin(request).alter_configs(topic, changes, only_validates)
+    await admin_of(request).alter_configs(topic, changes, only_validates)
     return Response(status_code=204)
-
-
-async def groups(request: Request) -> Response:
-    urls, admin = _urls(request), _admin(request)
-    found = await admin.describe_groups(await admin.groups())
-    return urls.collection("ConsumerGroup", ("consumer-groups",), [_group(urls, one) for one in found])
-
-
-async def group(request: Request) -> Response:
-    return json_response(_group(_urls(request), await _one_group(request)))
-
-
-async def _one_group(request: Request) -> Any:
-    """Returns the description of the group of the path. Kafka describes missing groups as dead."""
-    (found,) = await _admin(request).describe_groups([request.path_params["group"]])
-    if found.state.name == "DEAD":
-        raise GatewayError(Kind.NOT_FOUND, f"Consumer Group {found.group_id} could not be found.")
-    return found
-
-
-def _group(urls: Urls, found: Any) -> dict[str, Any]:
-    place = ("consumer-groups", found.group_id)
-    coordinator = found.coordinator
-    return urls.resource(
-        "ConsumerGroup",
-        f"/consumer-group={found.group_id}",
-        place,
-        consumer_group_id=found.group_id,
-        is_simple=found.is_simple_consumer_group,
-        partition_assignor=found.partition_assignor or "",
-        state=found.state.name,
-        coordinator=None if coordinator is None else urls.related("brokers", coordinator.id),
-        consumers=urls.related(*place, "consumers"),
-        lag_summary=urls.related(*place, "lag-summary"),
-    )
-
-
-async def consumers(request: Request) -> Response:
-    urls, found = _urls(request), await _one_group(request)
-    place = ("consumer-groups", found.group_id, "consumers")
-    return urls.collection("Consumer", place, [_consumer(urls, found, member) for member in found.members])
-
-
-async def consumer(request: Request) -> Response:
-    found = await _one_group(request)
-    return json_response(_consumer(_urls(request), found, _member(request, found)))
-
-
-def _member(request: Request, found: Any) -> Any:
-    wanted = request.path_params["consumer"]
-    member = next((one for one in found.members if one.member_id == wanted), None)
-    if member is None:
-        raise GatewayError(Kind.NOT_FOUND, f"Consumer {wanted} could not be found in group {found.group_id}.")
-    return member
-
-
-def _consumer(urls: Urls, found: Any, member: Any) -> dict[str, Any]:
-    place = ("consumer-groups", found.group_id, "consumers", member.member_id)
-    return urls.resource(
-        "Consumer",
-        f"/consumer-group={found.group_id}/consumer={member.member_id}",
-        place,
-        consumer_group_id=found.group_id,
-        consumer_id=member.member_id,
-        instance_id=member.group_instance_id,
-        client_id=member.client_id,
-        assignments=urls.related(*place, "assignments"),
-    )
-
-
-async def assignments(request: Request) -> Response:
-    place = (
-        "consumer-groups",
-        request.path_params["group"],
-        "consumers",
-        request.path_params["consumer"],
-        "assignments",
-    )
-    return _urls(request).collection("ConsumerAssignment", place, await _assignments(request))
-
-
-async def assignment(request: Request) -> Response:
-    return json_response(_of_partition(request, await _assignments(request)))
-
-
-async def _assignments(request: Request) -> list[dict[str, Any]]:
-    urls, caller, found = _urls(request), caller_of(request), await _one_group(request)
-    name = _member(request, found).member_id
-    return [
-        urls.resource(
-            "ConsumerAssignment",
-            f"/consumer-group={found.group_id}/consumer={name}/assignment={one.topic}:{one.partition}",
-            (
-                *("consumer-groups", found.group_id, "consumers", name),
-                *("assignments", one.topic, "partitions", one.partition),
-            ),
-            consumer_group_id=found.group_id,
-            consumer_id=name,
-            topic_name=one.topic,
-            partition_id=one.partition,
-            partition=urls.related("topics", one.topic, "partitions", one.partition),
-        )
-        for one in _member(request, found).assignment.topic_partitions
-        if caller.may_describe(one.topic)
-    ]
-
-
-def _of_partition(request: Request, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the resource of the topic partition of the path."""
-    wanted = request.path_params["topic"], request.path_params["partition"]
-    for row in rows:
-        if (row["topic_name"], row["partition_id"]) == wanted:
-            return row
-    raise GatewayError(Kind.NOT_FOUND, f"Partition {wanted[1]} of topic {wanted[0]} cannot be found there")
-
-
-async def lags(request: Request) -> Response:
-    urls, found = _urls(request), await _one_group(request)
-    return urls.collection(
-        "ConsumerLag", ("consumer-groups", found.group_id, "lags"), await _lags(request, urls, found)
-    )
-
-
-async def lag(request: Request) -> Response:
-    found = await _one_group(request)
-    return json_response(_of_partition(request, await _lags(request, _urls(request), found)))
-
-
-async def lag_summary(request: Request) -> Response:
-    urls, found = _urls(request), await _one_group(request)
-    rows = await _lags(request, urls, found)
-    if not rows:
-        raise GatewayError(Kind.NOT_FOUND, f"Consumer Group {found.group_id} has committed no offset.")
-    largest = max(rows, key=lambda row: int(row["lag"]))
-    place = ("topics", largest["topic_name"], "partitions", largest["partition_id"])
-    summary = urls.resource(
-        "ConsumerGroupLagSummary",
-        f"/consumer-group={found.group_id}/lag-summary",
-        ("consumer-groups", found.group_id, "lag-summary"),
-        consumer_group_id=found.group_id,
-        max_lag_consumer_id=largest["consumer_id"],
-        max_lag_instance_id=largest["instance_id"],
-        max_lag_client_id=largest["client_id"],
-        max_lag_topic_name=largest["topic_name"],
-        max_lag_partition_id=largest["partition_id"],
-        max_lag=largest["lag"],
-        total_lag=sum(row["lag"] for row in rows),
-        max_lag_partition=urls.related(*place),
-    )
-    return json_response(summary)
-
-
-async def _lags(request: Request, urls: Urls, found: Any) -> list[dict[str, Any]]:
-    caller = caller_of(request)
-    members = {
-        (one.topic, one.partition): member for member in found.members for one in member.assignment.topic_partitions
-    }
-    rows = []
-    for (topic_name, number), (committed, end) in (await _admin(request).lags(found.group_id)).items():
-        if not caller.may_describe(topic_name):
-            continue
-        member = members.get((topic_name, number))
-        rows.append(
-            urls.resource(
-                "ConsumerLag",
-                f"/consumer-group={found.group_id}/lag={topic_name}:{number}",
-                ("consumer-groups", found.group_id, "lags", topic_name, "partitions", number),
-                consumer_group_id=found.group_id,
-                topic_name=topic_name,
-                partition_id=number,
-                consumer_id=member.member_id if member else "",
-                instance_id=member.group_instance_id if member else None,
-                client_id=member.client_id if member else "",
-                current_offset=committed,
-                log_end_offset=end,
-                lag=max(0, end - committed),
-            )
-        )
-    return sorted(rows, key=lambda row: (-row["lag"], row["topic_name"], row["partition_id"]))
 
 
 async def _json_body(request: Request, names: frozenset[str]) -> Mapping[str, Any]:
@@ -574,21 +433,21 @@ def with_cluster(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable
     @functools.wraps(endpoint)
     async def checked(request: Request) -> Response:
         caller_of(request).require_any()
-        await _admin(request).check_cluster(request.path_params["cluster"])
+        await admin_of(request).check_cluster(request.path_params["cluster"])
         return await endpoint(request)
 
     return checked
 
 
-_CLUSTER: Final = "/v3/clusters/{cluster}"
-_TOPIC: Final = f"{_CLUSTER}/topics/{{topic}}"
-_GROUP: Final = f"{_CLUSTER}/consumer-groups/{{group}}"
+CLUSTER: Final = "/v3/clusters/{cluster}"
+_TOPIC: Final = f"{CLUSTER}/topics/{{topic}}"
 _ENDPOINTS: Final = (
-    ("GET", _CLUSTER, cluster),
-    ("GET", f"{_CLUSTER}/brokers", brokers),
-    ("GET", f"{_CLUSTER}/brokers/{{broker:int}}", broker),
-    ("GET", f"{_CLUSTER}/topics", topics),
-    ("POST", f"{_CLUSTER}/topics", create_topic),
+    ("GET", CLUSTER, cluster),
+    ("GET", f"{CLUSTER}/brokers", brokers),
+    ("GET", f"{CLUSTER}/brokers/{{broker:int}}", broker),
+    ("GET", f"{CLUSTER}/brokers/{{broker:int}}/partition-replicas", broker_replicas),
+    ("GET", f"{CLUSTER}/topics", topics),
+    ("POST", f"{CLUSTER}/topics", create_topic),
     ("GET", _TOPIC, topic),
     ("DELETE", _TOPIC, delete_topic),
     ("PATCH", _TOPIC, change_topic),
@@ -601,15 +460,6 @@ _ENDPOINTS: Final = (
     ("GET", f"{_TOPIC}/configs/{{config}}", config),
     ("PUT", f"{_TOPIC}/configs/{{config}}", set_config),
     ("DELETE", f"{_TOPIC}/configs/{{config}}", reset_config),
-    ("GET", f"{_CLUSTER}/consumer-groups", groups),
-    ("GET", _GROUP, group),
-    ("GET", f"{_GROUP}/consumers", consumers),
-    ("GET", f"{_GROUP}/consumers/{{consumer}}", consumer),
-    ("GET", f"{_GROUP}/consumers/{{consumer}}/assignments", assignments),
-    ("GET", f"{_GROUP}/consumers/{{consumer}}/assignments/{{topic}}/partitions/{{partition:int}}", assignment),
-    ("GET", f"{_GROUP}/lags", lags),
-    ("GET", f"{_GROUP}/lags/{{topic}}/partitions/{{partition:int}}", lag),
-    ("GET", f"{_GROUP}/lag-summary", lag_summary),
 )
 ROUTES: Final = (
     Route("/v3/clusters", clusters),

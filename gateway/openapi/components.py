@@ -274,8 +274,25 @@ RELATED: Final = ref("Related")
 RESOURCES: Final[Mapping[str, Json]] = dict(
     component
     for pair in (
-        _resource("Cluster", controller=_or_null(RELATED), brokers=RELATED, consumer_groups=RELATED, topics=RELATED),
-        _resource("Broker", broker_id=INT32, host=TEXT, port=INT32, rack=OPTIONAL_TEXT),
+        _resource(
+            "Cluster",
+            controller=_or_null(RELATED),
+            acls=RELATED,
+            brokers=RELATED,
+            broker_configs=RELATED,
+            consumer_groups=RELATED,
+            topics=RELATED,
+            partition_reassignments=RELATED,
+        ),
+        _resource(
+            "Broker",
+            broker_id=INT32,
+            host=TEXT,
+            port=INT32,
+            rack=OPTIONAL_TEXT,
+            configs=RELATED,
+            partition_replicas=RELATED,
+        ),
         _resource(
             "Topic",
             topic_name=TEXT,
@@ -284,6 +301,7 @@ RESOURCES: Final[Mapping[str, Json]] = dict(
             partitions_count=INT32,
             partitions=RELATED,
             configs=RELATED,
+            partition_reassignments=RELATED,
             authorized_operations=_list(TEXT, maxItems=0),
         ),
         _resource(
@@ -292,6 +310,7 @@ RESOURCES: Final[Mapping[str, Json]] = dict(
             partition_id=INT32,
             leader=_or_null(RELATED),
             replicas=RELATED,
+            reassignment=RELATED,
         ),
         _resource(
             "Replica",
@@ -338,6 +357,7 @@ RESOURCES: Final[Mapping[str, Json]] = dict(
             topic_name=TEXT,
             partition_id=INT32,
             partition=RELATED,
+            lag=RELATED,
         ),
         _resource(
             "ConsumerLag",
@@ -355,6 +375,7 @@ RESOURCES: Final[Mapping[str, Json]] = dict(
             "ConsumerGroupLagSummary",
             consumer_group_id=TEXT,
             max_lag_consumer_id=TEXT,
+            max_lag_consumer=RELATED,
             max_lag_instance_id=OPTIONAL_TEXT,
             max_lag_client_id=TEXT,
             max_lag_topic_name=TEXT,

@@ -251,6 +251,9 @@ OPERATIONS: Final = (
     _read_v3(_CLUSTER, "getCluster", "The cluster", "Cluster"),
     _read_v3(f"{_CLUSTER}/brokers", "listBrokers", "Brokers", "BrokerList"),
     _read_v3(f"{_CLUSTER}/brokers/{{broker}}", "getBroker", "A broker", "Broker"),
+    _read_v3(
+        f"{_CLUSTER}/brokers/{{broker}}/partition-replicas", "listBrokerReplicas", "Replicas on a broker", "ReplicaList"
+    ),
     _read_v3(f"{_CLUSTER}/topics", "listTopics", "Topics", "TopicList"),
     GatewayOperation(
         "POST",

@@ -204,6 +204,7 @@ def test_batch_has_a_result_for_each_id(gateway: GatewayClient, broker_address: 
 def test_batch_of_another_form_is_refused(gateway: GatewayClient, topic: str, entries: Any) -> None:
     response = gateway.post(f"/v3/clusters/c/topics/{topic}/records:batch", {"entries": entries})
     assert response.problem == (422, 42208)
+    assert gateway.post(f"/v3/clusters/c/topics/{topic}/records:batch", b"").problem == (422, 42208)
 
 
 def test_other_media_types_are_refused(gateway: GatewayClient, topic: str) -> None:
