@@ -35,6 +35,9 @@ from headrace.gateway.errors import GatewayError, Kind
 from headrace.gateway.topics import TOPIC_NAME
 
 REQUEST_S: Final = 15.0
+PROPAGATION_S: Final = 5.0
+"""Longest wait for the description of a change of a topic."""
+PROPAGATION_POLL_S: Final = 0.05
 ANY_CLUSTER: Final = "any"
 """Stands for the id of the cluster in paths."""
 DESCRIBED_S: Final = 10.0
@@ -93,6 +96,25 @@ class ClusterAdmin:
             unknown = self._problem(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
             raise GatewayError(unknown.kind, f"{name!r:.80} is not the name of a topic")
         return await self._result(self._admin.describe_topics(TopicCollection([name]), request_timeout=REQUEST_S)[name])
+
+    async def changed_topic(self, name: str, partitions_min: int) -> Any:
+        """Returns the description of a topic that was just created or got partitions, with at least so many of them.
+        Brokers of Apache Kafka describe a change some milliseconds after the controller has made it.
+
+        Raises:
+            GatewayError: the brokers do not describe the topic in time, or it is denied.
+        """
+        ends_at = time.monotonic() + PROPAGATION_S
+        while True:
+            is_last = time.monotonic() >= ends_at
+            try:
+                found = await self.topic(name)
+                if is_last or len(found.partitions) >= partitions_min:
+                    return found
+            except GatewayError as error:
+                if is_last or error.status != Kind.INSTANCE_OR_PARTITION_NOT_FOUND.value.status:
+                    raise
+            await asyncio.sleep(PROPAGATION_POLL_S)
 
     async def configs(self, topic: str) -> Mapping[str, Any]:
         """Returns the configuration entries of a topic by name."""

@@ -157,13 +157,12 @@ async def topics(request: Request) -> Response:
 async def topic(request: Request) -> Response:
     name = request.path_params["topic"]
     caller_of(request).require_describe(name)
-    return json_response(await _described(request, name))
+    return json_response(_described(request, await admin_of(request).topic(name)))
 
 
-async def _described(request: Request, name: str) -> dict[str, Any]:
-    found = await admin_of(request).topic(name)
+def _described(request: Request, found: Any) -> dict[str, Any]:
     replicas = max((len(one.replicas) for one in found.partitions), default=0)
-    return _topic(urls_of(request), name, len(found.partitions), replicas, found.is_internal)
+    return _topic(urls_of(request), found.name, len(found.partitions), replicas, found.is_internal)
 
 
 def _topic(urls: Urls, name: str, partitions: int, replicas: int, is_internal: bool | None = None) -> dict[str, Any]:
@@ -200,7 +199,7 @@ async def create_topic(request: Request) -> Response:
         urls = urls_of(request)
         return json_response(_topic(urls, name, max(partitions, 0), max(replicas, 0)), 200)
     request.app.state.sender.forget_topic(name)
-    created = await _described(request, name)
+    created = _described(request, await admin_of(request).changed_topic(name, 1))
     return json_response(created, 201, Location=created["metadata"]["self"])
 
 
@@ -221,7 +220,7 @@ async def change_topic(request: Request) -> Response:
     if count == DEFAULT_COUNT:
         raise GatewayError(Kind.BAD_REQUEST, "partitions_count: expected the number of partitions")
     await admin_of(request).add_partitions(name, count)
-    return json_response(await _described(request, name))
+    return json_response(_described(request, await admin_of(request).changed_topic(name, count)))
 
 
 async def partitions(request: Request) -> Response:
