@@ -12,6 +12,7 @@ import ctypes
 import fcntl
 import os
 import struct
+import sys
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -172,7 +173,7 @@ class FileIdentifier:
             fcntl.ioctl(descriptor, FS_IOC_GETVERSION, buffer, True)
         except OSError:
             return None
-        return int.from_bytes(buffer[:4], "little" if struct.pack("=H", 1)[0] else "big") or None
+        return int.from_bytes(buffer[:4], sys.byteorder) or None
 
     def _birth_ns(self, descriptor: int) -> Optional[int]:
         if self._statx is None:

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
+import subprocess
+import sys
+import zlib
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.push.identity import FileKey, file_system_of, first_line_crc
+from headrace.push.identity import (
+    FileIdentifier,
+    FileKey,
+    FileSystem,
+    device_uuid,
+    file_system_of,
+    first_line_crc,
+    host_identity,
+)
 from headrace.push.rules import (
     Answer,
     CopyCandidate,
@@ -244,11 +257,13 @@ def test_network_file_system_keeps_its_id_at_a_remount() -> None:
     after = file_system_of(os.makedev(0, 61), 0, NFS_AFTER_REMOUNT, lambda device: None)
     assert before == after
     assert before.is_network
+    other = file_system_of(os.makedev(0, 50), 0, MOUNTS.replace("/export/logs", "/export/other"), lambda device: None)
+    assert other.id != before.id
 
 
 def test_file_system_id_is_the_uuid_then_the_number_then_the_device() -> None:
     device = os.makedev(8, 1)
-    assert file_system_of(device, 0x12, MOUNTS, lambda _: "uuid-1").id == "uuid-1"
+    assert file_system_of(device, 0x12, MOUNTS, lambda _: "uuid-1") == FileSystem("uuid-1", False)
     assert file_system_of(device, 0x12, MOUNTS, lambda _: None).id == "f12"
     assert file_system_of(device, 0, MOUNTS, lambda _: None).id == f"d{device:x}"
     assert not file_system_of(device, 0, MOUNTS, lambda _: None).is_network
@@ -258,6 +273,74 @@ def test_identity_by_the_first_line_waits_for_the_line_end() -> None:
     assert first_line_crc(b"half") is None
     assert first_line_crc(b"line\nmore") == first_line_crc(b"line\nother")
     assert first_line_crc(b"x" * 65_536) is not None
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        (FileKey("f", 10, 0x1F, 100), "f/10-g1f"),
+        (FileKey("f", 10, None, 0x64), "f/10-b64"),
+        (FileKey("f", 10, None, None, 0xA5), "f/10-l000000a5"),
+    ],
+)
+def test_source_ids_of_files_stay_as_they_are(key: FileKey, text: str) -> None:
+    """The gateway would store all lines again under another id."""
+    assert key.text() == text
+
+
+def test_host_id_is_a_hash_of_the_machine_id_or_the_host_name(tmp_path: Path) -> None:
+    machine_id = tmp_path / "machine-id"
+    assert host_identity(machine_id) == os.uname().nodename[:64]
+    machine_id.write_text("\n", encoding="ascii")
+    assert host_identity(machine_id) == os.uname().nodename[:64]
+    machine_id.write_text("0123456789abcdef0123456789abcdef\n", encoding="ascii")
+    assert host_identity(machine_id) == "99981fe5b4975990"
+
+
+def test_uuid_of_a_block_device_is_the_name_of_its_link(tmp_path: Path) -> None:
+    (tmp_path / "uuid-0").symlink_to("/dev/zero")
+    (tmp_path / "uuid-1").symlink_to("/dev/null")
+    assert device_uuid(Path("/dev/null").stat().st_rdev, tmp_path) == "uuid-1"
+    assert device_uuid(os.makedev(250, 250), tmp_path) is None
+    assert device_uuid(os.makedev(250, 250), tmp_path / "missing") is None
+
+
+@pytest.mark.parametrize("is_network", [False, True])
+def test_key_has_the_checksum_of_the_first_line_only_if_nothing_better_is_known(
+    tmp_path: Path, is_network: bool
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"half")
+    identifier = FileIdentifier()
+    identifier._file_systems[path.stat().st_dev] = FileSystem("id", is_network)
+    if not is_network:
+        identifier._statx = None
+        identifier._generation = lambda descriptor: None  # type: ignore[method-assign]
+    with path.open("rb+") as file:
+        assert identifier.key(file.fileno()) is None
+        file.write(b"line\nmore")
+        file.flush()
+        expected = FileKey("id", path.stat().st_ino, first_line_crc=zlib.crc32(b"line\n"))
+        assert identifier.key(file.fileno()) == expected
+
+
+@pytest.mark.parametrize("generation", [7, None])
+def test_key_has_generation_and_birth_time_as_far_as_the_file_system_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, generation: int | None
+) -> None:
+    def ioctl(descriptor: int, request: int, buffer: bytearray, mutates: bool) -> None:
+        assert (request, mutates) == (0x80087601, True)
+        buffer[:] = (generation or 0).to_bytes(4, sys.byteorder) + b"rest"
+
+    path = tmp_path / "file"
+    path.write_bytes(b"line\n")
+    born = subprocess.run(["stat", "--format=%.9W", path], capture_output=True, text=True, check=True).stdout
+    birth_ns = int(born.replace(".", "")) or None  # stat prints 0 if it is unknown
+    monkeypatch.setattr(fcntl, "ioctl", ioctl)
+    with path.open("rb") as file:
+        key = FileIdentifier().key(file.fileno())
+    assert key is not None and (key.generation, key.birth_ns) == (generation, birth_ns)
+    assert key.first_line_crc is None or (generation, birth_ns) == (None, None)
 
 
 def test_positions_of_disappeared_files_are_forgotten() -> None:
