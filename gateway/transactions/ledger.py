@@ -179,9 +179,7 @@ class LedgerLane:
         Raises:
             KafkaError: a broker does not respond, or refuses a request.
         """
-        self._rows.clear()
         identity = self._producer.start()
-        self._cluster.metadata([self._at.topic])
         self._load(log_end(self._cluster, self._at))
         logger.info(
             "ledger_lane_taken lane=%d epoch=%d transactions=%d", self._at.partition, identity.epoch, len(self._rows)

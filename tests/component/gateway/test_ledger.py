@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import time
 import uuid
@@ -29,9 +30,10 @@ from headrace.gateway.transactions.ledger import (
     OtherContent,
 )
 from headrace.gateway.transactions.spool import StoredChunk
-from headrace.kafka_wire.batch_producer import ProducerFenced
+from headrace.kafka_wire.batch_producer import BatchProducer, ProducerFenced
 from headrace.kafka_wire.cluster import KafkaCluster
 from headrace.kafka_wire.errors import ErrorResponse, KafkaError, KafkaUnavailable
+from headrace.kafka_wire.record_batch import NO_HEADERS, batch_of_records
 from headrace.kafka_wire.topic_partition import TopicPartition
 from support.gateway import stored
 
@@ -291,6 +293,29 @@ def test_records_that_no_lane_wrote_are_ignored_in_the_ledger(owners: Owners) ->
     chunk = owners.chunk(b"1")
     committed = commit(owners.owner(), chunk)
     assert commit(owners.owner(), None, chunk.transaction_id) == committed
+
+
+def test_lane_is_not_taken_over_before_every_transaction_is_decided(owners: Owners) -> None:
+    """The row of an open transaction may become valid after the takeover has read it."""
+    at, transaction_id = TopicPartition(owners.ledger, 0), new_transaction_id(owners.now_ms)
+    committed = Committed(owners.topic, 0, ((0, 1),), 1, 2, 3)
+    owners.clusters.append(KafkaCluster(owners.address))
+    producer = BatchProducer(owners.clusters[-1], f"other-{owners.ledger}", transaction_timeout_ms=30_000)
+    producer.start()
+    producer.begin([at])
+    row = (json.dumps(["", transaction_id]).encode(), committed.to_json(), NO_HEADERS)
+    producer.produce({at: batch_of_records([row], owners.now_ms)})
+    with pytest.raises(KafkaUnavailable):
+        owners.owner()
+    producer.end(is_commit=True)
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            assert commit(owners.owner(), None, transaction_id) == committed
+            break
+        except KafkaUnavailable:  # Apache Kafka writes the marker after its response
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
 
 
 def test_malformed_row_stops_the_lane(owners: Owners, monkeypatch: pytest.MonkeyPatch) -> None:

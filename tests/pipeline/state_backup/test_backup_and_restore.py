@@ -26,12 +26,13 @@ from headrace.pipeline.state_backup.backup import back_up
 from headrace.pipeline.state_backup.manifest import (
     MANIFEST_NAME,
     BackupError,
+    Manifest,
     Store,
     copy_file,
     manifest_content,
     read_manifest,
 )
-from headrace.pipeline.state_backup.restore import restore
+from headrace.pipeline.state_backup.restore import Placement, RestoreReport, restore
 from headrace.pipeline.storage import lease_path
 from headrace.pipeline.up.up_file import UpFile
 from headrace.settings import KafkaSettings, LoaderSettings, RegistrySettings, Settings
@@ -267,3 +268,28 @@ def test_registry_of_sqlite_is_not_restored_over_postgresql(settings: Settings, 
     report = restore(Settings(data_dir=tmp_path / "target", registry=postgresql), tmp_path / "backup")
     assert report.restored == {}
     assert "headrace registry import" in report.notes[0]
+
+
+def test_log_within_the_warehouse_gets_its_place_with_the_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warehouse = tmp_path / "warehouse"
+    tables, log = Placement(Store.TABLES, (), warehouse), Placement(Store.COMMIT_LOG, (), warehouse / "_headrace")
+    contents = {tables.temporary / "table": "table", log.temporary / "log" / "1": "log", warehouse / "old": "former"}
+    for path, content in contents.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+    synced: list[tuple[str, list[str]]] = []
+
+    def note(path: Path) -> None:
+        synced.append((path.name, sorted(one.name for one in path.rglob("*") if one.is_file())))
+
+    monkeypatch.setattr(restore_module, "fsync_tree", note)
+    monkeypatch.setattr(restore_module, "fsync_directory", note)
+    report = RestoreReport(Manifest("", "", "", "", "", "", 0, {}, {}, (), ()))
+    restore_module._swap((log, tables), "aside", report)
+    assert (warehouse / "_headrace" / "log" / "1").read_text(encoding="utf-8") == "log"
+    assert (warehouse / "table").read_text(encoding="utf-8") == "table"
+    assert report.moved_aside == [f"{warehouse}.aside"]
+    assert [name for name, _ in synced] == ["warehouse.restoring", tmp_path.name]
+    assert synced[0][1] == ["1", "table"], "the log is part of the copy that is synced before the rename"
