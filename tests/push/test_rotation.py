@@ -289,6 +289,17 @@ def test_file_rotated_into_olddir_is_finished(directory: Path, gateway: SessionG
     run.until("a\nb\n", "c\n")
 
 
+def test_file_of_another_directory_is_no_copy(directory: Path, gateway: SessionGateway) -> None:
+    """Two applications may write equal lines to files with equal names."""
+    run = Run(directory, gateway, "*/app.log*")
+    run.log.write_text("started\n")
+    run.until("started\n")
+    other = directory / "other" / "app.log.1"
+    other.parent.mkdir()
+    copytruncate(run.log, other)
+    run.until("started\n", "started\n")
+
+
 @pytest.mark.parametrize("is_compressed", [False, True])
 @pytest.mark.parametrize("rotate", [rename, copytruncate])
 def test_file_created_and_rotated_while_the_client_is_down_is_sent(
