@@ -67,7 +67,7 @@ test-spark: setup-spark ## loads, tables, SQL and `headrace up` with a real Spar
 	@$(PYTEST) $(SPREAD:loadfile=loadgroup) -m "spark and not (fault or $(SERVICES))" $(PYTEST_ARGUMENTS)
 
 test-simulation: setup-dev ## simulated power loss, full disks, interleavings and years of virtual time
-	@$(PYTEST) $(SPREAD) -m "simulation and not (spark or fault or $(SERVICES))" $(PYTEST_ARGUMENTS)
+	@$(PYTEST) $(SPREAD:loadfile=worksteal) -m "simulation and not (spark or fault or $(SERVICES))" $(PYTEST_ARGUMENTS)
 
 test-fault: setup-spark ## kill loads and parts of `up` at every step; HEADRACE_TEST_ROUNDS=n times each
 	@$(PYTEST) $(SPREAD) -m "fault and not ($(SERVICES))" $(PYTEST_ARGUMENTS)

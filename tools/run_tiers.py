@@ -1,7 +1,7 @@
 """Runs the checks and tests of this checkout in tiers, in parallel as far as the cores allow: `make ci`, `.ci/run`.
 
 A tier is a make target. Its output goes to `.make/tiers/<tier>.log`, and the last lines to the terminal if it fails.
-Needs only the standard library: the first tier, `make setup-spark`, creates the environment for the rest.
+Needs only the standard library: the first tier, `make setup-dev`, creates the environment for the rest.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ POLL_S = 0.1
 SILENCE_S_MAX = 60  # hosted CI ends jobs that print nothing for ten minutes
 GRACE_S = 20  # for pytest to stop its servers
 TAIL_LINES = 60
+OVERLAP = 1.5
+"""The cores of the tiers that run at a time, for each core of the machine: tiers wait a good part of their time, for
+servers that start, for time-outs of clients and, with several workers, for the last test file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +51,16 @@ class Tier:
         return ROOT / ".make" / "tiers" / f"{self.name}.log"
 
 
-SETUP = Tier("setup-spark", cores=1, usual_minutes=2)
+SETUP = Tier("setup-dev", cores=1, usual_minutes=1)
 TIERS = (
-    Tier("test-spark", cores=2, usual_minutes=7),
-    Tier("test", cores=2, usual_minutes=6),
-    Tier("test-servers", cores=2, usual_minutes=3),
-    Tier("test-simulation", cores=2, usual_minutes=3),
-    Tier("test-fault", cores=2, usual_minutes=3),
-    Tier("test-kafka", cores=1, usual_minutes=4),
-    Tier("test-java", cores=1, usual_minutes=4),
-    Tier("test-postgres WORKERS=1", cores=1, usual_minutes=5),
+    Tier("test-spark", cores=2, usual_minutes=12),
+    Tier("test", cores=2, usual_minutes=11),
+    Tier("test-servers WORKERS=3", cores=2, usual_minutes=8),  # its tests mostly wait
+    Tier("test-simulation", cores=2, usual_minutes=5),
+    Tier("test-fault", cores=2, usual_minutes=5),
+    Tier("test-kafka", cores=1, usual_minutes=6),
+    Tier("test-java", cores=1, usual_minutes=3),
+    Tier("test-postgres WORKERS=1", cores=1, usual_minutes=8),
     Tier("test-node", cores=1, usual_minutes=1),
     Tier("check", cores=1, usual_minutes=1),
     Tier("docs", cores=1, usual_minutes=1),
@@ -211,7 +214,12 @@ def report(tiers: Iterable[Tier], results: dict[Tier, Result]) -> Iterator[str]:
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description="Runs the checks and tests of this checkout in tiers.")
     parser.add_argument("tiers", nargs="*", metavar="TIER", help="default: all tiers")
-    parser.add_argument("--cores", type=int, default=os.cpu_count() or 1, help="default: all, %(default)s")
+    parser.add_argument(
+        "--cores",
+        type=int,
+        default=round(OVERLAP * (os.cpu_count() or 1)),
+        help=f"of the tiers that run at a time; default: {OVERLAP} for each core of this machine, %(default)s",
+    )
     parser.add_argument("--list", action="store_true", help="print the tiers")
     options = parser.parse_args(arguments)
     if unknown := set(options.tiers) - {tier.name for tier in TIERS}:

@@ -16,7 +16,7 @@ from support.processes import is_running
 
 DEADLINE_S = 60
 MAKEFILE = """\
-setup-spark:
+setup-dev:
 	@test ! -e broken
 good:
 	@echo "2.50s call     tests/a.py::test_a"; echo "=== 3 passed, 1 skipped in 90.01s (0:01:30) ==="
@@ -58,7 +58,7 @@ def run(directory: Path, tiers: list[Tier], *arguments: str) -> tuple[int, str]:
 def test_named_tier_alone_runs_after_setup(tmp_path: Path) -> None:
     code, output = run(tmp_path, [Tier("good", 1, 1), Tier("bad", 1, 1)], "good")
     assert code == 0
-    assert re.findall(r"started (\S+)", output) == ["setup-spark", "good"]
+    assert re.findall(r"started (\S+)", output) == ["setup-dev", "good"]
     assert (tmp_path / ".make/tiers/good.log").read_text().startswith("2.50s call")
 
 
@@ -82,7 +82,7 @@ def test_no_tier_runs_when_setup_fails(tmp_path: Path) -> None:
     (tmp_path / "broken").touch()
     code, output = run(tmp_path, [Tier("good", 1, 1)])
     assert code == 1
-    assert re.search(r"^setup-spark +FAILED .*\ngood +not run", output, re.M)
+    assert re.search(r"^setup-dev +FAILED .*\ngood +not run", output, re.M)
 
 
 def test_running_tiers_need_no_more_cores_than_there_are(tmp_path: Path) -> None:
