@@ -182,8 +182,13 @@ def test_fatal_kafka_client_error_fails_pending_messages(
 ) -> None:
     """For example with a broker without idempotent producers: librdkafka reports it once, to the next call."""
     ancient = {"api.version.request": False, "broker.version.fallback": "0.8.2"}
-    producer = Producer(settings, app="clock", options=ancient)
-    delivery = producer.send(topic, {"n": 0}, schema=SCHEMA)
+    delivery = None
+    while delivery is None:  # until the message is handed over before the client has connected and failed
+        producer = Producer(settings, app="clock", options=ancient)
+        try:
+            delivery = producer.send(topic, {"n": 0}, schema=SCHEMA)
+        except DeliveryFailed:
+            producer.close(30)
     with pytest.raises(FlushFailed) as failed:
         producer.flush(60)
     assert failed.value.failed == {topic: 1}
