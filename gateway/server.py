@@ -39,6 +39,8 @@ STALLED_S: Final = 30
 """A client that reads nothing of its response for this long is disconnected."""
 GRACEFUL_STOP_S: Final = 10
 """Time limit for running requests at shutdown."""
+SWITCH_INTERVAL_S: Final = 0.001
+"""Longest wait of the event loop for a computing thread, such as the one that processes acknowledgements."""
 GARBAGE_THRESHOLDS: Final = (20_000, 20, 20)
 """Few collections: requests leave few reference cycles."""
 
@@ -160,6 +162,7 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
         # Imported objects live until the end. A collection that visits them takes 0.1 s.
         gc.collect()
         gc.freeze()

@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import Final
 
-TURN_S: Final = 0.005
+TURN_S: Final = 0.002
 
 
 class Turn:
