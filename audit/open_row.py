@@ -7,6 +7,7 @@ of the spool, so each call updates the spool as well.
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Callable
 from typing import Final
@@ -14,10 +15,19 @@ from typing import Final
 from headrace.audit.count import FINGERPRINT_MASK, message_hash
 from headrace.audit.latency import LatencyHistogram
 from headrace.audit.spool import SUM_WORDS, Spool, sums_index
+from headrace.audit.tally import message_size
 from headrace.audit.window import WINDOW_MS
 
 LATENCY_MS_MAX: Final = 2**31 - 1
 """Longer latencies count as this one. It is librdkafka's maximum of `delivery.timeout.ms`."""
+
+DIGEST: Final = struct.Struct("QQ")
+"""Format of a digest: hash of a message, and bytes of key and value; or the sums of both for several messages."""
+
+
+def message_digest(key: bytes | None, value: bytes) -> bytes:
+    """Returns the digest of a message."""
+    return DIGEST.pack(message_hash(key, value), message_size(key, value))
 
 
 def _own_words() -> memoryview[int]:
@@ -70,36 +80,33 @@ class OpenRow:
         self.is_open = True
         self._lock = threading.Lock()
 
-    def count(self, time_ms: int | None, key: bytes | None, value: bytes, /) -> int | None:
-        """Counts a message before it is handed to the Kafka client. Returns its hash; None, without counting, if the
+    def count(self, time_ms: int | None, key: bytes | None, value: bytes, /) -> bytes | None:
+        """Counts a message before it is handed to the Kafka client. Returns its digest; None, without counting, if the
         row is closed or `time_ms` is not in its window. With None for `time_ms`, the caller has chosen the window."""
-        fingerprint = message_hash(key, value)
+        digest = message_digest(key, value)
         # Without a lock, which would double the cost: CPython changes threads only at calls and loops, and there is
         # none between the check and the sum. `close` changes `end_ms` before the number of sent messages is read.
         if self.start_ms <= time_ms < self.end_ms if time_ms is not None else self.is_open:
             self.words[self.at] += 1
-            return fingerprint
+            return digest
         return None
 
-    def acknowledge(self, size_bytes: int, fingerprint: int, latency_s: float | None, now_ms: float, /) -> bool:
+    def acknowledge(self, digest: bytes, latency_s: float | None, now_ms: float, /) -> bool:
         """Counts a message that the brokers acknowledged. Returns False, without counting, if the row is closed.
 
         Args:
-            size_bytes: bytes of key and value.
-            fingerprint: the hash of the message.
+            digest: the result of `count`.
             latency_s: seconds from sending to acknowledgement; None if unknown.
             now_ms: the current time, which decides whether the message is late.
         """
-        return self.acknowledge_together(1, size_bytes, fingerprint, latency_s, now_ms)
+        return self.acknowledge_together(1, digest, latency_s, now_ms)
 
-    def acknowledge_together(
-        self, count: int, size_bytes: int, fingerprint: int, latency_s: float | None, now_ms: float
-    ) -> bool:
-        """Counts messages like `acknowledge`, from the sums of their sizes and of their hashes. They have the same
-        latency."""
+    def acknowledge_together(self, count: int, digest: bytes, latency_s: float | None, now_ms: float) -> bool:
+        """Counts messages like `acknowledge`, from the sum of their digests. They have the same latency."""
         with self._lock:
             if not self.is_open:
                 return False
+            fingerprint, size_bytes = DIGEST.unpack(digest)
             # CoreRow changes the words without this lock; as in `count`, no other thread runs within a statement.
             words, at = self.words, self.at
             words[at + 1] += count
@@ -155,10 +162,9 @@ class Ticket:
     """One counted message, returned by `ProducerCounter.count_sent` for `acknowledge`, `count_failed` or `withdraw`; or
     `count` messages, with the sums of their sizes and of their hashes."""
 
-    __slots__ = ("count", "fingerprint", "row", "size_bytes")
+    __slots__ = ("count", "digest", "row")
 
-    def __init__(self, row: OpenRow, size_bytes: int, fingerprint: int, count: int = 1) -> None:
+    def __init__(self, row: OpenRow, digest: bytes, count: int = 1) -> None:
         self.row = row
-        self.size_bytes = size_bytes
-        self.fingerprint = fingerprint
+        self.digest = digest
         self.count = count

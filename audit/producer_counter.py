@@ -27,11 +27,10 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any, Final
 
-from headrace.audit.count import message_hash
-from headrace.audit.open_row import OpenRow, RowType, Ticket
+from headrace.audit.count import FINGERPRINT_MASK
+from headrace.audit.open_row import DIGEST, OpenRow, RowType, Ticket, message_digest
 from headrace.audit.row import AuditOutcome, AuditRow, Tier, counted_row_id
 from headrace.audit.spool import SLOTS, Spool
-from headrace.audit.tally import message_size
 from headrace.audit.window import SPECIAL_WINDOWS, WINDOW_MS, counted_window
 
 logger = logging.getLogger(__name__)
@@ -142,25 +141,25 @@ class ProducerCounter:
         if value is None:
             return None
         row = self._latest.get(topic)
-        fingerprint = row.count(time_ms, key, value) if row is not None and has_time else None
-        if row is None or fingerprint is None:
-            row, fingerprint = self.count(topic, time_ms, key, value, has_time=has_time)
-        return Ticket(row, message_size(key, value), fingerprint)
+        digest = row.count(time_ms, key, value) if row is not None and has_time else None
+        if row is None or digest is None:
+            row, digest = self.count(topic, time_ms, key, value, has_time=has_time)
+        return Ticket(row, digest)
 
     def count(
         self, topic: str, time_ms: int, key: bytes | None, value: bytes, *, has_time: bool
-    ) -> tuple[OpenRow, int]:
-        """Counts a message like `count_sent`. Returns the running count of its window, and its hash. For later messages
-        of the topic that have a time, the caller may call `OpenRow.count` of that running count instead."""
+    ) -> tuple[OpenRow, bytes]:
+        """Counts a message like `count_sent`. Returns the running count of its window, and its digest. For later
+        messages of the topic that have a time, the caller may call `OpenRow.count` of that running count instead."""
         with self._lock:
             row = self._latest[topic] = self._open_row(topic, self._window(topic, time_ms))
-            fingerprint = row.count(None, key, value)
-            assert fingerprint is not None  # a row is closed with the lock
+            digest = row.count(None, key, value)
+            assert digest is not None  # a row is closed with the lock
             if not has_time:
                 row.no_time += 1
         if self._unlogged:
             self._log()
-        return row, fingerprint
+        return row, digest
 
     def count_sent_together(
         self, topic: str, time_ms: int, count: int, size_bytes: int, fingerprint: int, *, has_time: bool = True
@@ -174,7 +173,7 @@ class ProducerCounter:
                 row.no_time += count
         if self._unlogged:
             self._log()
-        return Ticket(row, size_bytes, fingerprint, count)
+        return Ticket(row, DIGEST.pack(fingerprint & FINGERPRINT_MASK, size_bytes), count)
 
     def withdraw(self, ticket: Ticket | None) -> None:
         """Uncounts a message that the Kafka client did not accept; `ticket` is the result of `count_sent`.
@@ -209,16 +208,14 @@ class ProducerCounter:
             if ticket is None:
                 continue
             if ticket.count == 1:
-                self.acknowledge_in(ticket.row, ticket.size_bytes, ticket.fingerprint, latency_s, now_ms)
+                self.acknowledge_in(ticket.row, ticket.digest, latency_s, now_ms)
             else:
                 self._acknowledge_together(ticket, latency_s, now_ms)
 
-    def acknowledge_in(
-        self, row: OpenRow, size_bytes: int, fingerprint: int, latency_s: float | None, now_ms: float
-    ) -> None:
+    def acknowledge_in(self, row: OpenRow, digest: bytes, latency_s: float | None, now_ms: float) -> None:
         """Counts an acknowledged message in `row`, or if that is closed in the open row of its topic and window. See
         `OpenRow.acknowledge` for the arguments."""
-        while not row.acknowledge(size_bytes, fingerprint, latency_s, now_ms):
+        while not row.acknowledge(digest, latency_s, now_ms):
             with self._lock:
                 row = self._open_row(row.topic, row.start_ms)
         if self._unlogged:
@@ -226,7 +223,7 @@ class ProducerCounter:
 
     def _acknowledge_together(self, ticket: Ticket, latency_s: float | None, now_ms: float) -> None:
         row = ticket.row
-        while not row.acknowledge_together(ticket.count, ticket.size_bytes, ticket.fingerprint, latency_s, now_ms):
+        while not row.acknowledge_together(ticket.count, ticket.digest, latency_s, now_ms):
             with self._lock:
                 row = self._open_row(row.topic, row.start_ms)
         if self._unlogged:
@@ -259,7 +256,7 @@ class ProducerCounter:
             return
         with self._lock:
             row = self._open_row(topic, self._window(topic, time_ms))
-        self.acknowledge_in(row, message_size(key, value), message_hash(key, value), latency_s, wall_clock_ms())
+        self.acknowledge_in(row, message_digest(key, value), latency_s, wall_clock_ms())
 
     def on_delivery(self, time_ms: int) -> Callable[[Any, Any], None]:
         """Returns a confluent-kafka delivery callback `(error, message)` for a message with this message time."""

@@ -47,16 +47,16 @@ class Delivery:
         size_bytes: bytes of key and value.
         cost_bytes: bytes that count for the producer's memory limit: also headers, and a constant for each message.
         row: the running count of the audit that contains the message; None if the audit does not count it.
-        fingerprint: hash of the message for the audit.
+        digest: hash and size of the message for the audit; b"" if the audit does not count it.
         on_delivery: called when the message was acknowledged or failed; None calls nothing.
     """
 
     __slots__ = (
         "_sender",
         "cost_bytes",
+        "digest",
         "error",
         "failed_in_flush",
-        "fingerprint",
         "is_callback_started",
         "is_complete",
         "is_handed_over",
@@ -78,7 +78,7 @@ class Delivery:
         size_bytes: int,
         cost_bytes: int,
         row: OpenRow | None,
-        fingerprint: int,
+        digest: bytes,
         on_delivery: Callable[[Delivery], None] | None,
     ) -> None:
         self._sender = sender
@@ -87,7 +87,7 @@ class Delivery:
         self.size_bytes = size_bytes
         self.cost_bytes = cost_bytes
         self.row = row
-        self.fingerprint = fingerprint
+        self.digest = digest
         self.on_delivery = on_delivery
         self.metadata: tuple[int, int, int] | None = None
         self.latency_s: float | None = None

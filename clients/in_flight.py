@@ -114,10 +114,8 @@ class InFlight:
                         self._counter.count_failed_in(row)
                 elif row is not None:
                     acknowledge = row.acknowledge  # CPython 3.11 looks up a slot in a method call for 30 ns
-                    if not acknowledge(delivery.size_bytes, delivery.fingerprint, delivery.latency_s, now_ms):
-                        self._counter.acknowledge_in(
-                            row, delivery.size_bytes, delivery.fingerprint, delivery.latency_s, now_ms
-                        )
+                    if not acknowledge(delivery.digest, delivery.latency_s, now_ms):
+                        self._counter.acknowledge_in(row, delivery.digest, delivery.latency_s, now_ms)
         self.log_failures(only_when_due=True)
 
     def run_callbacks(self, deadline: float = math.inf) -> None:

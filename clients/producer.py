@@ -373,7 +373,8 @@ class Producer:
         header_list = as_header_list(topic, headers) if headers else None
         record_ms = None if timestamp_ms is None else as_timestamp(topic, timestamp_ms)
         size = 0 if key_bytes is None else len(key_bytes)
-        subject, encoded, row, fingerprint = "", None, None, 0
+        digest: bytes | None
+        subject, encoded, row, digest = "", None, None, b""
         if value is None:
             if key_bytes is None:
                 raise KeyRefused(
@@ -398,15 +399,14 @@ class Producer:
                     time_ms = record_ms = wall_clock_ms() if record_ms is None else record_ms
                 row = encoding.row
                 count = row.count  # CPython 3.11 looks up a slot in a method call for 30 ns
-                counted = count(time_ms, key_bytes, encoded) if has_time else None
-                if counted is None:
-                    row, counted = self._counter.count(topic, time_ms, key_bytes, encoded, has_time=has_time)
+                digest = count(time_ms, key_bytes, encoded) if has_time else None
+                if digest is None:
+                    row, digest = self._counter.count(topic, time_ms, key_bytes, encoded, has_time=has_time)
                     encoding.row = row
-                fingerprint = counted
         cost = size + MESSAGE_COST_BYTES
         if header_list is not None:
             cost += sum(len(name) + len(content) for name, content in header_list)
-        delivery = Delivery(self, topic, subject, size, cost, row, fingerprint, on_delivery or self._on_delivery)
+        delivery = Delivery(self, topic, subject, size, cost, row, digest, on_delivery or self._on_delivery)
         in_flight.added.append(delivery)
         try:
             if len(in_flight.added) >= CHECK_EVERY_MESSAGES or cost >= LARGE_BYTES:

@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define HR_ABI 9     /* version of the functions and structures below */
+#define HR_ABI 10    /* version of the functions and structures below */
 #define HR_PROGRAM 5 /* version of the operations in program.h */
 
 /* A record of a batch. Positions are in the decompressed payload. Sizes are -1 for null. */
@@ -153,6 +153,12 @@ typedef struct {
     uint64_t bucket_count;
 } hr_tally_output;
 
+/* A message of a producer, like `message_digest` of headrace.audit.open_row: hash, and bytes of key and value. */
+typedef struct {
+    uint64_t hash;
+    uint64_t size;
+} hr_digest;
+
 enum { HR_SENT = 0, HR_COUNT, HR_BYTES, HR_FINGERPRINT }; /* positions in the sums of a row */
 #define HR_LATENCY_MS_MAX INT32_MAX
 #define HR_LATENCY_BUCKETS 232 /* of latencies up to HR_LATENCY_MS_MAX */
@@ -221,8 +227,8 @@ int32_t hr_is_value(const hr_program *program, const uint8_t *body, uint64_t siz
 /* Returns whether the process has the functions of Python that the next functions call. */
 int32_t hr_can_tally(void);
 
-/* The methods `count(time_ms, key, value)` and `acknowledge(size_bytes, fingerprint, latency_s, now_ms)` of OpenRow, as
- * functions of Python with the calling convention METH_FASTCALL. `array` is the bytearray with the hr_sent_row. */
+/* The methods `count(time_ms, key, value)` and `acknowledge(digest, latency_s, now_ms)` of OpenRow, as functions of
+ * Python with the calling convention METH_FASTCALL. `array` is the bytearray with the hr_sent_row. */
 void *hr_row_count(void *array, void *const *arguments, intptr_t count);
 void *hr_row_acknowledge(void *array, void *const *arguments, intptr_t count);
 

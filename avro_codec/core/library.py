@@ -15,7 +15,7 @@ from typing import Any
 from headrace.avro_codec.core.build import LIBRARY
 from headrace.avro_codec.program import TIME_FIELDS_MAX, Program, pack_words
 
-ABI = 9
+ABI = 10
 PROGRAM_VERSION = 5
 
 DONE, FULL, MESSAGE = 0, 1, 2

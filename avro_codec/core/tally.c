@@ -18,8 +18,8 @@ PYTHON double PyFloat_AsDouble(PyObject *number);
 PYTHON int PyUnicode_Compare(PyObject *left, PyObject *right);
 PYTHON PyObject *PyErr_Occurred(void);
 PYTHON void PyErr_Clear(void);
-PYTHON unsigned long PyLong_AsUnsignedLong(PyObject *number);
-PYTHON PyObject *PyLong_FromUnsignedLong(unsigned long number);
+PYTHON PyObject *PyBool_FromLong(long number);
+PYTHON PyObject *PyBytes_FromStringAndSize(const char *start, intptr_t size);
 PYTHON char *PyByteArray_AsString(PyObject *array);
 PYTHON void Py_IncRef(PyObject *object);
 
@@ -96,17 +96,19 @@ static bool hash_message(PyObject *none, PyObject *key, PyObject *value, uint64_
 
 int32_t hr_can_tally(void) {
     return sizeof(long) == sizeof(int64_t) && PyList_GetItem && PyTuple_GetItem && PyBytes_AsStringAndSize &&
-           PyLong_AsLong && PyLong_AsUnsignedLong && PyLong_FromUnsignedLong && PyFloat_AsDouble && PyUnicode_Compare &&
+           PyBytes_FromStringAndSize && PyLong_AsLong && PyBool_FromLong && PyFloat_AsDouble && PyUnicode_Compare &&
            PyErr_Occurred && PyErr_Clear && PyByteArray_AsString && Py_IncRef;
+}
+
+/* Sets a TypeError. `bytes` is a bytes object or a bytearray. */
+static void *wrong_type(PyObject *bytes) {
+    PyLong_AsLong(bytes);
+    return NULL;
 }
 
 /* Returns the row of a function, or NULL with a TypeError if the function was called with another number of arguments. */
 static hr_sent_row *row_of(void *array, intptr_t count, intptr_t expected) {
-    if (count != expected) {
-        PyLong_AsLong(array); /* sets a TypeError */
-        return NULL;
-    }
-    return (hr_sent_row *)PyByteArray_AsString(array);
+    return count == expected ? (hr_sent_row *)PyByteArray_AsString(array) : wrong_type(array);
 }
 
 void *hr_row_count(void *array, void *const *arguments, intptr_t count) {
@@ -122,33 +124,40 @@ void *hr_row_count(void *array, void *const *arguments, intptr_t count) {
         Py_IncRef(row->none);
         return row->none;
     }
-    uint64_t hash, size;
-    if (!hash_message(row->none, arguments[1], arguments[2], &hash, &size)) return NULL;
-    PyObject *fingerprint = PyLong_FromUnsignedLong(hash);
-    if (fingerprint != NULL) row->sums[HR_SENT]++;
-    return fingerprint;
+    hr_digest digest;
+    if (!hash_message(row->none, arguments[1], arguments[2], &digest.hash, &digest.size)) return NULL;
+    PyObject *bytes = PyBytes_FromStringAndSize((const char *)&digest, sizeof digest);
+    if (bytes != NULL) row->sums[HR_SENT]++;
+    return bytes;
 }
 
 void *hr_row_acknowledge(void *array, void *const *arguments, intptr_t count) {
-    hr_sent_row *row = row_of(array, count, 4);
+    hr_sent_row *row = row_of(array, count, 3);
     if (row == NULL) return NULL;
-    if (!row->is_open) return PyLong_FromUnsignedLong(0);
-    uint64_t size = (uint64_t)PyLong_AsLong(arguments[0]), hash = PyLong_AsUnsignedLong(arguments[1]);
-    double latency_ms = arguments[2] == row->none ? 0 : PyFloat_AsDouble(arguments[2]) * 1000;
-    double now_ms = PyFloat_AsDouble(arguments[3]); /* of a float, ten times as fast as the conversion of an int */
-    if (PyErr_Occurred()) return NULL;
+    if (!row->is_open) return PyBool_FromLong(0);
+    hr_digest digest;
+    char *bytes;
+    intptr_t size;
+    if (PyBytes_AsStringAndSize(arguments[0], &bytes, &size) != 0) return NULL;
+    if (size != sizeof digest) return wrong_type(arguments[0]);
+    memcpy(&digest, bytes, sizeof digest);
+    bool has_latency = arguments[1] != row->none;
+    double latency_s = has_latency ? PyFloat_AsDouble(arguments[1]) : 0;
+    double now_ms = PyFloat_AsDouble(arguments[2]); /* of a float, ten times as fast as the conversion of an int */
+    if ((latency_s == -1 || now_ms == -1) && PyErr_Occurred()) return NULL;
     row->sums[HR_COUNT]++;
-    row->sums[HR_BYTES] += size;
-    row->sums[HR_FINGERPRINT] += hash;
+    row->sums[HR_BYTES] += digest.size;
+    row->sums[HR_FINGERPRINT] += digest.hash;
     row->late += now_ms > (double)row->late_from_ms;
-    if (arguments[2] != row->none) {
+    if (has_latency) {
+        double latency_ms = latency_s * 1000;
         uint64_t latency = !(latency_ms > 0) ? 0 : latency_ms < HR_LATENCY_MS_MAX ? (uint64_t)latency_ms : HR_LATENCY_MS_MAX;
         row->latencies++;
         row->latency_ms += latency;
         if (latency > row->latency_ms_max) row->latency_ms_max = latency;
         row->buckets[bucket_of(latency)]++;
     }
-    return PyLong_FromUnsignedLong(1);
+    return PyBool_FromLong(1);
 }
 
 int32_t hr_tally_delivered(void *messages, void *none, int64_t now_ms, int64_t late_after_ms, int64_t window_ms,

@@ -13,10 +13,13 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka import KafkaError
 
+from headrace.audit.count import message_hash
 from headrace.audit.producer_counter import ProducerCounter, RowSelection
 from headrace.clients.delivery import Delivery
 from headrace.clients.errors import FlushFailed
 from headrace.clients.in_flight import UNACKNOWLEDGED_BYTES_MAX, InFlight
+
+HASH = message_hash(None, b"v")
 
 
 class Message:
@@ -59,8 +62,8 @@ def sent(
     cost_bytes: int = 1000,
     on_delivery: Callable[[Delivery], None] | None = None,
 ) -> Delivery:
-    row, _ = counter.count("t", 0, None, b"v", has_time=True)
-    delivery = Delivery(StubSender(in_flight), "t", "t-value", 1, cost_bytes, row, 7, on_delivery)
+    row, digest = counter.count("t", 0, None, b"v", has_time=True)
+    delivery = Delivery(StubSender(in_flight), "t", "t-value", 1, cost_bytes, row, digest, on_delivery)
     in_flight.added.append(delivery)
     delivery.is_handed_over = True
     return delivery
@@ -385,14 +388,14 @@ def test_each_flush_reports_the_failures_it_waited_for(counter: ProducerCounter)
 def test_messages_are_counted_as_sent_acknowledged_or_failed(counter: ProducerCounter) -> None:
     in_flight = InFlight(counter)
     acknowledged, failed, withdrawn = (sent(in_flight, counter) for _ in range(3))
-    uncounted = [Delivery(StubSender(in_flight), "t", "", 1, 1, None, 0, None) for _ in range(2)]
+    uncounted = [Delivery(StubSender(in_flight), "t", "", 1, 1, None, b"", None) for _ in range(2)]
     in_flight.added.extend(uncounted)
     in_flight.withdraw(withdrawn)
     for delivery, error in ((acknowledged, None), (failed, 1), (uncounted[0], None), (uncounted[1], 1)):
         delivery.complete(None if error is None else KafkaError(KafkaError._TIMED_OUT), Message())
     in_flight.process_completed()
     (row,) = counter.take_rows(0, RowSelection.ALL)
-    assert (row.sent, row.count, row.bytes, row.fingerprint, row.errors) == (2, 1, 1, 7, 1)
+    assert (row.sent, row.count, row.bytes, row.fingerprint, row.errors) == (2, 1, 1, HASH, 1)
 
 
 def test_acknowledgement_after_the_row_was_taken_is_counted_in_a_new_row(counter: ProducerCounter) -> None:
@@ -402,7 +405,7 @@ def test_acknowledgement_after_the_row_was_taken_is_counted_in_a_new_row(counter
     delivery.complete(None, Message())
     in_flight.process_completed()
     (row,) = counter.take_rows(0, RowSelection.ALL)
-    assert (row.sent, row.count, row.bytes, row.fingerprint, row.latency_max_ms) == (0, 1, 1, 7, 250)
+    assert (row.sent, row.count, row.bytes, row.fingerprint, row.latency_max_ms) == (0, 1, 1, HASH, 250)
 
 
 def test_log_handler_may_use_the_producer(counter: ProducerCounter) -> None:
