@@ -345,7 +345,7 @@ class Sender:
     def _append(self, text: str) -> None:
         """Appends to the rejects file. Waits while the disk is full: the next confirmation would lose the records."""
         path = self._state_file.path.parent / REJECTS_FILE
-        while not self._shared.stopping:
+        while True:
             try:
                 with path.open("a", encoding="utf-8") as file:
                     file.write(text)
@@ -353,9 +353,10 @@ class Sender:
                     os.fsync(file.fileno())
                 return
             except OSError as error:
+                if self._shared.stopping:
+                    raise PushError(f"cannot write {path}; rejected records are not in it") from error
                 self._report(f"cannot write {path}: {error.strerror}; free space or repair its permissions")
                 time.sleep(1.0)
-        raise PushError(f"cannot write {path}; rejected records are not in it")
 
     def _write_state_when_due(self) -> None:
         if self._shared.state_is_dirty and time.monotonic() >= self._state_written_at + self._config.state_s:
