@@ -41,6 +41,8 @@ class FileReader:
         if source.state.stopped is not None:
             return False
         if size < source.cursor.position and not source.needs_cursor:
+            if file.is_copy:
+                return False  # it lacks the lines that were read between copy and truncation
             raise ContentReplaced
         if not source.is_open:
             return False

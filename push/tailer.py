@@ -367,7 +367,7 @@ class Tailer:
         former = file.source
         state = former.state
         if file.is_copy:
-            self._let_go(file)
+            self._close_until_changed(file)
             return
         following = TailState(
             state.base, self._last_incarnation(state.base) + 1, state.path, state.name, state.topic, state.log_type,
@@ -406,6 +406,13 @@ class Tailer:
         if not self._finder.is_open(file.source.state):
             file.source.can_reread = False
 
+    def _close_until_changed(self, file: TailedFile) -> None:
+        """Closes a file that has nothing to read, and leaves it alone until it changes."""
+        status = os.fstat(file.content.descriptor)
+        self._let_go(file)
+        if status.st_nlink:
+            self._examined[(file.device, file.inode)] = (status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
     def _close_files(self, numbers: set[tuple[int, int]]) -> None:
         """Closes files that are done: deleted ones after a while, copies at their end."""
         now = time.monotonic()
@@ -428,9 +435,7 @@ class Tailer:
                     source.state.id,
                     source.state.position,
                 )
-                self._let_go(file)
-                if status.st_nlink:
-                    self._examined[(file.device, file.inode)] = (status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+                self._close_until_changed(file)
         with_file = {id(file.source) for file in self._files.values()}
         for source in list(self._shared.sources.values()):
             if id(source) not in with_file and (not source.pending or source.state.stopped is not None):

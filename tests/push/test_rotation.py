@@ -4,6 +4,7 @@ other tailing programs. Each line arrives once, in order."""
 from __future__ import annotations
 
 import gzip
+import logging
 import os
 import shutil
 import tempfile
@@ -449,8 +450,14 @@ def test_copytruncate_sends_the_rest_of_the_copy_once(
 @pytest.mark.parametrize("is_running", [True, False])
 @pytest.mark.parametrize(("lines", "compressed"), [(1, ""), (100, ""), (100, "at once"), (100, "later")])
 def test_lines_read_between_copy_and_truncation_do_not_double_the_copy(
-    directory: Path, gateway: SessionGateway, lines: int, compressed: str, is_running: bool
+    directory: Path,
+    gateway: SessionGateway,
+    lines: int,
+    compressed: str,
+    is_running: bool,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.INFO)
     run = Run(directory, gateway)
     before, between, after = numbered("a", lines), numbered("b", 3), numbered("c", 2)
     run.log.write_text(before)
@@ -473,6 +480,30 @@ def test_lines_read_between_copy_and_truncation_do_not_double_the_copy(
         append(run.log, after)
     if copy.exists() and compressed:
         compress(copy, run.log.with_name("app.log.1.gz"))
+    run.until(before, between, after)
+    assert caplog.text.count("source goes on in a copy") <= 3, "reopened with each scan"
+
+
+def test_copy_without_the_unsent_lines_is_opened_once_while_the_gateway_is_away(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    before, between, after = numbered("a", 100), numbered("b", 3), numbered("c", 2)
+    run.log.write_text(before)
+    with running_client(run.table, run.directory) as shared:
+        eventually(lambda: len(run.gateway.lines()) == 100)
+        run.settle(None)
+        run.gateway.always = Failure(503, headers={"Retry-After": "0.01"})
+        shutil.copyfile(run.log, run.log.with_name("app.log.1"))
+        append(run.log, between)
+        eventually(lambda: any(source.pending for source in shared.sources.values()))
+        os.truncate(run.log, 0)
+        append(run.log, after)
+        eventually(lambda: "source goes on in a copy" in caplog.text)
+        run.settle(None)
+        run.gateway.always = None
+        eventually(lambda: len(run.gateway.lines()) >= 105)
+    assert caplog.text.count("source goes on in a copy") == 1
     run.until(before, between, after)
 
 
