@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 from headrace.push.contents import Content, fingerprint
 from headrace.push.rules import FINGERPRINT_BYTES, Fingerprint
@@ -24,6 +24,7 @@ JSON = "application/json"
 RECORDS_MAX = 10_000
 """Records of a framed or JSON chunk: short ones would otherwise exceed the gateway's limit by their frames."""
 NOT_JSON = 42203
+Bytes = Union[bytes, memoryview]
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class PushChunk:
     Attributes:
         begin: position before the first record; the body of a text chunk begins there.
         end: position after the last record.
-        body: not compressed.
+        body: not compressed. That of a text chunk may be a view of the bytes that were read: a copy takes time.
         anchor: fingerprint of the bytes before `end`.
         rejects: records that the client itself rejects, because they are no JSON. They are not in the body.
         is_empty: the chunk has no record; only the position advances.
@@ -53,7 +54,7 @@ class PushChunk:
     begin: int
     end: int
     content_type: str
-    body: bytes
+    body: Bytes
     anchor: Fingerprint
     rejects: tuple[PushReject, ...] = ()
     is_empty: bool = False
@@ -151,7 +152,8 @@ def next_step(content: Content, cursor: TailCursor, cut: Cut, at_end: bool) -> C
         return _several_lines(data, anchor_length, end, cursor, cut, flush=at_end or nul >= 0, is_full=is_full)
     if cut.is_json:
         return CutStep(_json_chunk(data, anchor_length, cursor.position, _line_ends(data, anchor_length, end)))
-    body = data[anchor_length:end]
+    is_most = end - anchor_length > len(data) // 2  # a view of less would hold more memory than `buffer_bytes` counts
+    body: Bytes = memoryview(data)[anchor_length:end] if is_most else data[anchor_length:end]
     return CutStep(PushChunk(cursor.position, cursor.position + len(body), TEXT, body, _anchor(data, end)))
 
 
@@ -311,22 +313,23 @@ def _anchor(data: bytes, end: int) -> Fingerprint:
 
 def record_of(chunk: PushChunk, seqno: int) -> Optional[bytes]:
     """Returns the record of a chunk that has a seqno, as it was sent; None if the chunk has none."""
+    body = bytes(chunk.body)
     if chunk.content_type == TEXT:
         end = seqno - chunk.begin - 1
-        if not 0 <= end < len(chunk.body):
+        if not 0 <= end < len(body):
             return None
-        return chunk.body[chunk.body.rfind(b"\n", 0, end) + 1 : end]
+        return body[body.rfind(b"\n", 0, end) + 1 : end]
     if chunk.content_type == JSON:
-        for record in json.loads(chunk.body)["records"]:
+        for record in json.loads(body)["records"]:
             if record["seqno"] == seqno:
                 return json.dumps(record["value"], ensure_ascii=False).encode("utf-8", "surrogatepass")
         return None
     at = 0
-    while at < len(chunk.body):
-        line_end = chunk.body.index(b"\n", at)
-        words = chunk.body[at:line_end].split()
+    while at < len(body):
+        line_end = body.index(b"\n", at)
+        words = body[at:line_end].split()
         at = line_end + 1 + int(words[1])
         if int(words[0]) == seqno:
-            return chunk.body[line_end + 1 : at]
+            return body[line_end + 1 : at]
         at += 1
     return None

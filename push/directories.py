@@ -11,8 +11,7 @@ import select
 import stat
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Optional
+from typing import NamedTuple, Optional
 
 from headrace.push.config import FileRule
 from headrace.push.rules import original_names
@@ -24,17 +23,13 @@ SETTLED_NS = 2_000_000_000
 """Age of a directory's time of change from which an equal time means no change: file systems count in ticks."""
 
 
-@dataclass(frozen=True)
-class ScannedFile:
-    """A path that a scan found, with its status."""
+class ScannedFile(NamedTuple):
+    """A path that a scan found, with its status. `number` is the device and the inode."""
 
     path: str
     rule: FileRule
     status: os.stat_result
-
-    @property
-    def number(self) -> tuple[int, int]:
-        return self.status.st_dev, self.status.st_ino
+    number: tuple[int, int]
 
     @property
     def version(self) -> tuple[int, int, int]:
@@ -58,7 +53,7 @@ class FileScanner:
         """
         seen: set[tuple[int, int]] = set()
         for path, rule, changed_after_s in (*self._matching(), *self._rotated(states)):
-            if rule.excludes(os.path.basename(path)):
+            if rule.exclude and rule.excludes(os.path.basename(path)):
                 continue
             try:
                 status = os.stat(path)
@@ -69,7 +64,7 @@ class FileScanner:
             number = (status.st_dev, status.st_ino)
             if stat.S_ISREG(status.st_mode) and number not in seen and int(status.st_mtime) >= changed_after_s:
                 seen.add(number)
-                yield ScannedFile(path, rule, status)
+                yield ScannedFile(path, rule, status, number)
 
     def _matching(self) -> Iterator[tuple[str, FileRule, int]]:
         unlisted: dict[str, OSError] = {}
@@ -87,14 +82,17 @@ class FileScanner:
         created and rotated while the client was down. Files that were last changed before the oldest known source of
         the name are history from before the client was installed.
         """
+        olddirs = {rule.olddir for rule in self._rules if rule.olddir is not None}
+        directories = olddirs.union(directory_of(state.path) for state in states)
+        rotated = {one: self._rotated_names(one) for one in directories}
+        if not any(rotated.values()):
+            return
         oldest_s: dict[tuple[str, str], tuple[int, TailState]] = {}
         for state in states:
-            place = (os.path.dirname(state.path), state.name)
+            place = (directory_of(state.path), state.name)
             found = oldest_s.get(place)
             if found is None or state.mtime_s < found[0]:
                 oldest_s[place] = state.mtime_s, state
-        olddirs = {rule.olddir for rule in self._rules if rule.olddir is not None}
-        rotated = {one: self._rotated_names(one) for one in olddirs.union(directory for directory, _ in oldest_s)}
         for (directory, name), (mtime_s, state) in oldest_s.items():
             if not any(name in rotated[one] for one in (directory, *olddirs)):
                 continue  # most have none, and need no rule
@@ -200,22 +198,25 @@ def expand(pattern: str, unlisted: dict[str, OSError]) -> Iterator[str]:
         matched = []
         for path in paths:
             try:
-                with os.scandir(path) as entries:
-                    names = [
-                        entry.name
-                        for entry in entries
-                        if (part[0] == "." or entry.name[0] != ".")
-                        and fnmatch.fnmatchcase(entry.name, part)
-                        and (is_last or entry.is_dir())
-                    ]
+                if is_last:
+                    names = os.listdir(path)
+                else:
+                    with os.scandir(path) as entries:
+                        names = [one.name for one in entries if fnmatch.fnmatchcase(one.name, part) and one.is_dir()]
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:
                 unlisted[path] = error
                 continue
-            matched += [os.path.join(path, name) for name in names]
+            begin = os.path.join(path, "")
+            matched += [begin + one for one in fnmatch.filter(names, part) if part[0] == "." or one[0] != "."]
         paths = matched
     yield from paths
+
+
+def directory_of(path: str) -> str:
+    """Returns the directory of an absolute path, in a fifth of the time of `os.path.dirname`."""
+    return path.rpartition("/")[0] or "/"
 
 
 def neighbours(path: str, rule: FileRule) -> Iterator[ScannedFile]:
@@ -226,9 +227,10 @@ def neighbours(path: str, rule: FileRule) -> Iterator[ScannedFile]:
     for directory in directories:
         for name in sorted(expand(os.path.join(_escaped(directory), "*"), {})):
             try:
-                yield ScannedFile(name, rule, os.stat(name))
+                status = os.stat(name)
             except OSError:
                 continue
+            yield ScannedFile(name, rule, status, (status.st_dev, status.st_ino))
 
 
 def _escaped(directory: str) -> str:

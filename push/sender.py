@@ -10,11 +10,12 @@ import random
 import threading
 import time
 import zlib
+from dataclasses import replace
 from typing import Any, Optional
 from urllib.parse import urljoin
 
 from headrace.push.config import PushConfig, PushError
-from headrace.push.cutting import TEXT, PushChunk, PushReject, record_of
+from headrace.push.cutting import TEXT, Bytes, PushChunk, PushReject, record_of
 from headrace.push.gateway_client import FAILURES, GatewayAnswer, GatewayClient, base_of
 from headrace.push.rules import Answer, Resume, decide_resume, position_after_open, retry_delay_s
 from headrace.push.source import PushSession, Shared, StateFile, TailSource, safe_text, without_forgotten
@@ -36,6 +37,7 @@ class Sender:
         self._shared = shared
         self._state_file = state_file
         self._client = GatewayClient(config)
+        self._compressor = GzipCompressor()
         self._network_failures = 0
         self._network_retry_at = 0.0
         self._state_written_at = 0.0
@@ -216,16 +218,18 @@ class Sender:
         }
         query = f"?begin={chunk.begin}" if chunk.content_type == TEXT else ""
         path = f"/v1/sessions/{session.id}/chunks{query}"
-        answer = self._client.request("POST", session.url, path, compressed(chunk.body, crc), headers)
+        body = self._compressor.compressed(chunk.body, crc)
+        answer = self._client.request("POST", session.url, path, body, headers)
         if answer.answer is Answer.STORED:
             last_seqno = answer.number("last_seqno")
             rejected = answer.body.get("rejected") or ()
+            sent = replace(chunk, body=bytes(chunk.body)) if rejected else chunk
             rejects = [
                 PushReject(
                     int(one["seqno"]),
                     int(one["error_code"]),
                     str(one["message"]),
-                    record_of(chunk, int(one["seqno"])) or b"",
+                    record_of(sent, int(one["seqno"])) or b"",
                 )
                 for one in rejected
             ]
@@ -400,15 +404,24 @@ class Sender:
 
 
 GZIP_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\4\xff"
+LAST_BLOCK = b"\3\0"
+"""An empty deflate block that ends the stream (RFC 1951, 3.2.3: BFINAL, fixed codes, end of block)."""
 
 
-def compressed(body: bytes, crc: int) -> bytes:
-    """Returns a gzip stream of the fastest level, which leaves a fifth of a log in less than half of the time of the
-    usual level. Its trailer has the checksum that the request has too, so that it is computed once.
+class GzipCompressor:
+    """Compresses bodies with the fastest level, which leaves a fifth of a log in less than half of the time of the
+    usual level. All bodies use one deflate state of 260 KB: a new one for each body takes 4 to 8 % longer. A full flush
+    empties it after each body, so that no stream refers to an earlier one. An exception in between ends the client."""
 
-    Args:
-        crc: CRC-32 of the body.
-    """
-    compressor = zlib.compressobj(1, zlib.DEFLATED, -15)
-    trailer = crc.to_bytes(4, "little") + (len(body) & 0xFFFFFFFF).to_bytes(4, "little")
-    return b"".join((GZIP_HEADER, compressor.compress(body), compressor.flush(), trailer))
+    def __init__(self) -> None:
+        self._deflate = zlib.compressobj(1, zlib.DEFLATED, -15)
+
+    def compressed(self, body: Bytes, crc: int) -> bytes:
+        """Returns a gzip stream.
+
+        Args:
+            crc: CRC-32 of the body, which the request has too, so that it is computed once.
+        """
+        trailer = crc.to_bytes(4, "little") + (len(body) & 0xFFFFFFFF).to_bytes(4, "little")
+        blocks = self._deflate.compress(body), self._deflate.flush(zlib.Z_FULL_FLUSH)
+        return b"".join((GZIP_HEADER, *blocks, LAST_BLOCK, trailer))

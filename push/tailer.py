@@ -17,7 +17,7 @@ from headrace.push.config import FileRule, PushConfig
 from headrace.push.contents import Content, GzipContent, matches, open_content
 from headrace.push.copies import SourceFinder, may_be_rotated
 from headrace.push.cutting import ContentReplaced, Cut, compile_start
-from headrace.push.directories import ChangeWatch, FileScanner, ScannedFile, neighbours, rule_of
+from headrace.push.directories import ChangeWatch, FileScanner, ScannedFile, directory_of, neighbours, rule_of
 from headrace.push.identity import FileIdentifier, FileKey, host_identity
 from headrace.push.reading import FileReader
 from headrace.push.rules import FileAction, SeenFile, decide_file
@@ -73,22 +73,25 @@ class Tailer:
         """Reads until `Shared.stopping` is set or the sender failed."""
         polled_at = -1e9  # negative: poll all files now
         polls = 0
+        interval_s = self._config.poll_s
         waiting: list[TailedFile] = []  # files with unread bytes
         while not self._shared.stopping and self._shared.failed is None:
             now = time.monotonic()
             if now - self._scanned_at >= self._config.scan_s:
                 self._scanned_at = now
                 self.scan()
-            if now - polled_at >= self._config.poll_s:
+                interval_s = self._poll_interval_s(now)  # a file may be new
+            if now - polled_at >= interval_s:
                 polls += 1
-                is_woken = polled_at < 0
+                is_full = polled_at < 0 or not polls % QUIET_POLLS or interval_s > self._config.poll_s
                 polled_at = now
-                is_full = is_woken or not polls % QUIET_POLLS
                 quiet_since = now - QUIET_AFTER_S
                 waiting = self.poll([file for file in self._files.values() if is_full or file.grown_at > quiet_since])
+                interval_s = self._poll_interval_s(now)
             else:
                 waiting = self.poll([file for file in waiting if (file.device, file.inode) in self._files])
-            left_s = max(0.001, polled_at + self._config.poll_s - time.monotonic())
+            due_at = min(polled_at + interval_s, self._scanned_at + self._config.scan_s)
+            left_s = max(0.001, due_at - time.monotonic())
             if not waiting:
                 if self._changes.wait(left_s):
                     time.sleep(max(0.0, min(left_s, polled_at + CHANGE_INTERVAL_S - time.monotonic())))
@@ -97,6 +100,11 @@ class Tailer:
             with self._shared.changed:
                 if all(self._reader.is_full(file.source) for file in waiting):
                     self._shared.changed.wait(left_s)
+
+    def _poll_interval_s(self, now: float) -> float:
+        """Returns the time until the next poll: without a file that grew recently, the thread wakes less often."""
+        is_quiet = all(file.grown_at <= now - QUIET_AFTER_S for file in self._files.values())
+        return self._config.poll_s * (QUIET_POLLS if is_quiet else 1)
 
     # Scanning
 
@@ -120,7 +128,7 @@ class Tailer:
                 for one in unknown:
                     if one.number not in self._files and self._examined.get(one.number) != one.version:
                         self._guarded(one, is_known)
-            self._changes.watch({os.path.dirname(one.path) for one in found})
+            self._changes.watch({directory_of(one.path) for one in found})
             self._gzip_seen = {one.number: one.version for one in found if one.path.endswith(".gz")}
             self._close_files(numbers)
 
@@ -420,6 +428,8 @@ class Tailer:
             source = file.source
             if file.path is not None and (file.device, file.inode) not in numbers:
                 file.path = None
+            if file.path is not None and not file.is_copy and not file.content.is_compressed:
+                continue
             is_read = source.is_read and not source.needs_cursor
             if not is_read and source.state.stopped is None:
                 continue

@@ -58,7 +58,7 @@ class CommandParser(argparse.ArgumentParser):
     """An argument parser that reports a usage error in one line, with a suggestion for a misspelt word."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(formatter_class=HelpFormatter, **options)
+        super().__init__(**{"formatter_class": HelpFormatter, **options})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parses the arguments as argparse does, into `namespace` if that is given, but ends the command if some are

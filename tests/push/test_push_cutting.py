@@ -62,7 +62,7 @@ def records_of(chunks: list[PushChunk]) -> list[tuple[int, bytes, str]]:
         record
         for chunk in chunks
         if not chunk.is_empty
-        for record in parse_chunk(chunk.content_type, {"begin": [str(chunk.begin)]}, chunk.body)
+        for record in parse_chunk(chunk.content_type, {"begin": [str(chunk.begin)]}, bytes(chunk.body))
     ]
 
 

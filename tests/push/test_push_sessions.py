@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import random
 import time
 import zlib
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.push.sender import compressed
+from headrace.push.sender import GzipCompressor
 from support.certificates import Authority
 from support.push_client import config_table, eventually, running_client
 from support.session_gateway import Failure, SessionGateway, session_gateway
@@ -326,6 +327,8 @@ def test_damaged_compressed_file_stops_no_other(
         eventually(lambda: "old.log.1.gz" in caplog.text)
 
 
-def test_compressed_body_is_gzip() -> None:
-    body = b"line\n" * 1000
-    assert gzip.decompress(compressed(body, zlib.crc32(body))) == body
+def test_compressed_bodies_are_independent_gzip_streams() -> None:
+    compressor = GzipCompressor()
+    noise = random.Random(7).randbytes(1000)
+    for body in (b"line\n" * 1000, noise, noise, b"\n", b"line\n" * 100_000):
+        assert gzip.decompress(compressor.compressed(memoryview(body), zlib.crc32(body))) == body

@@ -259,8 +259,11 @@ def test_compressed_copy_outside_the_pattern_finishes_a_file(directory: Path, ga
     run.until("a\nb\n")
 
 
-def test_unknown_compressed_file_is_read(run: Run) -> None:
+def test_unknown_compressed_file_is_read_and_closed(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     run.log.with_name("app.log.1.gz").write_bytes(gzip.compress(b"a\nb\n") + gzip.compress(b"c\nwithout line end"))
+    with running_client(run.table, run.directory):
+        eventually(lambda: "file closed" in caplog.text)
     run.until("a\nb\nc\nwithout line end\n")
 
 
@@ -420,8 +423,9 @@ def test_lines_written_to_a_renamed_file_arrive(directory: Path, gateway: Sessio
 @pytest.mark.parametrize("is_running", [True, False])
 @pytest.mark.parametrize("pattern", ["logs/*", "logs/app.log"])
 def test_copytruncate_sends_the_rest_of_the_copy_once(
-    directory: Path, gateway: SessionGateway, is_running: bool, pattern: str
+    directory: Path, gateway: SessionGateway, is_running: bool, pattern: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     run = Run(directory, gateway, pattern)
     run.log.write_text(numbered("a", 100))
 
@@ -436,7 +440,7 @@ def test_copytruncate_sends_the_rest_of_the_copy_once(
             eventually(lambda: len(run.gateway.lines()) == 100)
             rotate()
             eventually(lambda: len(run.gateway.lines()) >= 700)
-            run.settle(None)
+            eventually(lambda: "file closed" in caplog.text)  # the copy, at its end
     else:
         run.until(numbered("a", 100))
         rotate()
@@ -538,6 +542,20 @@ def test_copytruncate_while_the_gateway_is_away_after_a_restart_doubles_nothing(
         eventually(lambda: len(run.gateway.lines()) >= 105)
         run.settle(None)
     run.until(numbered("a", 100), numbered("b", 3), numbered("c", 2))
+
+
+def test_lines_of_quiet_and_of_new_files_arrive_without_notifications(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.push.tailer.QUIET_AFTER_S", 0.0)
+    monkeypatch.setattr("headrace.push.directories.ChangeWatch.wait", lambda _, timeout_s: time.sleep(timeout_s))
+    run.log.write_text("a\n")
+    with running_client(run.table, run.directory):
+        eventually(lambda: run.gateway.lines() == [b"a"])
+        append(run.log, "b\n")
+        eventually(lambda: run.gateway.lines() == [b"a", b"b"])
+        run.log.with_name("new.log").write_text("c\n")
+        eventually(lambda: len(run.gateway.lines()) == 3)
 
 
 def test_gap_of_a_writer_that_does_not_append_is_skipped(run: Run) -> None:
