@@ -2,7 +2,7 @@
 
 Each resource has its kind, its URL, the fields that identify it, and URLs of related resources. The cluster id of a
 path is that of the brokers, or "any". Clients that were generated from the REST Proxy's OpenAPI document require all
-URLs of related resources; those of ACLs, configurations of brokers and reassignments lead to 404.
+URLs of related resources. The URLs of ACLs, configurations of brokers and reassignments lead to 404.
 """
 
 from __future__ import annotations

@@ -78,8 +78,8 @@ def listening_socket(address: Address) -> socket.socket:
 
 
 def proxy_networks(proxies: Sequence[str]) -> list[str]:
-    """Returns the networks of `gateway.proxies`, and the IPv4-mapped IPv6 networks of those of IPv4, which a socket for
-    both versions reports.
+    """Returns the networks of `gateway.proxies`. An IPv4 network is also returned as IPv4-mapped IPv6, because a
+    socket for both versions reports addresses in that form.
 
     Raises:
         SettingsError: an item is neither an address nor a network.
@@ -113,7 +113,7 @@ def serve(
         application: the gateway.
         connections_max: number of concurrent connections above which requests get 503.
         tls: the certificate for HTTPS; None serves HTTP.
-        proxies: the networks whose X-Forwarded-For and X-Forwarded-Proto are trusted.
+        proxies: networks of reverse proxies. Their X-Forwarded-For and X-Forwarded-Proto are trusted.
     """
     config = uvicorn.Config(
         application,

@@ -297,7 +297,7 @@ class GatewaySettings(Section):
     consumer_idle: Duration = Duration(300_000)  # a consumer instance is deleted after this time without a request
     json_records: str = "binary"  # binary | json: format of records of version 2 with Content-Type application/json
     access_log: str = ""  # file that receives one JSON line per request; "-" is standard error, "" is no log
-    # addresses and networks of the reverse proxies in front of the gateway, whose headers X-Forwarded-For and
+    # reverse proxies in front of the gateway, as addresses or networks; their headers X-Forwarded-For and
     # X-Forwarded-Proto are trusted; with `peers`, also the addresses of all gateways
     proxies: tuple[str, ...] = ()
     # URL at which clients reach this gateway, distinct for each gateway; "" is made from `listen`

@@ -73,7 +73,7 @@ COMPONENT_TESTS = TESTS / "component"
 
 @functools.cache
 def possible_markers(path: Path) -> frozenset[str]:
-    """Returns the markers that tests of a file can have: those that it, or a `conftest.py` above it, mentions."""
+    """Returns the markers that tests of a file can have: those mentioned in the file or in a `conftest.py` above it."""
     sources = [path, *(parent / "conftest.py" for parent in path.parents if parent.is_relative_to(TESTS))]
     texts = [source.read_text(encoding="utf-8") for source in sources if source.is_file()]
     return frozenset(name for text in texts for name in re.findall(r"\bmark\.(\w+)", text))

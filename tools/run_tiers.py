@@ -181,7 +181,7 @@ def signal_group(leader: subprocess.Popen[bytes], number: int) -> bool:
 
 
 def cpu_s_of_ended() -> float:
-    """The CPU time of the child processes that have ended, and of those of their children that they waited for."""
+    """Returns the CPU seconds of ended child processes. They include the descendants that a child waited for."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 

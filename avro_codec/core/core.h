@@ -178,7 +178,7 @@ typedef struct {
     uint32_t buckets[HR_LATENCY_BUCKETS];
 } hr_sent_row;
 
-/* Lines of a log, each of which becomes a record of one batch. */
+/* The lines of a log. Each becomes a record of one batch. */
 typedef struct {
     const uint8_t *body; /* lines with their LF */
     uint64_t body_size;
