@@ -13,9 +13,8 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from zlib import crc32
 
 from headrace.audit.open_row import Ticket
@@ -23,9 +22,26 @@ from headrace.avro_codec.core.library import Library
 from headrace.gateway.audit import GatewayAudit
 from headrace.gateway.encoding import Unencodable
 from headrace.gateway.errors import GatewayError
-from headrace.gateway.sessions.chunk_body import ChunkBody
+from headrace.gateway.sessions.errors import (
+    SessionChanged,
+    SessionEnded,
+    SessionUnknown,
+    WriteRefused,
+    WrongMediaType,
+)
 from headrace.gateway.sessions.lane_log import LaneLog
 from headrace.gateway.sessions.log_line import BlockEncoder, LineBlock, LineEncoder
+from headrace.gateway.sessions.request import (
+    Chunk,
+    Closing,
+    Encode,
+    Opened,
+    Opening,
+    Request,
+    SessionId,
+    fail,
+    resolve,
+)
 from headrace.gateway.sessions.sources import (
     SEQNO_HEADER,
     SOURCE_HEADER,
@@ -57,149 +73,6 @@ _SEQNO: Final = struct.Struct(">q")
 
 MessageTime = tuple[int | None, bool]
 """The result of `MessageTimes.time_of`."""
-Encode = Callable[[Any], bytes | None]
-"""Function that returns the value of a record. Raises `Unencodable`."""
-
-
-class SessionUnknown(Exception):
-    """The lane has no session with this id; the client opens another."""
-
-
-class SessionEnded(Exception):
-    """A later session of the source exists."""
-
-    def __init__(self, host: str, opened_ms: int) -> None:
-        super().__init__(f"{f'host {host}' if host else 'another client'} opened a later session of the source")
-        self.host = host
-        self.opened_ms = opened_ms
-
-
-class SessionChanged(Exception):
-    """The newest session of the source is not the one that an opening names. `number` is its number, 0 if there is
-    none."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(f"the newest session of the source has the number {number}")
-        self.number = number
-
-
-class WrongMediaType(Exception):
-    """The format of the session does not permit the media type of the chunk."""
-
-
-class LaneUnavailable(Exception):
-    """The lane cannot be served now; the client sends the request again."""
-
-
-class WriteRefused(Exception):
-    """The brokers refused records, which are not stored. `code` is Kafka's error code."""
-
-    def __init__(self, message: str, code: int) -> None:
-        super().__init__(message)
-        self.code = code
-
-
-@dataclass(frozen=True, slots=True)
-class SessionId:
-    """The id of a session: its source, and its number among the sessions of the source."""
-
-    key: SourceKey
-    number: int
-
-    def __str__(self) -> str:
-        return f"{self.key.hex()}-{self.number}"
-
-    @classmethod
-    def parse(cls, text: str) -> SessionId:
-        """Raises:
-        ValueError: the text is no id of a session.
-        """
-        key, _, number = text.partition("-")
-        if len(key) != 32 or not number.isdecimal() or len(number) > 19:
-            raise ValueError(f"{text!r:.60} is not the id of a session")
-        return cls(SourceKey(bytes.fromhex(key)), int(number))
-
-
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """A request to open a session.
-
-    Attributes:
-        partition_count: partitions of the topic, for a source that has none yet.
-        encoder: returns the encoder of the records that arrive at a time in microseconds since 1970.
-        accepts_values: whether it takes values that were parsed from JSON, besides bytes.
-        has_arrival_times: whether the encoder is a `LineEncoder`; the message time of each record is that of its chunk.
-        record_bytes_max: largest record that the topic accepts.
-        headers: headers of each record besides those of source and sequence number.
-        previous: number of the newest session that the client knows; None if it opens one regardless of others.
-    """
-
-    topic: str
-    source_id: str
-    host: str
-    partition_count: int
-    encoder: Callable[[int], Encode]
-    accepts_values: bool
-    has_arrival_times: bool
-    record_bytes_max: int
-    headers: tuple[tuple[str, bytes], ...]
-    opened_ms: int
-    previous: int | None = None
-    result: Future[Opened] = field(default_factory=Future)
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    session: SessionId
-    partition: int
-    last_seqno: int
-
-
-@dataclass(slots=True)
-class Chunk:
-    """A request to store a chunk. `error` is set when a part of it was not stored.
-
-    Attributes:
-        authorize: raises `GatewayError` if the client may not write to a topic; called with the topic of the session.
-    """
-
-    session: SessionId
-    authorize: Callable[[str], None]
-    body: ChunkBody
-    received_us: int
-    result: Future[ChunkResult] = field(default_factory=Future)
-    outcome: ChunkResult = field(init=False)
-    error: Exception | None = None
-
-    def __post_init__(self) -> None:
-        self.outcome = ChunkResult()
-
-
-@dataclass(slots=True)
-class ChunkResult:
-    """Attributes:
-    last_seqno: all records up to it are stored or rejected.
-    rejected: the number and the reason of each record that cannot be stored.
-    conflict: whether the last stored record has the number of another record that was skipped.
-    """
-
-    last_seqno: int = 0
-    written: int = 0
-    skipped: int = 0
-    rejected: list[tuple[int, str]] = field(default_factory=list)
-    conflict: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Closing:
-    """A request to close a session. `authorize` is that of `Chunk`."""
-
-    session: SessionId
-    authorize: Callable[[str], None]
-    result: Future[None] = field(default_factory=Future)
-
-
-Request = Opening | Chunk | Closing
 
 
 @dataclass(slots=True)
@@ -247,9 +120,6 @@ class _Batch:
     size: int = 0
     chunks: dict[int, Chunk] = field(default_factory=dict)
     last: dict[SourceKey, tuple[Session, int, Any, int]] = field(default_factory=dict)
-
-
-T = TypeVar("T")
 
 
 class Lane:
@@ -618,14 +488,3 @@ def _encoded(session: Session, chunk: Chunk, position: int) -> list[_Encoded]:
 
 def _checksum(content: Any) -> int:
     return crc32(content if isinstance(content, bytes) else repr(content).encode())
-
-
-def resolve(future: Future[T], result: T) -> None:
-    if future.set_running_or_notify_cancel():
-        future.set_result(result)
-
-
-def fail(future: Future[Any], error: Exception) -> None:
-    """Fails a request, unless it has its result."""
-    if not future.done() and future.set_running_or_notify_cancel():
-        future.set_exception(error)

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, Protocol
 
-from headrace.gateway.sessions.lane import LaneUnavailable, fail
+from headrace.gateway.sessions.errors import LaneUnavailable
+from headrace.gateway.sessions.request import fail
 from headrace.kafka_wire.batch_producer import ProducerFenced
 from headrace.kafka_wire.errors import KafkaError
 

@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from headrace.clients.kafka_client import error_text
-from headrace.gateway.sessions.lane import LaneUnavailable
+from headrace.gateway.sessions.errors import LaneUnavailable
 from headrace.gateway.sessions.lane_owner import LaneAssignment, LaneOwners
 from headrace.gateway.sessions.lane_thread import LaneRequest, LaneThread, ServedLane
 from headrace.kafka_wire.admin import effective_topic_configs

@@ -24,22 +24,17 @@ from headrace.gateway.request_body import body_of, read_json
 from headrace.gateway.responses import json_response
 from headrace.gateway.schemas import ResolvedSchema, SchemaChoice, Schemas
 from headrace.gateway.sessions.chunk_body import FRAMED, JSON, LINES, ChunkBody, MalformedChunk
-from headrace.gateway.sessions.lane import (
-    Chunk,
-    ChunkResult,
-    Closing,
-    Encode,
+from headrace.gateway.sessions.errors import (
     LaneUnavailable,
-    Opening,
     SessionChanged,
     SessionEnded,
-    SessionId,
     SessionUnknown,
     WriteRefused,
     WrongMediaType,
 )
 from headrace.gateway.sessions.lanes import NotOwner
 from headrace.gateway.sessions.log_line import LOG_LINE, LineEncoder
+from headrace.gateway.sessions.request import Chunk, ChunkResult, Closing, Encode, Opening, SessionId
 from headrace.gateway.sessions.service import Sessions, TopicUnknown
 from headrace.gateway.sessions.sources import source_key
 

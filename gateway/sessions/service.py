@@ -12,9 +12,11 @@ from typing import Any, Final, TypeVar
 
 from headrace.avro_codec import core_library
 from headrace.gateway.audit import GatewayAudit
-from headrace.gateway.sessions.lane import Lane, LaneUnavailable, Request
+from headrace.gateway.sessions.errors import LaneUnavailable
+from headrace.gateway.sessions.lane import Lane
 from headrace.gateway.sessions.lane_log import LaneLog
 from headrace.gateway.sessions.lanes import UNKNOWN_TOPIC, Lanes, LaneTopic, url_of
+from headrace.gateway.sessions.request import Request
 from headrace.gateway.sessions.sources import SourceKey
 from headrace.kafka_wire.admin import effective_topic_configs
 from headrace.kafka_wire.cluster import KafkaCluster

@@ -11,7 +11,8 @@ from headrace.avro_schema.wire import PREFIX_BYTES
 from headrace.gateway.encoding import Unencodable
 from headrace.gateway.errors import GatewayError, Kind
 from headrace.gateway.sessions.chunk_body import LINES, ChunkBody, MalformedChunk
-from headrace.gateway.sessions.lane import BATCH_BYTES, LZ4, PART_HEADER, RECORD_OVERHEAD, Encode
+from headrace.gateway.sessions.lane import BATCH_BYTES, LZ4, PART_HEADER, RECORD_OVERHEAD
+from headrace.gateway.sessions.request import Encode
 from headrace.gateway.transactions.spool import BATCHES, StoredChunk, sync, write_fields
 from headrace.kafka_wire.record_batch import batch_of_records, encode_headers
 

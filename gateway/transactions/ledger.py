@@ -35,8 +35,9 @@ from typing import Final
 
 from headrace.audit.open_row import Ticket
 from headrace.gateway.audit import GatewayAudit
-from headrace.gateway.sessions.lane import WriteRefused, fail, resolve
+from headrace.gateway.sessions.errors import WriteRefused
 from headrace.gateway.sessions.lane_log import BATCH_BYTES_MAX, base_offset, log_end, read_batches
+from headrace.gateway.sessions.request import fail, resolve
 from headrace.gateway.transactions.identity import LEDGER_MS, TransactionKey, transaction_key
 from headrace.gateway.transactions.spool import StoredChunk
 from headrace.kafka_wire.batch_producer import BatchProducer

@@ -16,8 +16,8 @@ from typing import Any, Final
 from headrace.gateway.audit import GatewayAudit
 from headrace.gateway.errors import GatewayError, Kind
 from headrace.gateway.request_body import BodyReader
-from headrace.gateway.sessions.lane import Encode
 from headrace.gateway.sessions.lanes import Lanes, LaneTopic, url_of
+from headrace.gateway.sessions.request import Encode
 from headrace.gateway.sessions.routes import OpenRequest
 from headrace.gateway.sessions.service import CLEANUP_POLICY, cluster_of
 from headrace.gateway.transactions.conversion import convert

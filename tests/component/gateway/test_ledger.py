@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from headrace.gateway.sessions.lane import WriteRefused
+from headrace.gateway.sessions.errors import WriteRefused
 from headrace.gateway.sessions.routes import OpenRequest
 from headrace.gateway.transactions import ledger
 from headrace.gateway.transactions.conversion import convert

@@ -15,26 +15,17 @@ from headrace.avro_codec.core.library import Library
 from headrace.gateway.encoding import Unencodable
 from headrace.gateway.errors import GatewayError, Kind
 from headrace.gateway.sessions.chunk_body import FRAMED, JSON, LINES, ChunkBody
+from headrace.gateway.sessions.errors import SessionChanged, SessionEnded, SessionUnknown, WriteRefused, WrongMediaType
 from headrace.gateway.sessions.lane import (
     CHECKPOINT_RECORDS,
     CHECKPOINT_S,
     IDLE_S,
     RECORD_OVERHEAD,
     SESSION_IDLE_S,
-    Chunk,
-    ChunkResult,
-    Closing,
     Lane,
-    Opened,
-    Opening,
-    SessionChanged,
-    SessionEnded,
-    SessionId,
-    SessionUnknown,
-    WriteRefused,
-    WrongMediaType,
 )
 from headrace.gateway.sessions.log_line import LineEncoder
+from headrace.gateway.sessions.request import Chunk, ChunkResult, Closing, Opened, Opening, SessionId
 from headrace.gateway.sessions.sources import LaneState, SourceKey, StateRecord
 from headrace.kafka_wire.errors import ErrorResponse, KafkaUnavailable
 from headrace.kafka_wire.record_batch import (
