@@ -165,7 +165,7 @@ class _LogDemo(DemoSteps):
     def _create_topic(self, gateway: str) -> None:
         body = json.dumps({"topic_name": TOPIC, "partitions_count": 1}).encode()
         request = urllib.request.Request(  # noqa: S310  (the address of a server of ours)
-            f"{gateway}/v3/clusters/demo/topics", body, {"Content-Type": "application/json"}, method="POST"
+            f"{gateway}/v3/clusters/any/topics", body, {"Content-Type": "application/json"}, method="POST"
         )
         with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S):  # noqa: S310
             self.print_detail(f"topic {TOPIC} created by the gateway")
