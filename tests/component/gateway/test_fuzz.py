@@ -199,7 +199,7 @@ def test_wrong_values_in_any_field_get_a_response(
     body = data.draw(damaged_bodies(valid_bodies(existing.values)[operation.body]))
     existing.refresh(operation)
     path = operation.path.format(**existing.values)
-    content_type = JSON_V2 if operation.body == "ProduceRequest" else operation.consumes[0]
+    content_type = JSON_V2 if operation.body.endswith("ProduceRequest") else operation.consumes[0]
     response = gateway.request(operation.method, path, json.dumps(body).encode(), content_type)
     assert response.status not in (500, 501), response
     if operation.name == "createInstance" and response.status == 200:
@@ -218,12 +218,11 @@ def valid_bodies(values: dict[str, str]) -> dict[str, Any]:
         "value": {"type": "AVRO", "schema": '"string"', "subject": topic, "subject_name_strategy": None, "data": "v"},
         "timestamp": 1,
     }
+    produced = {"key": "a", "value": 1, "headers": headers, "timestamp": 1}
+    formats = {"key_format": "avro", "key_schema": '"string"'}
     return {
-        "ProduceRequest": {
-            "records": [{"key": "a", "value": 1, "partition": 0, "headers": headers, "timestamp": 1}],
-            "key_format": "avro",
-            "key_schema": '"string"',
-        },
+        "ProduceRequest": {"records": [{**produced, "partition": 0}], **formats},
+        "PartitionProduceRequest": {"records": [produced], **formats},
         "InstanceRequest": {
             "name": None,
             "format": "json",
